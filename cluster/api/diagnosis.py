@@ -15,9 +15,9 @@ from raftlog.cluster.api.records import LogRecord
 _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
     "disk_fenced", "disk_hangs", "no_room", "disk_full", "cut_off", "no_majority", "link_one_way", "link_down",
-    "link_silent",
-    "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable", "refused",
-    "not_committed", "lags", "handed_over", "fetches_older", "healing", "members_changing", "older_version", "election",
+    "link_silent", "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable",
+    "refused", "tls_files", "client_refused", "not_committed", "lags", "handed_over", "fetches_older", "healing",
+    "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the most important first."""
 
@@ -170,10 +170,12 @@ def _links(by_node: Mapping[int, NodeView]) -> Iterator[Cause]:
 
 def _refusals(views: Sequence[NodeView]) -> Iterator[Cause]:
     for view in views:
-        for each in view.refused[-1:]:
-            yield Cause(
-                "refused", f"node {view.node} refused {each.who} {each.ago_ms} ms ago: {each.reason}", view.node
-            )
+        clients = [] if view.refused_client is None else [("client_refused", view.refused_client)]
+        for code, each in [*(("refused", peer) for peer in view.refused[-1:]), *clients]:
+            yield Cause(code, f"node {view.node} refused {each.who} {each.ago_ms} ms ago: {each.reason}", view.node)
+        if view.tls_files:
+            words = f"node {view.node} cannot use its changed certificate files, and goes on with those before: "
+            yield Cause("tls_files", words + view.tls_files, view.node)
 
 
 def _majority(newest: NodeView, by_node: Mapping[int, NodeView], unreachable: Mapping[int, str]) -> Iterator[Cause]:

@@ -31,7 +31,7 @@ class PeerView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RefusedView(msgspec.Struct, frozen=True):
-    """A connection that this node refused, of a peer or of a process that claims to be one."""
+    """A connection that this node refused: of a peer, of a process that claims to be one, or of a client."""
 
     who: str
     reason: str
@@ -74,6 +74,8 @@ class NodeView(msgspec.Struct, frozen=True):
     handed_over_ms: int = 0  # and how long ago
     floor: int = 0  # if not 0: it lost acknowledged entries, and has no vote until it has them again
     is_cut_off: bool = False  # the leader, or a majority, refuses its connections
+    tls_files: str = ""  # why changed files of its TLS do not fit: it uses those before
+    refused_client: RefusedView | None = None  # the newest client with which no TLS connection came about
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -100,5 +100,6 @@ class NodeTls:
 
     def _refused(self, where: str, reason: str) -> None:
         """A client's handshake failed."""
+        self.credentials.refused = clock.monotonic(), where, reason
         if self._lines.allows(reason):
             self._logger.warning("tls_refused", client=where, reason=reason, left_out=self._lines.take_left_out())

@@ -163,6 +163,7 @@ class Credentials:
         self.files = files
         self._is_node = is_node
         self.trouble = ""
+        self.refused: tuple[float, str, str] | None = None  # the newest refused client: when, where, why
         self._report = report
         self._stamp = _stamp(files)
         self._looked_at = clock.monotonic()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import difflib
 import errno
 import functools
+import getpass
 import inspect
 import json
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -41,7 +43,7 @@ from raftlog.cluster.client.errors import (
     Unauthorized,
     Unavailable,
 )
-from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLES
+from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, TOKEN_VARIABLES
 
 SESSION_TTL_MS: Final = 60_000
 """Time to live of one command's session: it is closed at the end, and soon gone if the command is killed."""
@@ -187,7 +189,8 @@ def _common(
 
 def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
     """The cluster's URLs and their source: the flag or variable, a profile, a running `raftlog up`, else the default
-    ports."""
+    ports. Asks for a token first where RAFTLOG_TOKEN_FILE is `-`."""
+    _ask_for_token()
     if given is not None:
         urls = tuple(part.strip() for part in given.split(",") if part.strip())
         if not urls:
@@ -215,6 +218,24 @@ def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
             os.environ[TOKEN_FILE_VARIABLE] = running.token_file
         return tuple(running.endpoints), "the running `raftlog up`"
     return DEFAULT_ENDPOINTS, "the default ports"
+
+
+def _ask_for_token() -> None:
+    """Asks on the terminal: then the token stands in no file, and in no history of a shell."""
+    if os.environ.get(TOKEN_FILE_VARIABLE) != "-":
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)  # of an input that would show it
+            text = getpass.getpass("Token: ").strip()
+    except (getpass.GetPassWarning, EOFError) as error:
+        raise Failed(
+            f"{TOKEN_FILE_VARIABLE} is -: the token is asked for on a terminal, and there is none", Exit.USAGE
+        ) from error
+    if len(text.split()) != 1:
+        raise Failed("a token is one word", Exit.USAGE)
+    del os.environ[TOKEN_FILE_VARIABLE]
+    os.environ[TOKEN_VARIABLE] = text
 
 
 def ended(work: Callable[[], None], with_json: bool = False) -> None:

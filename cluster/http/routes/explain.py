@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from raftlog.cluster.api.diagnosis import diagnose, tell_record
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.explain import EntryView, NodeView, ReplicaView
+from raftlog.cluster.api.explain import EntryView, NodeView, RefusedView, ReplicaView
 from raftlog.cluster.api.text import as_time
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.http.exchange.query import parse_number
 from raftlog.cluster.http.routes.log import SLICE_BYTES, check_oldest
 from raftlog.cluster.records.rows import as_record, decode_rows
+from raftlog.cluster.runtime import clock
 
 GROUPS_SHOWN_MAX: Final = 100
 """Most names of consumer groups in one answer, of each kind."""
@@ -24,7 +27,14 @@ GROUPS_SHOWN_MAX: Final = 100
 async def explain_leaderless(service: Service, call: Call) -> HttpAnswer:
     """Why there is no leader or no progress, as far as this node knows; `raftlog explain` asks all."""
     call.query()
-    return service.answer(diagnose([service.node.view()], {}))
+    view, tls = service.node.view(), service.credentials
+    if tls is not None:
+        refused = None
+        if tls.refused is not None:
+            when, where, reason = tls.refused
+            refused = RefusedView(f"a client at {where}", reason, int(1_000 * (clock.monotonic() - when)))
+        view = msgspec.structs.replace(view, tls_files=tls.trouble, refused_client=refused)
+    return service.answer(diagnose([view], {}))
 
 
 async def explain_index(service: Service, call: Call) -> HttpAnswer:

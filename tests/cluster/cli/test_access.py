@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,28 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     running.node.append(EntryKind.CONFIGURATION, encode_configuration(newest), 1)
     yield running
     running.stop()
+
+
+def test_a_token_is_asked_for_on_a_terminal_alone(
+    cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `RAFTLOG_TOKEN_FILE=-`. Without a terminal, the input is not taken for a token."""
+    admin = tmp_path / "root.token"
+    cli.json("access", "init", "root", "--out", str(admin))
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", "-")
+    monkeypatch.setenv("RAFTLOG_TOKEN", "")  # which the command sets in this process
+
+    def typed(text: str) -> None:
+        monkeypatch.setattr(getpass, "getpass", lambda prompt: text)
+
+    typed("two words")
+    assert (refused := cli.run("put", "a", "1")).exit_code == 2, refused.output
+    with monkeypatch.context() as without:
+        without.setattr(getpass, "getpass", lambda prompt: getpass.fallback_getpass(prompt))  # type: ignore[attr-defined]
+        assert "there is none" in cli.run("put", "a", "1", stdin=admin.read_text()).stderr
+    typed(admin.read_text())
+    done = cli.run("put", "a", "1")
+    assert done.exit_code == 0, done.output
 
 
 def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

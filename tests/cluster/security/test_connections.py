@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import re
 import shutil
 import socket
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -107,6 +109,12 @@ def talk(address: tuple[str, int], context: ssl.SSLContext, data: bytes) -> byte
         return received
 
 
+def causes(cluster: LocalCluster) -> dict[str, str]:
+    """What node 1 gives as causes of trouble, by their codes: `raftlog explain` shows them."""
+    told: Any = json.loads(cluster.ask(1, "/v1/explain/leaderless")[1])
+    return {cause["code"]: cause["words"] for cause in told["causes"]}
+
+
 GET = b"GET /v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 
@@ -161,6 +169,8 @@ def test_a_handshake_without_a_valid_certificate_fails(
     wait_until(
         lambda: re.search(f'({reason}).*"event":"{event}"', secure.log_file(1).read_text()), what="a line of the log"
     )
+    code = "client_refused" if address is api_of else "refused"
+    assert re.search(f"node 1 refused .* ago: .*({reason})", causes(secure)[code]), causes(secure)
 
 
 def test_old_versions_and_plain_bytes_are_refused(secure: LocalCluster) -> None:
@@ -260,6 +270,7 @@ def test_a_new_certificate_is_taken_without_a_restart(secure: LocalCluster) -> N
         return b"tls_files_refused" in secure.log_file(1).read_bytes()
 
     wait_until(told, what="the line about the bad file")
+    assert "cannot use its changed certificate files" in causes(secure)["tls_files"]
     aside = secure.folder / "renewed"
     aside.mkdir()
     for name in ("ca.pem", "ca.key"):
@@ -270,6 +281,7 @@ def test_a_new_certificate_is_taken_without_a_restart(secure: LocalCluster) -> N
     wait_until(lambda: served() != before, what="the new certificate")
     assert old != own.read_bytes()
     assert b"tls_files_taken" in secure.log_file(1).read_bytes()
+    assert "tls_files" not in causes(secure)
     secure.kill(2)
     secure.start_node(2)
     secure.wait_ready([2])
