@@ -213,14 +213,15 @@ def test_the_check_of_spark_names_the_missing_package() -> None:
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("name", ["one line.txt", "distinct.ndjson", "bytes.bin"])
-def test_demo_on_a_file_of_any_kind(tmp_path: Path, name: str) -> None:
-    """The whole story without Spark on a file with one line, without a repetition, and of bytes that are no text."""
+@pytest.mark.parametrize(("name", "form"), [("one line.txt", []), ("distinct.ndjson", ["--secure"]), ("bytes.bin", [])])
+def test_demo_on_a_file_of_any_kind(tmp_path: Path, name: str, form: list[str]) -> None:
+    """The whole story without Spark on a file with one line, without a repetition, and of bytes that are no text; once
+    with TLS and access control."""
     source = tmp_path / name
     content, records, _ = INPUTS[name]
     source.write_bytes(content)
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    arguments = [*demo.COMMAND, "demo", "--no-spark", "--json", "--input", str(source)]
+    arguments = [*demo.COMMAND, "demo", "--no-spark", "--json", "--input", str(source), *form]
     done = subprocess.run(arguments, env=environment, capture_output=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr.decode()
     story = json.loads(done.stdout)
@@ -243,6 +244,24 @@ def test_demo_on_three_processes(tmp_path: Path) -> None:
     assert 300 <= story["killed_after"] < 600
     assert story["killed"] != story["new_leader"]
     assert not list(tmp_path.glob("raftlog-demo-*")), "it leaves nothing behind"
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_demo_with_tls_and_access_control_exports_by_spark_and_verifies(tmp_path: Path, java_home: Path) -> None:
+    """The whole job: Spark's driver and tasks read by the certificate and token of the environment, and the export is
+    proved against the cluster's digests."""
+    source = tmp_path / "in.ndjson"
+    input.write_input(source, 2_000)
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "JAVA_HOME": str(java_home)}
+    arguments = [*demo.COMMAND, "demo", "--json", "--input", str(source), "--secure"]
+    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    story = json.loads(done.stdout)
+    assert story["acknowledged"] == 2_000
+    assert story["exported"] is not None
+    assert story["verified"] is not None
 
 
 @pytest.mark.serial
