@@ -261,5 +261,8 @@ def preview(plan: ImportPlan, stdin: BinaryIO, limit: int) -> Iterator[tuple[int
             raise InputError(f"{plan.source} is empty")
         with closing(source):
             source.skip_lines(Acknowledged(), plan.from_line)
-            lines = list(islice((line for line in source.lines if line.raw), limit))
+            try:
+                lines = list(islice((line for line in source.lines if line.raw), limit))
+            except InputError as error:
+                raise InputError(f"{source.name}: {error}") from error
             yield from zip((line.number for line in lines), read_batch(lines, files.reading), strict=True)

@@ -11,13 +11,13 @@ import codecs
 import datetime
 import decimal
 import json
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from raftlog.cluster.importer.formats.lines import LINE_BYTES_MAX, InputColumn, InputError, pieces_of
+from raftlog.cluster.importer.formats.lines import LONG_LINE_BYTES_MAX, InputColumn, InputError, pieces_of
+from raftlog.cluster.importer.formats.rows import finite
 
 ROWS_AT_ONCE: Final = 2_000
 _PIECE: Final = 256 << 10
@@ -32,7 +32,7 @@ def json_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     is_end = False
     while True:
         begin = at
-        while at < len(text) and (text[at] in _BLANK or (text[at] == "," and is_array)):
+        while at < len(text) and (text[at] in _BLANK or (text[at] == "," and (is_array or number))):
             at += 1
         line += text.count("\n", begin, at)
         if is_array is None and at < len(text):
@@ -47,7 +47,7 @@ def json_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             try:
                 _, end = scan(text, at)
             except (ValueError, RecursionError) as error:
-                if is_end or len(text) - at > LINE_BYTES_MAX:
+                if is_end or len(text) - at > LONG_LINE_BYTES_MAX:
                     why = error.msg if isinstance(error, json.JSONDecodeError) else error
                     raise InputError(
                         f"line {line}: value {number + 1} is not JSON, or cut: {why}; correct it, or give "
@@ -144,26 +144,10 @@ def _values(column: Any) -> list[Any]:
         kind = column.type
     values: list[Any] = column.to_pylist()
     if types.is_floating(kind):
-        return [_number(each) for each in values]
+        return [finite(each) for each in values]
     if types.is_nested(kind):
-        return [_nested(each) for each in values]
+        return [finite(each) for each in values]
     return values
-
-
-def _number(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
-
-
-def _nested(value: Any) -> Any:
-    match value:
-        case float():
-            return _number(value)
-        case dict():
-            return {str(name): _nested(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_nested(each) for each in value]
-        case _:
-            return value
 
 
 def _as_json(value: Any) -> Any:

@@ -37,6 +37,7 @@ from raftlog.cluster.importer.formats.times import TimeRule
 ROWS_LOOKED_AT: Final = 1_000
 COLUMNS_SHOWN: Final = 12
 _EXCEL: Final = re.compile(r"sep=.")
+_MARKUP: Final = re.compile(rb"\s*<(?:[!?]|html\b)", re.IGNORECASE)
 _TEXT_SUFFIXES: Final = ("txt", "log", "out", "text")
 
 
@@ -178,6 +179,8 @@ def _format(sample: Sample, options: ImportOptions) -> tuple[InputFormat, str]:
     if sample.format is not None:
         return sample.format, "by its first bytes"
     first = next((piece for piece in sample.pieces if piece.strip()), b"")
+    if _MARKUP.match(first):
+        raise InputError(f"{sample.name} is HTML or XML; convert it, or give --format lines to keep each line")
     try:
         return detect(sample.name, first), "by its name and first line"
     except InputError:
@@ -185,7 +188,10 @@ def _format(sample: Sample, options: ImportOptions) -> tuple[InputFormat, str]:
             return InputFormat.CSV, "because its columns are given"
         texts = [piece.decode("utf-8", "replace").rstrip("\r\n") for piece in sample.pieces[:200] if piece.strip()]
         if b"\0" in b"".join(sample.pieces[:200]):
-            raise InputError(f"{sample.name} is not text; --format lines keeps any bytes, a record a line") from None
+            raise InputError(
+                f"{sample.name} is not text; give --format arrow if it is a stream of Arrow; --format lines keeps any "
+                f"bytes, a record a line"
+            ) from None
         if is_table(texts):
             return InputFormat.CSV, "every line has as many fields"
         if suffix_of(sample.name) in _TEXT_SUFFIXES:
@@ -201,6 +207,11 @@ def _table(sample: Sample, options: ImportOptions, format: InputFormat) -> tuple
     given = {"tab": "\t", "\\t": "\t"}.get(options.delimiter or "", options.delimiter)
     if given is not None and len(given) != 1:
         raise InputError(f"--delimiter {given!r}: give one character, or tab")
+    if texts and not texts[0].strip() and options.header is None and not options.columns:
+        raise InputError(
+            f"{sample.name}: line 1 is blank; cut it: tail -n +2 {sample.name} | raftlog import - --format "
+            f"{format.value}"
+        )
     dialect = dialect_of(texts, given or ("\t" if format is InputFormat.TSV else None))
     table = rows_of(texts, dialect)
     first = table[0] if table else []
@@ -336,6 +347,11 @@ def _rule(form: str, zone: str, sample: Sample) -> TimeRule:
 def _unreadable(sample: Sample, name: str, found: Sequence[tuple[Line, Any]], options: ImportOptions) -> str:
     for line, value in found:
         if value is not None and value != "":
+            if times.is_before_1970(value):
+                return (
+                    f"{sample.name}: line {line.number}: {name} {_shown(value)} is before 1970, and the log keeps no "
+                    f"such times; leave out --time: the value has it all the same"
+                )
             given = f" of the form {options.time_format!r}" if options.time_format is not None else ""
             return (
                 f"{sample.name}: line {line.number}: {name} {_shown(value)} is not a time{given}; give --time-format "

@@ -54,11 +54,24 @@ def charset_of(sample: bytes, is_whole: bool) -> tuple[str, int]:
         odd = sample[at : min(len(sample), 4096) : 2]
         if len(odd) > 3 and odd.count(0) > 0.7 * len(odd):
             return charset, 0
+    if b"\0" in sample:
+        for charset in ("utf-16-le", "utf-16-be"):
+            if _is_text(sample[: min(len(sample), 4096) & ~1], charset):
+                return charset, 0
     try:
         codecs.getincrementaldecoder(UTF8)().decode(sample, final=is_whole)
     except UnicodeDecodeError:
         return WINDOWS, 0
     return UTF8, 0
+
+
+def _is_text(sample: bytes, charset: str) -> bool:
+    """Whether the bytes are lines in this charset. Read in a wrong one they are no lines, or no characters."""
+    try:
+        text = codecs.getincrementaldecoder(charset)().decode(sample)
+    except UnicodeDecodeError:
+        return False
+    return "\n" in text and all(map(str.isprintable, text.split()))
 
 
 def _undefined(error: UnicodeError) -> tuple[str, int]:

@@ -25,7 +25,10 @@ from raftlog.cluster.importer.formats.times import ISO, Read, TimeRule, reader
 from raftlog.statemachine.commands import KEY_BYTES_MAX
 
 LINE_BYTES_MAX: Final = 1 << 20
-"""Most bytes of a line: one record must easily fit into a request."""
+"""Most bytes of a line with a record, which must easily fit into a request. A longer line is rejected."""
+
+LONG_LINE_BYTES_MAX: Final = 16 << 20
+"""Most bytes of a line that is rejected: it is held in memory, and put among the rejected lines."""
 
 ROW_BYTES_MAX: Final = 64 << 10
 """Most bytes of a CSV row over several lines."""
@@ -177,19 +180,26 @@ def pieces_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
     A line that is far too long is passed on in parts: the splitter of lines refuses it, and names its number.
     """
-    rest = b""
+    rest: list[bytes] = []  # of a line that has not ended
+    size = 0
     for chunk in chunks:
         if not chunk:
             yield b""
             continue
-        lines = io.BytesIO(rest + chunk).readlines()
-        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        if size > LINE_BYTES_MAX and b"\n" not in chunk:  # not joined with each chunk
+            lines = [chunk]
+        else:
+            lines = io.BytesIO(b"".join([*rest, chunk])).readlines()
+            rest, size = [], 0
+        if not lines[-1].endswith(b"\n"):
+            rest.append(lines.pop())
+            size += len(rest[-1])
         yield from lines
-        if len(rest) > LINE_BYTES_MAX:
-            yield rest
-            rest = b""
+        if size > LONG_LINE_BYTES_MAX:
+            yield b"".join(rest)
+            rest, size = [], 0
     if rest:
-        yield rest
+        yield b"".join(rest)
 
 
 def split_lines(pieces: Iterable[bytes], reading: InputOptions, number: int = 1) -> Iterator[Line]:
@@ -210,8 +220,15 @@ def split_lines(pieces: Iterable[bytes], reading: InputOptions, number: int = 1)
         elif (piece := next(source, None)) is None:  # type: ignore[assignment]
             return
         if len(piece) > LINE_BYTES_MAX:
-            raise InputError(f"line {number} has more than {LINE_BYTES_MAX} bytes; cut it, or split the input")
-        if quote is None or quote not in piece or is_closed(piece) or not is_row_open(piece, reading.dialect):
+            if len(piece) > LONG_LINE_BYTES_MAX:
+                raise InputError(
+                    f"line {number} has more than {LONG_LINE_BYTES_MAX} bytes, so that it cannot even be rejected: cut "
+                    f"it out of the file"
+                )
+            is_whole = True
+        else:
+            is_whole = quote is None or quote not in piece or is_closed(piece) is not None
+        if is_whole or not is_row_open(piece, reading.dialect):
             taken = 1 if piece else 0
             yield new((number, piece, taken))
             number += taken
@@ -249,7 +266,7 @@ def read_batch(lines: Sequence[Line], reading: InputOptions) -> list[NewRecord |
     """The record in each line, or the reason why it has none."""
     values = [raw.removesuffix(b"\n") for _, raw, _ in lines]
     is_plain = not (reading.key or reading.time or reading.headers or reading.select or reading.format in _FIXED)
-    if all(map(bytes.strip, values)):
+    if all(map(bytes.strip, values)) and max(map(len, values), default=0) <= LINE_BYTES_MAX:
         if is_plain:
             return [*map(_record, zip(values, repeat(None), repeat(()), repeat(None)))]
         if reading.format in TABLES and not reading.headers and not reading.select:
@@ -261,6 +278,10 @@ def read_batch(lines: Sequence[Line], reading: InputOptions) -> list[NewRecord |
     for line, data, row in zip(lines, values, parse(values, reading), strict=True):
         if not data.strip():
             found.append(Rejected(line.number, "blank line", data))
+            continue
+        if len(data) > LINE_BYTES_MAX:
+            reason = f"{len(data):,} bytes: a record of a line has at most {LINE_BYTES_MAX:,}"
+            found.append(Rejected(line.number, reason, data))
             continue
         try:
             found.append(build(data, row))

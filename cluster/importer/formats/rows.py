@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -77,7 +78,8 @@ def csv_rows(values: Sequence[bytes], dialect: Dialect) -> Iterator[InputRow]:
         except UnicodeDecodeError as error:
             yield ValueError(f"not a CSV row: {error}; if the file has another charset, give --charset")
         except csv.Error as error:
-            yield ValueError(f"not a CSV row: {error}")
+            why, _, _ = str(error).partition(" - do you need")  # the rest is for programmers
+            yield ValueError(f"not a CSV row: {why}")
 
 
 def syslog_rows(values: Sequence[bytes]) -> Iterator[InputRow]:
@@ -139,9 +141,24 @@ def as_bytes(value: object, name: str) -> bytes:
         raise ValueError(f"{name} is not Unicode text") from error
 
 
+def finite(value: object) -> object:
+    """The value with NaN and infinity as text, which JSON does not have as numbers."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {str(name): finite(each) for name, each in value.items()}
+        case list() | tuple():
+            return [finite(each) for each in value]
+        case _:
+            return value
+
+
 def typed(value: object, type: str | None) -> object:
-    """A CSV cell as JSON of its column's type. A cell that does not fit the type stays text; an empty one is null."""
-    if type is None or type == "string" or not isinstance(value, str):
+    """A field as JSON has it. A CSV cell that does not fit its column's type stays text; an empty one is null."""
+    if not isinstance(value, str):
+        return finite(value)
+    if type is None or type == "string":
         return value
     if not value:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any, Final
@@ -322,11 +323,22 @@ def _without_equals(forms: tuple[str, ...], values: Sequence[Any], zone: str) ->
     return tuple(different.values())
 
 
+def is_before_1970(value: Any) -> bool:
+    """Whether a value that is no time of any form would be one, if the log kept times before 1970."""
+    text = str(value).strip()
+    for form in (None, *COMMON):
+        with suppress(ValueError):
+            when = datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)
+            if when.year < _BEGIN.year:
+                return True
+    return False
+
+
 def suggest(value: Any) -> str:
     """A format to give for a value that no known form reads, as well as its digits show it."""
     text = str(value).strip()
     if _number(value) is not None:
-        return "s, ms, us or ns"
+        return "s', 'ms', 'us' or 'ns"  # the message has the other quotes
     text = re.sub(rf"\b(?:{_NAMES})\b", "%b", text, flags=re.IGNORECASE)
     text = re.sub(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*", "%a", text, flags=re.IGNORECASE)
     text = re.sub(r"(?<=[:\d ])(?:GMT|UTC)?[+-]\d\d:?\d\d$", lambda found: found[0][:-5].rstrip("+-") + "%z", text)

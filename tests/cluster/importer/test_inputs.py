@@ -62,6 +62,23 @@ def test_any_charset_becomes_utf_8(tmp_path: Path, charset: str) -> None:
     assert stored(tmp_path / "a.csv", key="städte") == ["Zürich,1".encode()]
 
 
+def test_utf_16_without_a_mark_is_known_in_any_script(tmp_path: Path) -> None:
+    """Letters without a zero byte, too; bytes that are no text are not taken for it."""
+    for charset in ("utf-16-le", "utf-16-be"):
+        (tmp_path / "a.csv").write_bytes("名前,値\n東京,一\n".encode(charset))
+        assert stored(tmp_path / "a.csv", key="名前") == ["東京,一".encode()]
+    (tmp_path / "b").write_bytes(b"\x00\x01\n\x00\xff\xfe\n")
+    assert stored(tmp_path / "b", format=InputFormat.LINES) == [b"\x00\x01", b"\x00\xff\xfe"]
+
+
+def test_what_a_selection_cannot_keep_as_a_number_is_text(tmp_path: Path) -> None:
+    """Infinity and NaN are not lost, nor are digits of integers."""
+    (tmp_path / "a.ndjson").write_bytes(b'{"a":1e400}\n{"a":{"b":[NaN,1]}}\n{"a":123456789012345678901234567890}\n')
+    assert stored(tmp_path / "a.ndjson", select=("a",)) == [
+        b'{"a":"inf"}', b'{"a":{"b":["nan",1]}}', b'{"a":123456789012345678901234567890}'
+    ]  # fmt: skip
+
+
 def test_windows_1252_reads_every_byte_and_a_given_charset_is_kept(tmp_path: Path) -> None:
     """An undefined byte is no reason to stop in the middle of a file."""
     (tmp_path / "a.csv").write_bytes(b"a,b\n\x81\xe4,1\n")
@@ -85,6 +102,7 @@ def test_json_values_become_lines_wherever_the_pieces_end(size: int) -> None:
     found = [*converting.json_lines(pieces(pretty))]
     assert found == ['{"a": 1.10,  "b": "x\\ny, ]é"}\n'.encode(), b'{"a": 123456789012345678901234567890}\n']
     assert [*converting.json_lines(pieces('{"a":\n1}{"a":2}\n'))] == [b'{"a": 1}\n', b'{"a":2}\n']
+    assert [*converting.json_lines(pieces('{"a":1},\n{"a":2},\n'))] == [b'{"a":1}\n', b'{"a":2}\n']
     assert [*converting.json_lines(pieces("[]"))] == []
     assert [*converting.json_lines(pieces('[{"a":1}]\n[{"a":2}]{"a":3}'))] == [b'{"a":%d}\n' % n for n in (1, 2, 3)]
     for text, reason in (

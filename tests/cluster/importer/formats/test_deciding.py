@@ -53,6 +53,10 @@ def test_a_file_of_earthquakes_keeps_its_times_and_types() -> None:
         (["a,a", "3,4"], {}, r"names the column 'a' twice"),
         (QUAKES, {"delimiter": "ab"}, r"one character, or tab"),
         (["Report", "", "a,b", "1,2"], {}, r"line 1 has 1 cells, but 2 of the next 2 rows have 2.*--header.*tail -n"),
+        (["", "a,b", "1,2"], {}, r"line 1 is blank; cut it: tail -n"),
+        (["<!DOCTYPE html>", "<p>Not found</p>"], {}, r"q.csv is HTML or XML; convert it"),
+        (["t,v", "1955-03-01,1"], {"time": "t"}, r"line 2: t '1955-03-01' is before 1970, .*leave out --time"),
+        (["t,v", "46000.5,1"], {"time": "t"}, r"give --time-format 's', 'ms', 'us' or 'ns'"),
         (["sep=;", "a;b", "1;2"], {}, r"line 1 is a note for Excel: 'sep=;'; give --header"),
         (["a,b\r1,2\r"], {}, r"its lines end with a carriage return alone; correct it: tr "),
         (["t", "1577836800", "2020-01-02", "01/25/2020"], {"time": "t"}, r"several forms.*1 of the first 3; give"),
@@ -156,6 +160,6 @@ def test_lines_that_are_not_like_the_others_are_told_before_anything_is_written(
 
 def test_binary_data_is_no_text() -> None:
     """Lines of any bytes are imported only with `--format lines`."""
-    with pytest.raises(InputError, match=r"a\.bin is not text; --format lines keeps any bytes"):
+    with pytest.raises(InputError, match=r"a\.bin is not text; .*--format lines keeps any bytes"):
         told("a.bin", ["\0\x01", "a,b"])
     assert told("a.bin", ["\0\x01"], format=InputFormat.LINES).reading.format is InputFormat.LINES

@@ -6,6 +6,8 @@ from hypothesis import given, strategies as st
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats import access_log
 from raftlog.cluster.importer.formats.lines import (
+    LINE_BYTES_MAX,
+    LONG_LINE_BYTES_MAX,
     InputError,
     InputFormat,
     InputOptions,
@@ -13,6 +15,7 @@ from raftlog.cluster.importer.formats.lines import (
     Rejected,
     begin,
     detect,
+    pieces_of,
     read,
     read_batch,
     split_lines,
@@ -28,6 +31,7 @@ UNCLOSED = COMMON + b' "http://x/start" "Mozilla/5 (x'
     ("line", "field", "value"),
     [
         (COMMON, "host", b"10.0.0.1"), (COMMON, "user", b"frank"), (COMMON, "method", b"GET"),
+        (COMMON, "sent", b"2326"),
         (COMMON, "path", b"/a.gif"), (COMMON, "status", b"200"), (COMMON, "referer", None), (COMMON, "agent", None),
         (COMBINED, "referer", b"http://x/start"), (COMBINED, "agent", b'Mozilla/5 \\"odd\\" (x)'),
         (UNCLOSED, "host", b"10.0.0.1"), (UNCLOSED, "path", b"/a.gif"), (UNCLOSED, "agent", b"Mozilla/5 (x"),
@@ -153,10 +157,22 @@ def test_lines_put_together_are_the_input(pieces: list[bytes], format: InputForm
     assert numbers == [1 + sum(line.lines for line in lines[:at]) for at in range(len(lines))]
 
 
-def test_a_line_too_long_is_named() -> None:
-    """The limit of a value is reported before anything is sent."""
-    with pytest.raises(InputError, match="line 2 has more than"):
-        list(split_lines([b"a\n", b"x" * (1 << 20) + b"y"], InputOptions(InputFormat.NDJSON)))
+@pytest.mark.parametrize("format", [InputFormat.NDJSON, InputFormat.CSV])
+def test_a_line_too_long_is_rejected_whole_with_its_number(format: InputFormat) -> None:
+    """However the pieces fall, also with an open quote; the lines around it are not touched. Only a line that memory
+    should not hold ends the reading, with its number."""
+    for size in (LINE_BYTES_MAX + 1, LONG_LINE_BYTES_MAX - 1):
+        long = b'"' + b"x" * (size - 1)
+        data = b"1\n" + long + b"\n3\n"
+        reading = InputOptions(format, columns=("a",))
+        pieces = pieces_of(data[at : at + (300 << 10)] for at in range(0, len(data), 300 << 10))
+        lines = [*split_lines(pieces, reading)]
+        assert b"".join(line.raw for line in lines) == data
+        first, rejected, last = read_batch(lines, reading)
+        reason = f"{size:,} bytes: a record of a line has at most 1,048,576"
+        assert (first, rejected, last) == (NewRecord(b"1"), Rejected(2, reason, long), NewRecord(b"3"))
+    with pytest.raises(InputError, match="line 2 has more than 16777216 bytes"):
+        [*split_lines(pieces_of([b"1\n", long, b"yy\n3\n"]), reading)]
 
 
 _CELLS = st.sampled_from([b"", b"k", b'"quoted, ""k"""', b"2016/01/01 00:30:04.91", b"no time", b"\xff"])

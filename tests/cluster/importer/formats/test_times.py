@@ -102,7 +102,7 @@ def test_a_form_that_means_nothing_is_refused(form: str) -> None:
 @pytest.mark.parametrize(
     ("value", "suggestion"),
     [
-        ("2016:01:01", "%Y"), ("1. of 2 2016 at 10:20:30.5", "%H:%M:%S.%f"), ("7", "s, ms, us or ns"),
+        ("2016:01:01", "%Y"), ("1. of 2 2016 at 10:20:30.5", "%H:%M:%S.%f"), ("7", "s', 'ms', 'us' or 'ns"),
         ("soon", "%Y-%m-%d %H:%M:%S"),
     ],
 )  # fmt: skip
