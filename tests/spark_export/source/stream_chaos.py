@@ -235,16 +235,20 @@ class Nemesis:
         return int(gateway.proc.pid)
 
     def _processes(self) -> list[tuple[int, int, str]]:
-        """Pid, parent and command line of everything that this session's JVM started, and what that started."""
-        table = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, IndexError):
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                table[int(folder.name)] = parent, (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        ours = {self._jvm}
-        while more := {pid for pid, (parent, _) in table.items() if parent in ours and pid not in ours}:
-            ours |= more
-        return [(pid, *table[pid]) for pid in ours if pid != self._jvm and pid in table]
+        return processes_of(self._jvm)
+
+
+def processes_of(process: int) -> list[tuple[int, int, str]]:
+    """Pid, parent and command line of everything that the process started, and what that started."""
+    table = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            table[int(folder.name)] = parent, (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    ours = {process}
+    while more := {pid for pid, (parent, _) in table.items() if parent in ours and pid not in ours}:
+        ours |= more
+    return [(pid, *table[pid]) for pid in ours if pid != process and pid in table]
 
 
 def logged(urls: tuple[str, ...]) -> list[tuple[int, bytes | None]]:

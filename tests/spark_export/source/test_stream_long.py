@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import pytest
 from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
 from tests.spark_export import logs
 from tests.spark_export.server import Served, serving
-from tests.spark_export.source.stream_chaos import Supervised, logged, same
+from tests.spark_export.source.stream_chaos import Supervised, logged, processes_of, same
 from tests.spark_export.source.test_stream_chaos import local_cluster
 from tests.support import free_ports, wait_until
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.serial, pytest.mark.long, pytest.mark.timeout(1200)]
 
 IDLE_S = 60.0
+EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 def test_an_idle_query_leaves_the_log_alone(
@@ -61,15 +63,14 @@ spark = session(master=master, spark__executor__memory="512m", spark__executor__
 options = {"endpoints": endpoints, "includeInternal": "true", "minPartitions": "6"}
 rows = spark.read.format("raftlog").options(**options).load()
 found = rows.selectExpr("count(*)", "sum(index)", "sum(octet_length(value))").collect()[0]
-stream = spark.readStream.format("raftlog").options(**options).load().select("index", "value")
+limited = options | {"maxEntriesPerTrigger": "60"}
+stream = spark.readStream.format("raftlog").options(**limited).load().select("index", "value")
 query = (stream.writeStream.format("parquet").option("path", folder + "/rows")
          .option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start())
 query.awaitTermination(600)
 error = query.exception()
 streamed = spark.read.parquet(folder + "/rows").selectExpr("count(*)", "sum(index)", "sum(octet_length(value))")
-executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
-print(json.dumps({"batch": list(found), "stream": list(streamed.collect()[0]), "executors": executors,
-                  "error": error and str(error)}))
+print(json.dumps({"batch": list(found), "stream": list(streamed.collect()[0]), "error": error and str(error)}))
 spark.stop()
 """
 
@@ -111,21 +112,31 @@ def spark_cluster(java_home: Path, folder: Path, workers: int = 2) -> Iterator[s
         yield master
 
 
-def test_a_query_runs_on_a_spark_cluster(java_home: Path, tmp_path: Path) -> None:
-    """The same source on a standalone Spark cluster with two worker processes: batch and stream give every row, and the
-    tasks read from different nodes."""
+def test_a_query_runs_on_a_spark_cluster_whose_executors_are_killed(java_home: Path, tmp_path: Path) -> None:
+    """The same source on a standalone Spark cluster with two worker processes: batch and stream give every row once,
+    and the tasks read from different nodes. Amid the stream each executor is killed, one after the other."""
     log = logs.mixed(51, 300, records_max=3)
     rows = list(logs.naive_rows(log.entries, log.effects))
     nodes = [Served(log) for _ in range(3)]
     with ExitStack() as stack:
         urls = ",".join(stack.enter_context(serving(node)) for node in nodes)
         master = stack.enter_context(spark_cluster(java_home, tmp_path))
-        driver = subprocess.run(
-            [sys.executable, "-c", DRIVER, master, urls, str(tmp_path)], capture_output=True, text=True, timeout=900,
-            check=False,
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, master, urls, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
         )  # fmt: skip
-        assert driver.returncode == 0, driver.stderr[-4000:]
-    told = json.loads(driver.stdout.splitlines()[-1])
+        stack.callback(driver.kill)
+        killed: set[int] = set()
+        for batch in (0, 2):
+            done = tmp_path / "rows" / "_spark_metadata" / str(batch)
+            wait_until(done.exists, 600, what=f"batch {batch}")
+            running = {pid for pid, _, line in processes_of(os.getpid()) if EXECUTOR in line} - killed
+            assert len(killed) + len(running) >= 2
+            killed.add(min(running))
+            os.kill(min(running), signal.SIGKILL)
+        told_text, trouble = driver.communicate(timeout=900)
+        assert driver.returncode == 0, trouble[-4000:]
+    told = json.loads(told_text.splitlines()[-1])
     expected = [len(rows), sum(row["index"] for row in rows), sum(len(row["value"] or b"") for row in rows)]
-    assert told == {"batch": expected, "stream": expected, "executors": 2, "error": None}
+    assert told == {"batch": expected, "stream": expected, "error": None}
     assert all(any("format=raw" in each for each in node.asked) for node in nodes)
