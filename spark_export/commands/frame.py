@@ -96,7 +96,10 @@ def start_engine(name: EngineName, master: str | None, records_max: int, records
 
     if name is EngineName.ARROW and master is not None:
         raise errors.UsageError("--master is of Spark: leave it out, or give --engine spark")
-    if name is EngineName.ARROW or (name is EngineName.AUTO and master is None and records() <= records_max):
+    if name is EngineName.ARROW:
+        return ArrowEngine()
+    count = records()  # before Spark, which takes ten seconds to start: what is wrong with the cluster is told now
+    if name is EngineName.AUTO and master is None and count <= records_max:
         return ArrowEngine()
     spark = start_spark(master)
     from raftlog.spark_export.export.spark_engine import SparkEngine

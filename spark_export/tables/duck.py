@@ -5,6 +5,7 @@ has those of that import (`value_schema.py`). The rows of an export are read by 
 manifest; those of a cluster are read again by each scan, all of the same range.
 """
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from raftlog.spark_export.tables.arrow import LogRows
 from raftlog.spark_export.tables.value_schema import NESTED, ValueColumn, ValueSchema, of_stored
 
 _TYPES: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"} | dict.fromkeys(NESTED, "JSON")
+_IS_MISSING: Final = re.compile(r"(?:column|Table with name) \S+ (?:not found|does not exist)")
 _GLOB: Final = frozenset("*?[")
 
 
@@ -83,7 +85,7 @@ class Tables:
             mend = ""
             if "events" in told and not self.schemas:
                 mend = ". There is no view events: the log has no import"
-            elif len(self.schemas) > 1:
+            elif len(self.schemas) > 1 and _IS_MISSING.search(told):
                 newest, *others = map(_name, self.schemas)
                 mend = f". events is of the import {newest}; other views are {', '.join(others)}"
             raise UsageError(f"the SQL was not carried out: {told}{mend}") from error

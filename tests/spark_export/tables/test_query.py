@@ -180,3 +180,5 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
             assert sorted(tables.ask(sql)[1], key=str) == sorted(rows, key=str), sql
         with pytest.raises(UsageError, match=r'events is of the import "messages"; other views are "b.csv", "a.csv"'):
             tables.ask("SELECT line FROM events")
+        with pytest.raises(UsageError, match=r"(?i)function with name nope does not exist!(?!.*events)"):
+            tables.ask("SELECT nope(1)")
