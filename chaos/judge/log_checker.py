@@ -14,7 +14,7 @@ from typing import Any
 
 from raftlog.chaos.judge.checks import in_real_time
 from raftlog.chaos.judge.history import BadHistory, Operation
-from raftlog.chaos.judge.model import freeze, text_of, unknown_function, where
+from raftlog.chaos.judge.model import by_key, freeze, text_of, where
 from raftlog.chaos.judge.verdicts import Report, report_of
 
 FUNCTIONS = ("append", "read")
@@ -57,11 +57,7 @@ def records_of(operation: Operation) -> list[Any]:
 
 def check_log(operations: Sequence[Operation]) -> Report:
     """The verdict about every key's log. Raises BadHistory."""
-    keys: dict[Hashable, list[Operation]] = {}
-    for each in operations:
-        if each.f not in FUNCTIONS:
-            raise unknown_function("log", FUNCTIONS, each)
-        keys.setdefault(freeze(each.key), []).append(each)
+    keys = by_key("log", FUNCTIONS, operations)
     problems: list[str] = []
     counts = {"keys": len(keys), "records": 0, "reads": 0}
     for each_key in keys.values():

@@ -116,6 +116,16 @@ def unknown_function(model: str, known: Sequence[str], operation: Operation) -> 
     return BadHistory(f"line {operation.called}: {model} has no function {operation.f!r}; it has {', '.join(known)}")
 
 
+def by_key(model: str, functions: Sequence[str], operations: Sequence[Operation]) -> dict[Hashable, list[Operation]]:
+    """The operations of each key. Raises BadHistory for a function that the model does not have."""
+    keys: dict[Hashable, list[Operation]] = {}
+    for each in operations:
+        if each.f not in functions:
+            raise unknown_function(model, functions, each)
+        keys.setdefault(freeze(each.key), []).append(each)
+    return keys
+
+
 def verdict_of_result(operation: Operation) -> bool:
     """Whether an `ok` made its change (result absent or true), or found that it could not (false)."""
     if operation.result is None or operation.result is True:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from raftlog.chaos.judge.history import BadHistory, Operation
-from raftlog.chaos.judge.model import freeze, text_of, unknown_function, where
+from raftlog.chaos.judge.model import by_key, freeze, text_of, where
 from raftlog.chaos.judge.verdicts import Report, report_of
 
 FUNCTIONS = ("add", "read")
@@ -21,11 +21,7 @@ FUNCTIONS = ("add", "read")
 
 def check_set(operations: Sequence[Operation]) -> Report:
     """The verdict about every key's set. Raises BadHistory."""
-    keys: dict[Hashable, list[Operation]] = {}
-    for each in operations:
-        if each.f not in FUNCTIONS:
-            raise unknown_function("set", FUNCTIONS, each)
-        keys.setdefault(freeze(each.key), []).append(each)
+    keys = by_key("set", FUNCTIONS, operations)
     problems: list[str] = []
     counts = {"keys": len(keys), "elements": 0, "reads": 0}
     for each_key in keys.values():

@@ -1,4 +1,4 @@
-"""Breaks a cluster: one file per family of faults, and the table of all of them by name."""
+"""Breaks a cluster: the families of faults, and the table of all of them by name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from raftlog.chaos.nemesis import (
     disks,
     elections,
     files,
-    kills,
     links,
     members,
     own_toxics,
     partitions,
-    pauses,
     restarts,
+    signals,
 )
 from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 
@@ -28,8 +27,8 @@ FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "links": links.NEMESES,
     "own-toxics": own_toxics.NEMESES,
     "clients": clients.NEMESES,
-    "kills": kills.NEMESES,
-    "pauses": pauses.NEMESES,
+    "kills": signals.KILLS,
+    "pauses": signals.PAUSES,
     "elections": elections.NEMESES,
     "restarts": restarts.NEMESES,
     "disk": disks.NEMESES,

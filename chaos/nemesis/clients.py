@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
+from raftlog.chaos.deploy.toxiproxy import Stream
 from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Toxic, client
 from raftlog.chaos.nemesis.links import refusal
 
@@ -13,22 +15,15 @@ LASTS_S: Final = (0.5, 2.0)
 HALF_BYTES: Final = (20, 2_000)  # within the head of an answer, and after some answers
 
 
-def _answers_lost(field: Field) -> Injected:
-    """Requests arrive and are carried out, but no client gets an answer: the unknown outcome."""
-    node = field.chance.choice(field.nodes)
-    proof = field.place([Toxic(client(node), "timeout", "downstream", (("timeout", 0),))])
-    return Injected(f"answers of node {node}", proof, field.forget)
+def _lost(way: Stream, what: str, *, all_nodes: bool = False) -> Callable[[Field], Injected]:
+    """Everything between clients and one node (or all) is swallowed that way. Lost answers are the unknown outcome."""
 
+    def inject(field: Field) -> Injected:
+        nodes = field.nodes if all_nodes else [field.chance.choice(field.nodes)]
+        proof = field.place(Toxic(client(node), "timeout", way, (("timeout", 0),)) for node in nodes)
+        return Injected(f"{what} {'all nodes' if all_nodes else f'node {nodes[0]}'}", proof, field.forget)
 
-def _all_answers_lost(field: Field) -> Injected:
-    proof = field.place(Toxic(client(node), "timeout", "downstream", (("timeout", 0),)) for node in field.nodes)
-    return Injected("answers of all nodes", proof, field.forget)
-
-
-def _requests_lost(field: Field) -> Injected:
-    node = field.chance.choice(field.nodes)
-    proof = field.place([Toxic(client(node), "timeout", "upstream", (("timeout", 0),))])
-    return Injected(f"requests to node {node}", proof, field.forget)
+    return inject
 
 
 def _half_answers(field: Field) -> Injected:
@@ -45,14 +40,13 @@ def _refused(field: Field) -> Injected:
     return Injected(f"clients of node {node}", f"{proof}; a dial met {refusal(listen)}", field.forget)
 
 
-def _nemesis(name: str, says: str, inject: Callable[[Field], Injected]) -> Nemesis:
-    return Nemesis(name=name, says=says, lane="quality", lasts_s=LASTS_S, inject=inject)
-
+_nemesis: Final = partial(Nemesis, lane="quality", lasts_s=LASTS_S)
 
 NEMESES: Final = (
-    _nemesis("answers-lost", "one node answers, and no client hears it", _answers_lost),
-    _nemesis("all-answers-lost", "all nodes answer, and no client hears them", _all_answers_lost),
-    _nemesis("requests-lost", "what clients send to one node is swallowed", _requests_lost),
+    _nemesis("answers-lost", "one node answers, and no client hears it", _lost("downstream", "answers of")),
+    _nemesis("all-answers-lost", "all nodes answer, and no client hears them",
+             _lost("downstream", "answers of", all_nodes=True)),
+    _nemesis("requests-lost", "what clients send to one node is swallowed", _lost("upstream", "requests to")),
     _nemesis("half-answers", "one node's answers end in the middle", _half_answers),
     _nemesis("clients-refused", "one node's clients are dropped and refused", _refused),
-)
+)  # fmt: skip

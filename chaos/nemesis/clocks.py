@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
@@ -118,13 +119,11 @@ def _rate(between: tuple[float, float]) -> Callable[[Field], tuple[float, float,
     return change
 
 
-def _nemesis(name: str, says: str, change: Callable[[Field], tuple[float, float, str]]) -> Nemesis:
-    return Nemesis(name=name, says=says, lane="process", lasts_s=LASTS_S, inject=_wrong(change), is_heavy=True)
-
+_nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, is_heavy=True)
 
 NEMESES: Final = (
-    _nemesis("clock-forward", "one node's wall clock jumps forward by up to two hours, and back", _forward),
-    _nemesis("clock-back", "one node's wall clock jumps back by up to two hours, and forward again", _back),
-    _nemesis("clock-fast", "one node's wall clock runs up to ten times as fast", _rate(FAST)),
-    _nemesis("clock-slow", "one node's wall clock runs at half of its rate or less, or backwards", _rate(SLOW)),
+    _nemesis("clock-forward", "one node's wall clock jumps forward by up to two hours, and back", _wrong(_forward)),
+    _nemesis("clock-back", "one node's wall clock jumps back by up to two hours, and forward again", _wrong(_back)),
+    _nemesis("clock-fast", "one node's wall clock runs up to ten times as fast", _wrong(_rate(FAST))),
+    _nemesis("clock-slow", "one node's wall clock runs at half of its rate or less, or backwards", _wrong(_rate(SLOW))),
 )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from raftlog.chaos.nemesis.fault import Field, Injected, Lane, Nemesis, Skipped, Toxic, both_ways, peers
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, both_ways, swallow
 from raftlog.chaos.shim.driver import CallName
 
 FENCED: Final = 13  # how a node ends whose disk failed (docs/operations.md)
@@ -41,18 +41,6 @@ ENTRIES: Final = "*/log/[0-9]*.seg"
 
 NTH: Final = (1, 30)
 """Which of the coming writes or syncs kills: several writes make one batch."""
-
-
-def _somebody(field: Field) -> int:
-    """A node that runs; every second time the leader."""
-    if field.chance.random() < 0.5:
-        try:
-            return field.leader()
-        except Skipped:
-            pass
-    node = field.chance.choice(field.nodes)
-    field.running(node)
-    return node
 
 
 def _inject(
@@ -107,7 +95,7 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
     """
 
     def inject(field: Field) -> Injected:
-        node = _somebody(field)
+        node = field.leader_or_any()
         pid = field.running(node)
         rule = _inject(field, node, call, error=error, name=name, times=times)
         count = _met(field, rule)
@@ -127,7 +115,7 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
 
 def _full(field: Field) -> Injected:
     """No room for the next segment: the process lives, does not go on leading, and goes on when there is room."""
-    node = _somebody(field)
+    node = field.leader_or_any()
     pid = field.running(node)
     rule = _inject(field, node, "allocate", error="ENOSPC")
     count = _met(field, rule, ROOM_S)
@@ -180,7 +168,7 @@ def _killed_at(call: CallName) -> Callable[[Field], Injected]:
     """SIGKILL before, in the middle of or after a call that is to come, and the power gone with the process."""
 
     def inject(field: Field) -> Injected:
-        node = _somebody(field)
+        node = field.leader_or_any()
         pid, nth = field.running(node), field.chance.randint(*NTH)
         when: Literal["before", "half", "after"] = field.chance.choice(("before", "half", "after"))
         rule = field.shim.kill_at(call, nth, when=when, root=field.deployment.cluster.data(node))
@@ -230,7 +218,7 @@ def _power_cut_slow(field: Field, *, slow_leader: bool) -> Injected:
     slow = [leader] if slow_leader else followers
     if slow_leader:
         cut_off = [pair for node in followers if node not in whole for pair in both_ways(node, field.nodes)]
-        field.place(Toxic(proxy, "timeout", "upstream", (("timeout", 0),)) for proxy in peers(cut_off))
+        field.place(swallow(cut_off))
     rules = [_inject(field, node, "fdatasync", delay_ms=SLOW_ALL_MS) for node in slow]
     _met(field, rules[0])
     field.ended.wait(SLOW_ALL_S)
@@ -250,30 +238,19 @@ def _power_cut_slow(field: Field, *, slow_leader: bool) -> Injected:
     return Injected(target, f"{met} syncs were late; {cut.proof}", heal, cut.since_ns)
 
 
-def _nemesis(
-    name: str,
-    says: str,
-    inject: Callable[[Field], Injected],
-    lasts_s: tuple[float, float] = DOWN_S,
-    *,
-    lane: Lane = "process",
-    moves_leader: bool = False,
-) -> Nemesis:
-    return Nemesis(
-        name=name, says=says, lane=lane, lasts_s=lasts_s, inject=inject, moves_leader=moves_leader,
-        needs=frozenset(("shim", "housekeeping")),
-    )  # fmt: skip
-
+_nemesis: Final = partial(Nemesis, lasts_s=DOWN_S, needs=frozenset(("shim", "housekeeping")))
 
 NEMESES: Final = (
     _nemesis("sync-error", "one node's fdatasync fails with EIO: it fences itself", _failing("fdatasync", "EIO")),
     _nemesis("write-error", "one node's pwrite fails with EIO: it fences itself", _failing("pwrite", "EIO", ENTRIES)),
     _nemesis("write-full", "one node's pwrite fails with ENOSPC: it fences itself",
              _failing("pwrite", "ENOSPC", ENTRIES)),
-    _nemesis("disk-full", "one node has no room for the next segment: it waits, and does not lead", _full, LASTS_S),
-    _nemesis("slow-disk", f"one node's syncs take {SLOW_MS[0]} to {SLOW_MS[1]} ms longer", _slow, LASTS_S,
-             lane="quality"),
-    _nemesis("hanging-disk", "the leader's syncs do not come back", _hanging, (2.0, 4.0), moves_leader=True),
+    _nemesis("disk-full", "one node has no room for the next segment: it waits, and does not lead", _full,
+             lasts_s=LASTS_S),
+    _nemesis("slow-disk", f"one node's syncs take {SLOW_MS[0]} to {SLOW_MS[1]} ms longer", _slow,
+             lasts_s=LASTS_S, lane="quality"),
+    _nemesis("hanging-disk", "the leader's syncs do not come back", _hanging, lasts_s=(2.0, 4.0),
+             moves_leader=True),
     _nemesis("kill-at-write", "killed before, in or after a write, unsynced bytes lost", _killed_at("pwrite")),
     _nemesis("kill-at-sync", "killed before, in or after a sync, unsynced bytes lost", _killed_at("fdatasync")),
     _nemesis("power-cut", "as many as may go lose power, unsynced bytes lost", _power_cut),

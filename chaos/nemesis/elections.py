@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, both_ways, peers
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, both_ways, swallow
 
 LASTS_S: Final = (1.0, 2.5)
 BEHIND_S: Final = (0.3, 1.0)
@@ -18,8 +19,7 @@ OTHER_LEADER_S: Final = 5.0
 
 
 def _cut_off(field: Field, node: int) -> None:
-    proxies = peers(both_ways(node, field.nodes))
-    field.place(Toxic(proxy, "timeout", "upstream", (("timeout", 0),)) for proxy in proxies)
+    field.place(swallow(both_ways(node, field.nodes)))
 
 
 def _kill(field: Field, node: int, cut_off: int) -> tuple[int, Callable[[], str]]:
@@ -88,9 +88,7 @@ def _stale_leader(field: Field) -> Injected:
     return Injected(f"node {old} stands with the log of an old leader", proof, heal, since_ns)
 
 
-def _nemesis(name: str, says: str, inject: Callable[[Field], Injected]) -> Nemesis:
-    return Nemesis(name=name, says=says, lane="process", lasts_s=LASTS_S, inject=inject, moves_leader=True)
-
+_nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, moves_leader=True)
 
 NEMESES: Final = (
     _nemesis("stale-candidate", "the leader killed when a follower that missed entries is back", _stale_candidate),

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal
 
 from raftlog.chaos.deploy.deployment import Deployment, client_proxy, peer_proxy
@@ -71,6 +71,15 @@ class Field:
             return self.deployment.cluster.leader(LEADER_WAIT_S)
         except LocalClusterError:
             raise Skipped(f"no leader within {LEADER_WAIT_S:g} s") from None
+
+    def leader_or_any(self) -> int:
+        """A node; every second time the leader, if there is one."""
+        if self.chance.random() < 0.5:
+            try:
+                return self.leader()
+            except Skipped:
+                pass
+        return self.chance.choice(self.nodes)
 
     def up(self, nodes: Iterable[int]) -> str:
         """Waits until these nodes answer for themselves, though perhaps not for the cluster: the end of a fault that
@@ -166,16 +175,17 @@ class Injected:
     since_ns: int = field(default_factory=time.monotonic_ns)  # when it took effect, as far as known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Nemesis:
     """One kind of fault. `moves_leader`: whether it is meant to cost the leader its place. `is_heavy`: it takes several
     starts of a node, so it comes less often than the others where both are asked for."""
 
     name: str
     says: str
-    lane: Lane
-    lasts_s: tuple[float, float]
     inject: Callable[[Field], Injected]
+    _: KW_ONLY
+    lane: Lane = "process"
+    lasts_s: tuple[float, float]
     moves_leader: bool = False
     nodes_min: int = 3
     needs: frozenset[Need] = frozenset()
@@ -190,6 +200,11 @@ def peers(pairs: Iterable[tuple[int, int]]) -> list[str]:
 def both_ways(node: int, nodes: Sequence[int]) -> list[tuple[int, int]]:
     """All ordered pairs of a node and the others."""
     return [pair for other in nodes if other != node for pair in ((node, other), (other, node))]
+
+
+def swallow(pairs: Iterable[tuple[int, int]]) -> list[Toxic]:
+    """Toxics by which nothing of what goes over those links arrives; their connections stay open."""
+    return [Toxic(proxy, "timeout", "upstream", (("timeout", 0),)) for proxy in peers(pairs)]
 
 
 def client(node: int) -> str:

@@ -14,6 +14,7 @@ import random
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -324,12 +325,7 @@ def _must_be_refused(field: Field, node: int, what: str) -> Injected:
     return Injected(f"node {node}: {what}", proof, heal)
 
 
-def _nemesis(name: str, says: str, inject: Callable[[Field], Injected], *, moves_leader: bool = False) -> Nemesis:
-    return Nemesis(
-        name=name, says=says, lane="process", lasts_s=LASTS_S, inject=inject, needs=frozenset(("housekeeping",)),
-        is_heavy=True, moves_leader=moves_leader,
-    )  # fmt: skip
-
+_nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, needs=frozenset(("housekeeping",)), is_heavy=True)
 
 NEMESES: Final[tuple[Nemesis, ...]] = (
     _nemesis("flip-log", "a bit of a stopped node's newest segment flips: it heals from the others",

@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
@@ -162,18 +163,14 @@ def _client_latency(field: Field) -> Injected:
     return Injected(f"answers of node {node} {LATENCY_MS} ± {JITTER_MS} ms late", proof, field.forget)
 
 
-def _nemesis(
-    name: str, says: str, inject: Callable[[Field], Injected], lasts_s: tuple[float, float] = LASTS_S
-) -> Nemesis:
-    return Nemesis(name=name, says=says, lane="quality", lasts_s=lasts_s, inject=inject)
-
+_nemesis: Final = partial(Nemesis, lane="quality", lasts_s=LASTS_S)
 
 NEMESES: Final = (
     _nemesis("latency", f"all links take {LATENCY_MS} ± {JITTER_MS} ms longer", _latency),
     _nemesis("client-latency", "answers of one node come late", _client_latency),
     _nemesis("bandwidth", f"one node's links carry {RATE_KB_S} KB/s",
              _of_one("bandwidth", lambda field: [("rate", RATE_KB_S)])),
-    _nemesis("late-delivery", "what the leader sends arrives after an election", _late, HELD_S),
+    _nemesis("late-delivery", "what the leader sends arrives after an election", _late, lasts_s=HELD_S),
     _nemesis("half-messages", "one node's links close in the middle of a message, again and again",
              _of_one("limit_data", lambda field: [("bytes", field.chance.randint(*HALF_BYTES))])),
     _nemesis("reset", "one node's links are closed, new ones reset", _reset),

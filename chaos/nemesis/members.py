@@ -7,11 +7,11 @@ on new disks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from raftlog.chaos.deploy import membership
-from raftlog.chaos.nemesis.fault import Field, Injected, Lane, Need, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 from raftlog.cluster.api.status import fingerprint
 from raftlog.cluster.client.blocking.client import ClientError
 
@@ -97,29 +97,14 @@ def _handed_over(field: Field) -> Injected:
     return Injected(f"leader {told.old} to node {to}", proof, lambda: None)
 
 
-def _nemesis(
-    name: str,
-    says: str,
-    inject: Callable[[Field], Injected],
-    lasts_s: tuple[float, float] = LASTS_S,
-    needs: tuple[Need, ...] = (),
-    *,
-    lane: Lane = "process",
-    moves_leader: bool = False,
-    is_heavy: bool = True,
-) -> Nemesis:
-    return Nemesis(
-        name=name, says=says, lane=lane, lasts_s=lasts_s, inject=inject, needs=frozenset(needs),
-        moves_leader=moves_leader, is_heavy=is_heavy,
-    )  # fmt: skip
-
+_nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, is_heavy=True)
 
 NEMESES: Final = (
     _nemesis("member-added", "one more node joins, becomes a voter by itself, and is removed", _added,
-             needs=("spare",)),
+             needs=frozenset(("spare",))),
     _nemesis("member-replaced", "one node gets a new disk", _replaced),
     _nemesis("leader-removed", "the leader is taken out, and joins again with a new disk", _leader_removed,
              moves_leader=True),
-    _nemesis("handed-over", "an operator hands leadership to another node", _handed_over, HANDED_S, moves_leader=True,
-             is_heavy=False),
+    _nemesis("handed-over", "an operator hands leadership to another node", _handed_over, lasts_s=HANDED_S,
+             moves_leader=True, is_heavy=False),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Literal
 
 from raftlog.chaos.deploy.toxiproxy_server import ToxiproxyNotFoundError, own_server_path
@@ -140,9 +141,7 @@ def _requests(field: Field) -> Injected:
     return _inject(field, "corrupt", REQUESTS, [client(node)], f"clients of node {node}", [])
 
 
-def _nemesis(name: str, says: str, inject: Callable[[Field], Injected]) -> Nemesis:
-    return Nemesis(name=name, says=says, lane="quality", lasts_s=LASTS_S, inject=inject)
-
+_nemesis: Final = partial(Nemesis, lane="quality", lasts_s=LASTS_S)
 
 NEMESES: Final = (
     _nemesis("duplicate-link", "frames of one link come twice, the second time perhaps late",

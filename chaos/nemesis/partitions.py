@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, peers
+from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, swallow
 from raftlog.chaos.sim.network import topologies
 
 LASTS_S: Final = (1.5, 4.0)  # from two to several election timeouts
@@ -27,15 +28,11 @@ Pairs = Sequence[tuple[int, int]]
 Shape = Callable[[Field], tuple[str, Pairs]]
 
 
-def _swallow(pairs: Iterable[tuple[int, int]]) -> list[Toxic]:
-    return [Toxic(proxy, "timeout", "upstream", (("timeout", 0),)) for proxy in peers(pairs)]
-
-
 def _cut(shape: Shape) -> Callable[[Field], Injected]:
     def inject(field: Field) -> Injected:
         target, pairs = shape(field)
         since_ns = time.monotonic_ns()
-        return Injected(target, field.place(_swallow(pairs)), field.forget, since_ns)
+        return Injected(target, field.place(swallow(pairs)), field.forget, since_ns)
 
     return inject
 
@@ -59,12 +56,12 @@ def _leader(field: Field) -> tuple[str, Pairs]:
 
 
 def _inward(field: Field) -> tuple[str, Pairs]:
-    node = _leader_or_any(field)
+    node = field.leader_or_any()
     return f"node {node} hears no peer", topologies.inbound(field.nodes, node)
 
 
 def _outward(field: Field) -> tuple[str, Pairs]:
-    node = _leader_or_any(field)
+    node = field.leader_or_any()
     return f"no peer hears node {node}", topologies.outbound(field.nodes, node)
 
 
@@ -90,9 +87,9 @@ def _howard(field: Field) -> tuple[str, Pairs]:
 
 def _flap(field: Field) -> Injected:
     """A cut that comes and goes, for shorter and longer than an election timeout."""
-    node = _leader_or_any(field)
+    node = field.leader_or_any()
     pairs = topologies.alone(field.nodes, node)
-    proof = field.place(_swallow(pairs))
+    proof = field.place(swallow(pairs))
     times = [1]
     failed: list[str] = []
 
@@ -102,7 +99,7 @@ def _flap(field: Field) -> Injected:
                 field.forget()
                 if field.ended.wait(field.chance.uniform(*FLAP_S)):
                     return
-                field.place(_swallow(pairs))
+                field.place(swallow(pairs))
                 times[0] += 1
         except Exception as error:  # reported when the fault ends
             failed.append(str(error))
@@ -126,7 +123,7 @@ def _left_behind(field: Field) -> Injected:
     """
     cluster, leader = field.deployment.cluster, field.leader()
     node = field.chance.choice([each for each in cluster.running if each != leader])
-    proof = field.place(_swallow(topologies.alone(field.nodes, node)))
+    proof = field.place(swallow(topologies.alone(field.nodes, node)))
     since_ns = time.monotonic_ns()
     told = cluster.status(node)
     last = told.last if told is not None else 0
@@ -155,42 +152,23 @@ def _snapshot_index(field: Field, node: int) -> int:
     return int(float(found[1])) if found is not None else 0
 
 
-def _leader_or_any(field: Field) -> int:
-    if field.chance.random() < 0.5:
-        try:
-            return field.leader()
-        except Skipped:
-            pass
-    return field.chance.choice(field.nodes)
-
-
 def _rest(field: Field, side: Sequence[int]) -> list[int]:
     return [node for node in field.nodes if node not in side]
 
 
-def _nemesis(name: str, says: str, shape: Shape, *, moves_leader: bool = False, nodes_min: int = 3) -> Nemesis:
-    return Nemesis(
-        name=name, says=says, lane="network", lasts_s=LASTS_S, inject=_cut(shape), moves_leader=moves_leader,
-        nodes_min=nodes_min,
-    )  # fmt: skip
-
+_nemesis: Final = partial(Nemesis, lane="network", lasts_s=LASTS_S)
 
 NEMESES: Final = (
-    _nemesis("partition-halves", "two sides that do not see each other", _halves),
-    _nemesis("partition-minority", "the leader on the smaller side", _minority, moves_leader=True),
-    _nemesis("partition-leader", "the leader alone", _leader, moves_leader=True),
-    _nemesis("partition-inward", "one node hears no other, and all hear it", _inward),
-    _nemesis("partition-outward", "no other node hears one, and it hears all", _outward),
-    _nemesis("partition-ring", "everyone sees its two neighbours", _ring, nodes_min=4),
-    _nemesis("partition-bridge", "two sides that only one node sees", _bridge, nodes_min=5),
-    _nemesis("partition-howard", "two nodes see one other each; the leader is one of them", _howard, nodes_min=5,
+    _nemesis("partition-halves", "two sides that do not see each other", _cut(_halves)),
+    _nemesis("partition-minority", "the leader on the smaller side", _cut(_minority), moves_leader=True),
+    _nemesis("partition-leader", "the leader alone", _cut(_leader), moves_leader=True),
+    _nemesis("partition-inward", "one node hears no other, and all hear it", _cut(_inward)),
+    _nemesis("partition-outward", "no other node hears one, and it hears all", _cut(_outward)),
+    _nemesis("partition-ring", "everyone sees its two neighbours", _cut(_ring), nodes_min=4),
+    _nemesis("partition-bridge", "two sides that only one node sees", _cut(_bridge), nodes_min=5),
+    _nemesis("partition-howard", "two nodes see one other each; the leader is one of them", _cut(_howard), nodes_min=5,
              moves_leader=True),
-    Nemesis(
-        name="partition-flapping", says="one node cut off and back again and again", lane="network", lasts_s=LASTS_S,
-        inject=_flap,
-    ),
-    Nemesis(
-        name="left-behind", says="one follower cut off until it needs a snapshot", lane="network",
-        lasts_s=BEHIND_LASTS_S, inject=_left_behind, needs=frozenset(("housekeeping",)),
-    ),
+    _nemesis("partition-flapping", "one node cut off and back again and again", _flap),
+    _nemesis("left-behind", "one follower cut off until it needs a snapshot", _left_behind, lasts_s=BEHIND_LASTS_S,
+             needs=frozenset(("housekeeping",))),
 )  # fmt: skip

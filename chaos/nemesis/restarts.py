@@ -59,9 +59,7 @@ def _repeated(
 def _storm(field: Field) -> Injected:
     cluster = field.deployment.cluster
     node = field.chance.choice(field.nodes)
-    if cluster.pid(node) is None:
-        raise Skipped(f"node {node} does not run")
-    pid = cluster.pid(node)
+    pid = field.running(node)
     cluster.kill(node)
 
     def turn() -> bool:
@@ -98,10 +96,8 @@ def _rolling(field: Field) -> Injected:
 
 
 NEMESES: Final = (
-    Nemesis(name="transfer", says="the leader stops cleanly and hands over", lane="process", lasts_s=LASTS_S,
-            inject=_transfer, moves_leader=True),
-    Nemesis(name="restart-storm", says="one node killed again and again while it starts", lane="process",
-            lasts_s=LASTS_S, inject=_storm),
-    Nemesis(name="rolling-restart", says="all nodes stopped and started one after the other", lane="process",
-            lasts_s=(6.0, 9.0), inject=_rolling, moves_leader=True),
+    Nemesis("transfer", "the leader stops cleanly and hands over", _transfer, lasts_s=LASTS_S, moves_leader=True),
+    Nemesis("restart-storm", "one node killed again and again while it starts", _storm, lasts_s=LASTS_S),
+    Nemesis("rolling-restart", "all nodes stopped and started one after the other", _rolling, lasts_s=(6.0, 9.0),
+            moves_leader=True),
 )  # fmt: skip

@@ -36,8 +36,6 @@ class Route:
     clients: Sequence[Client]
     chance: random.Random
     stay_s: tuple[float, float] | None = None
-    reopened: int = 0  # streams that broke
-    hops: int = 0
     _last: Client | None = None
 
     async def forever(self, follow: Callable[[Client], Awaitable[None]]) -> None:
@@ -49,9 +47,8 @@ class Route:
                 async with asyncio.timeout(None if self.stay_s is None else self.chance.uniform(*self.stay_s)):
                     await follow(self._last)
             except TimeoutError:
-                self.hops += 1
+                pass
             except ClientError:
-                self.reopened += 1
                 await asyncio.sleep(AFTER_FAILURE_S)
 
 

@@ -6,10 +6,10 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -26,6 +26,8 @@ from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.config.settings import load_settings
 from raftlog.cluster.protocol import cut_off
 from raftlog.cluster.runtime import build
+
+T = TypeVar("T")
 
 ASK_S: Final = 1.0
 """Longest wait for the status of one node, in seconds: a paused node must not hold up the others."""
@@ -60,15 +62,15 @@ SETTING: Final = View((Column("key"), Column("value")), lines_of("value"))
 SETTING_WITH_ORIGIN: Final = View((Column("key"), Column("value"), Column("origin")), lines_of("value"))
 
 
-def ask_all(urls: Iterable[str], timeout_s: float = ASK_S) -> dict[str, Status | ClientError]:
-    """The status of each node as it reports it, or the reason why it has none."""
+def ask_all(
+    urls: Iterable[str], question: Callable[[SyncClient], T], timeout_s: float = ASK_S
+) -> dict[str, T | ClientError]:
+    """The answer of each node, or the reason why it has none. One attempt: a node that is down now is shown as down."""
 
-    def ask(url: str) -> Status | ClientError:
-        # One attempt: a node that is down now is shown as down.
-        policy = Policy(unreachable_ms=1)
+    def ask(url: str) -> T | ClientError:
         try:
-            with SyncClient(url, bound=True, deadline_s=timeout_s, policy=policy) as client:
-                return client.status()
+            with SyncClient(url, bound=True, deadline_s=timeout_s, policy=Policy(unreachable_ms=1)) as client:
+                return question(client)
         except ClientError as error:
             return error
 
@@ -137,7 +139,7 @@ def status_command(
         urls = member_urls(client, cli.endpoints)
     dialled = {node: _dialled(url) for node, url in urls.items()}
     if not watch:
-        shown = overview(dialled, ask_all(dialled.values()))
+        shown = overview(dialled, ask_all(dialled.values(), SyncClient.status))
         _print_status(cli, shown)
         for row in shown["nodes"]:
             if row.get("is_insecure"):
@@ -159,7 +161,7 @@ def status_command(
 
     def again_and_again() -> Iterator[dict[str, Any]]:
         for number in itertools.count(1):
-            yield overview(dialled, ask_all(dialled.values()))
+            yield overview(dialled, ask_all(dialled.values(), SyncClient.status))
             if number == count:
                 return
             time.sleep(interval)

@@ -14,7 +14,7 @@ import typer
 
 from raftlog.cluster.api.text import as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.cli.frame.output import Column, View, bar, lines_of
 from raftlog.cluster.client.backup import BackupCursor, BackupPiece
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.config.settings import DiskSettings
@@ -68,7 +68,7 @@ def backup_command(
         raise Failed(f"{file}: it is there already; name another file, or give --force", Exit.USAGE)
     aside = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
-        with _bar("saving") as told:
+        with bar("saving") as told:
             cursor = _receive(cli, aside, stale, told)
         if file.exists() and not force:
             raise Failed(f"{file}: it was made meanwhile; name another file, or give --force")
@@ -142,8 +142,8 @@ def restore_command(
     """
     from raftlog.cluster.offline.restore import read_backup
 
-    with _failures(), _bar("reading") as told:
-        seed = read_backup(file, lambda done, total: told(done, total, ""))
+    with _failures(), bar("reading") as told:
+        seed = read_backup(file, told)
     _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes)
 
 
@@ -166,14 +166,14 @@ def recover_command(
     from raftlog.cluster.offline.survivor import best_of, look, seed_of, told
 
     with _failures():
-        with _bar("reading") as progress:
-            survivors = [look(folder, lambda done, total: progress(done, total, "")) for folder in folders]
+        with bar("reading") as progress:
+            survivors = [look(folder, progress) for folder in folders]
         best = best_of(survivors)
         for line in told(best, survivors):
             print(line, file=sys.stderr)
         _confirm(best.log_id, is_given=yes)
-        with _bar("applying") as progress:
-            seed = seed_of(best, lambda done, total: progress(done, total, ""))
+        with bar("applying") as progress:
+            seed = seed_of(best, progress)
     _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes)
 
 
@@ -223,27 +223,6 @@ def _failures() -> Iterator[None]:
         raise Failed(str(error), Exit.NOT_VERIFIED, "Take another copy of this backup, or another backup.") from error
     except (DiskError, UnknownVersion) as error:
         raise Failed(str(error)) from error
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on standard error, if that is a terminal. Called with done, total, and a word more."""
-    from rich.console import Console  # here: rich takes long to import
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
-    if not console.is_terminal:
-        yield lambda done, total, more: None
-        return
-    columns = (
-        TextColumn(what),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}% {task.fields[more]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=None, more="")
-        yield lambda done, total, more: progress.update(task, completed=done, total=max(done, total), more=more)
 
 
 def register(app: typer.Typer) -> None:

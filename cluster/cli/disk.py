@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ import typer
 
 from raftlog.cluster.api.text import as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, Format, Printer, View, lines_of
+from raftlog.cluster.cli.frame.output import Column, Format, Printer, View, bar, lines_of
 from raftlog.cluster.files.errors import DiskError
 from raftlog.cluster.files.findings import FileHealth, Finding, Report
 
@@ -85,7 +85,7 @@ def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None
 
     if as_json:
         cli = dataclasses.replace(cli, printer=Printer(Format.JSON))
-    with _looking(), _bar() as progress:
+    with _looking(), bar("reading") as progress:
         is_backup = directory.is_file()
         report = check_backup_file(directory, progress) if is_backup else check_folder(directory, progress)
     if cli.printer.format is Format.JSON:
@@ -182,22 +182,6 @@ def _looking() -> Iterator[None]:
         yield
     except DiskError as error:
         raise Failed(str(error), Exit.NOT_CHECKED) from error
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error, if that is a terminal."""
-    from rich.console import Console  # here: rich takes long to import
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("reading", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=max(done, total))
 
 
 def register(app: typer.Typer) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Final
 
 import msgspec
@@ -12,12 +10,12 @@ import typer
 from raftlog.cluster.api.diagnosis import diagnose, leader_of, tell_record
 from raftlog.cluster.api.explain import EntryView, Leaderless, NodeView
 from raftlog.cluster.api.text import as_row, as_time
-from raftlog.cluster.cli.admin import ASK_S
+from raftlog.cluster.cli.admin import ask_all
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.client.decisions import Policy, normal_url
+from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.client.errors import ClientError
 
 CAUSE: Final = View((Column("code"), Column("node"), Column("peer"), Column("words")), lines_of("words"))
@@ -52,7 +50,7 @@ def explain_leader(cli: Cli) -> Leaderless:
     asked: dict[str, Leaderless | ClientError] = {}
     waiting = [normal_url(url) for url in cli.endpoints]
     while waiting:  # nodes that the views name are asked too
-        asked |= _ask_all(waiting)
+        asked |= ask_all(waiting, _explain)
         known = [peer.url for view in _views(asked) for peer in view.peers]
         waiting = [url for url in dict.fromkeys(map(normal_url, known)) if url not in asked]
     views = {view.node: view for view in _views(asked)}
@@ -80,23 +78,12 @@ def explain_record(cli: Cli, index: int) -> EntryView:
     return msgspec.structs.replace(told, replicas=replicas, words=words)
 
 
+def _explain(client: SyncClient) -> Leaderless:
+    return client.call(requests.explain_leaderless())
+
+
 def _views(asked: dict[str, Leaderless | ClientError]) -> list[NodeView]:
     return [view for told in asked.values() if isinstance(told, Leaderless) for view in told.nodes]
-
-
-def _ask_all(urls: Iterable[str]) -> dict[str, Leaderless | ClientError]:
-    """One attempt at each node: a node that is down now is shown as down."""
-
-    def ask(url: str) -> Leaderless | ClientError:
-        try:
-            with SyncClient(url, bound=True, deadline_s=ASK_S, policy=Policy(unreachable_ms=1)) as client:
-                return client.call(requests.explain_leaderless())
-        except ClientError as error:
-            return error
-
-    urls = list(urls)
-    with ThreadPoolExecutor(max(1, len(urls))) as threads:
-        return dict(zip(urls, threads.map(ask, urls), strict=True))
 
 
 def _reason(told: Leaderless | ClientError) -> str:

@@ -22,6 +22,7 @@ from raftlog.cluster.cli.admin import ask_all, node_flags, overview
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command, ended
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remember
 from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.config.exit_codes import NodeExit
@@ -253,7 +254,7 @@ def _show_until(
             if len(gone) == len(cluster.nodes):
                 raise Failed("every node of this cluster has ended: see their logs")
             if console.is_terminal:
-                shown = overview(urls, ask_all(urls.values(), 0.5))
+                shown = overview(urls, ask_all(urls.values(), SyncClient.status, 0.5))
                 live.update(Group(status_table(shown), tips), refresh=True)
             stop.wait(0.5)
 

@@ -63,7 +63,7 @@ class NodeTls:
 
     def _look_again(self) -> None:
         self.look()
-        self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+        asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
 
     def _check_holder(self) -> None:
         holder = holder_of_file(Path(self._files.certificate))

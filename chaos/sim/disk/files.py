@@ -223,7 +223,7 @@ class MemoryFiles:
     """Files by relative name: `raftlog.raft.wal.operations.Files`, and `execute`. A copy has what readers see, and no
     lies."""
 
-    __slots__ = ("_after", "_before", "allocations", "folders", "is_full", "lie", "nodes", "torn_percent", "whole")
+    __slots__ = ("_after", "_before", "folders", "is_full", "lie", "nodes", "torn_percent", "whole")
 
     def __init__(self, content: dict[str, bytes] | None = None, *, torn_percent: int = 50) -> None:
         self.nodes = {name: Inode(data) for name, data in (content or {}).items()}  # as a reader sees them
@@ -235,7 +235,6 @@ class MemoryFiles:
         self.is_full = False  # nothing can be allocated, no file can grow
         self.whole: set[str] = set()  # files whose sectors are written whole or not at all
         self.lie: Lie | None = None  # about a sync to come, or one that was answered and not done
-        self.allocations = 0
 
     # -- reading
 
@@ -301,7 +300,6 @@ class MemoryFiles:
                 if self.size(name) < size:
                     if self.is_full:
                         raise _no_space(name)
-                    self.allocations += 1
                     self._names((name, Inode(bytes(size))))
             case Truncate(name, size):
                 if name in self.nodes:

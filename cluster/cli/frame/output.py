@@ -227,3 +227,20 @@ def lines_of(name: str) -> Callable[[Row], bytes | None]:
         return (value if isinstance(value, bytes) else str(value).encode()) + b"\n"
 
     return raw
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[..., None]]:
+    """A bar on standard error, if that is a terminal. Called with done, total, and maybe a word more."""
+    from rich.console import Console  # here: rich takes long to import
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    if not console.is_terminal:
+        yield lambda done, total, more="": None
+        return
+    shown = TextColumn("{task.percentage:>3.0f}% {task.fields[more]}")
+    columns = (TextColumn(what), BarColumn(), shown, TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=None, more="")
+        yield lambda done, total, more="": progress.update(task, completed=done, total=max(done, total), more=more)

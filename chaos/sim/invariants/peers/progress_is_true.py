@@ -62,8 +62,3 @@ class ProgressIsTrue:
             if not is_there:
                 evidence = f"match of node {peer} is {match} (term {entry_term}), which is not durable there"
                 raise InvariantBroken(node, PROPERTY, SECTION, evidence)
-
-    def removed(self, node: NodeId, peer: NodeId) -> None:
-        """A node becomes a new follower: its progress begins at 0."""
-        if node in self._matches:
-            self._matches[node][1].pop(peer, None)
