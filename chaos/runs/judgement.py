@@ -22,7 +22,15 @@ from raftlog.chaos.nemesis import NEMESES
 from raftlog.chaos.runs.availability import Standstill, standstill
 from raftlog.chaos.runs.node_events import counts_of, met_of
 from raftlog.chaos.runs.runner import FaultRun, Run
-from raftlog.chaos.runs.scenarios import ALWAYS, DIRECT_WORKLOADS, ETCD, ETCD_STALE, INSTALLED_SHARE_MIN, RATE_MIN
+from raftlog.chaos.runs.scenarios import (
+    ALWAYS,
+    DIRECT_WORKLOADS,
+    ETCD,
+    ETCD_STALE,
+    INSTALLED_SHARE_MIN,
+    RATE_MIN,
+    TRIED_MIN,
+)
 from raftlog.chaos.workloads.observer import leaders_of, without_leader_s
 from raftlog.chaos.workloads.workload import Workload
 
@@ -78,7 +86,11 @@ def judge_run(run: Run) -> Judgement:
     leaders = leaders_of(run.stretches)
     direct = [each for workload in workloads if workload.name in DIRECT_WORKLOADS for each in workload.operations]
     happened, met = counts_of(run.events), met_of(run.events, direct)
-    missing = (*_missing(run, rate, leaders), *(_inside(run, happened, met) if run.scenario.always else ()))
+    missing = (
+        *_missing(run, rate, leaders),
+        *_never_done(workloads),
+        *(_inside(run, happened, met) if run.scenario.always else ()),
+    )
     verdict = worst([each.verdict for each in workloads])
     problems = (*run.aftermath.problems, *([] if _is_etcd(run) else _two_leaders(leaders)))
     if problems:
@@ -190,6 +202,16 @@ def _missing(run: Run, rate: float, leaders: Sequence[tuple[int, int]]) -> tuple
     if any(_moves_leader(each) for each in installed) and len(leaders) < 2:
         missing.append("no leader was seen to change, although faults were meant to change it")
     return tuple(missing)
+
+
+def _never_done(workloads: Sequence[Judged]) -> list[str]:
+    """Operations that were tried again and again and never carried out: the harness itself may ask for nonsense."""
+    return [
+        f"none of {sum(by.values())} operations {f} of {each.name} was carried out"
+        for each in workloads
+        for f, by in each.counts.items()
+        if sum(by.values()) >= TRIED_MIN and not by.get("ok")
+    ]
 
 
 def _inside(run: Run, happened: Mapping[str, int], met: Mapping[str, int]) -> list[str]:

@@ -16,6 +16,9 @@ DIRECT_WORKLOADS: Final = ("direct", "direct-keys")
 RATE_MIN: Final = 20.0
 """Operations a second that were carried out, on average: below it too little happened for a verdict."""
 
+TRIED_MIN: Final = 20
+"""Operations of one kind in a workload of which one at least must be carried out."""
+
 INSTALLED_SHARE_MIN: Final = 0.8
 """Of the faults that were due, how many must have taken effect."""
 

@@ -271,7 +271,7 @@ class DirectStore:
     async def _txn(self, compare: list[dict[str, str]], key: str, value: int) -> TxnAnswer:
         put = {"operation": "put", "key": key, "value": str(value)}
         body = await self.direct.write(
-            "POST", f"{self.url}/v1/txn", deadline_s=DEADLINE_S, headers={"Content-Type": JSON},
+            "POST", f"{self.url}/v1/kv/txn", deadline_s=DEADLINE_S, headers={"Content-Type": JSON},
             data=msgspec.json.encode({"compare": compare, "then": [put]}),
         )  # fmt: skip
         return _txn(body)

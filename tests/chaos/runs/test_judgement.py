@@ -12,7 +12,7 @@ from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.node_events import NodeEvent
 from raftlog.chaos.runs.runner import Run
-from raftlog.chaos.runs.scenarios import ALWAYS
+from raftlog.chaos.runs.scenarios import ALWAYS, TRIED_MIN
 from raftlog.chaos.runs.schedule import Planned
 from raftlog.chaos.workloads.consumers import Consumer, Route
 from raftlog.chaos.workloads.direct import DirectLog
@@ -127,6 +127,18 @@ def test_too_little_is_unknown(tmp_path: Path) -> None:
     told = judge_run(run)
     assert told.verdict is Verdict.UNKNOWN
     assert "no leader was seen to change" in told.missing[0]
+
+
+def test_an_operation_that_is_never_carried_out_is_no_verdict(tmp_path: Path) -> None:
+    """Every write of a workload fails, as at a route that does not exist, while another workload is busy. Guard:
+    `_never_done`."""
+    run = made(tmp_path, [])
+    busy(run)
+    for number in range(TRIED_MIN):
+        write(run, "register-1", "r/0/1", number, "fail")
+    told = judge_run(run)
+    assert told.verdict is Verdict.UNKNOWN
+    assert told.missing == (f"none of {TRIED_MIN} operations write of register was carried out",)
 
 
 def test_indeterminate_faults_do_not_count(tmp_path: Path) -> None:

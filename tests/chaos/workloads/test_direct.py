@@ -18,13 +18,14 @@ from raftlog.chaos.runs.judgement import Judgement, judge_run
 from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents, counts_of
 from raftlog.chaos.runs.runner import Run
 from raftlog.chaos.runs.scenarios import Scenario
-from raftlog.chaos.workloads.direct import OVERTAKEN_MAX, DirectLog
+from raftlog.chaos.workloads.direct import OVERTAKEN_MAX, DirectLog, DirectStore
 from raftlog.chaos.workloads.direct_client import Direct, Reply
 from raftlog.chaos.workloads.tracer import COMPACTED, Tracer
 from raftlog.chaos.workloads.workload import Arena, Recorder
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.api.records import Appended, LogPageJson, LogRecord
 from raftlog.cluster.client.aio.client import OutcomeUnknown
+from tests.cluster.fake_node import serve
 from tests.support import wait_until_async
 
 TERM = 1
@@ -180,3 +181,19 @@ def test_events_are_read_from_logs_that_grow(tmp_path: Path) -> None:
         "snapshots saved": 1,
         "snapshots installed": 1,
     }
+
+
+async def test_keys_are_written_read_and_compared_at_the_routes_of_a_node() -> None:
+    """The store of `direct-keys` against the routes themselves: a request that no route takes would only ever fail."""
+    direct = Direct()
+    async with serve() as served:
+        store = DirectStore(f"http://127.0.0.1:{served.port}", direct)
+        assert (await store.read("d/0/1")).value is None
+        written = await store.write("d/0/1", 5)
+        assert (await store.cas("d/0/1", 5, 6)).result is True
+        refused = await store.cas("d/0/1", 5, 7)
+        assert refused.result is False
+        page = await store.read_with_index("d/0/1")
+        assert ((await store.read("d/0/1")).value, page.value) == (6, 6)
+        assert (written.index or 0) + 2 == refused.index == page.index
+        await direct.close()
