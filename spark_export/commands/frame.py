@@ -98,7 +98,7 @@ def start_engine(name: EngineName, master: str | None, records_max: int, records
         raise errors.UsageError("--master is of Spark: leave it out, or give --engine spark")
     if name is EngineName.ARROW:
         return ArrowEngine()
-    count = records()  # before Spark, which takes ten seconds to start: what is wrong with the cluster is told now
+    count = records()  # before Spark, which takes ten seconds to start: a cluster that does not answer ends here
     if name is EngineName.AUTO and master is None and count <= records_max:
         return ArrowEngine()
     spark = start_spark(master)

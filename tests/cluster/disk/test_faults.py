@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
