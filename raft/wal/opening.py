@@ -160,7 +160,7 @@ def _open(
         yield repair.set_snapshot_aside(files, index, notices)
     if note is not None:
         yield divergence.drop(note, files)
-    yield drop_old(files)
+    yield drop_old(files, None if chosen is None else chosen.mark.index)
     if not was_cut:
         yield ledger_operations
     if note is not None:

@@ -128,13 +128,14 @@ def list_snapshots(files: Files) -> list[int]:
     return sorted((int(name) for name in files.names(SNAPSHOTS) if name.isdigit()), reverse=True)
 
 
-def drop_old(files: Files) -> list[FileOperation]:
-    """Removes unfinished snapshots, and all finished ones but the newest SNAPSHOTS_KEPT."""
+def drop_old(files: Files, kept: int | None = None) -> list[FileOperation]:
+    """Removes unfinished snapshots, and all finished ones but the newest SNAPSHOTS_KEPT and that of index `kept`."""
     operations: list[FileOperation] = [
         DeleteFolder(f"{SNAPSHOTS}/{name}") for name in files.names(SNAPSHOTS) if name.endswith(_ASIDE)
     ]
     for index in list_snapshots(files)[SNAPSHOTS_KEPT:]:
-        operations += remove(index)
+        if index != kept:
+            operations += remove(index)
     return operations
 
 

@@ -43,6 +43,7 @@ class Life:
         self.is_behind = False  # stands still: another process of this node is reached in its place
         self.apply_us = world.swarm.apply_us * world.random_of(f"apply {node}{copy}").getrandbits(1)
         self.is_paused = False
+        self.went_on_us = 0  # when it last went on after a pause
         self.is_retired = False  # stopped for good: it is no member any more
         self.is_held = False  # kept down while others have to go on without it
         self.metrics: Any = SimMetrics(lambda: world.count("forwards"))

@@ -44,12 +44,11 @@ class NodeLinks:
         """All has left already."""
 
     def version_of(self, peer: NodeId) -> int:
-        """The peer protocol that both programs speak; 0: the peer has not connected."""
+        """The peer protocol that both programs speak; 0: the peer's bulk link is not connected."""
         node = self._node
-        said = node.greeted.get(peer)
-        if said is None:
+        if not node.world.links.is_up(peer, node.node):
             return 0
-        knows = min(said.knows, node.hello.knows)
+        knows = min(node.world.replicas[peer].hello.knows, node.hello.knows)
         return max(spoken for spoken, known in CLUSTER_VERSIONS.items() if known <= knows)
 
     def is_bulk_up(self, to: NodeId) -> bool:

@@ -226,6 +226,7 @@ class Node(Watching):
     def wake(self) -> None:
         """It goes on after a pause."""
         if self.loop is not None and not self.is_paused and not self.is_behind:
+            self.went_on_us = self.world.now_us
             self.loop.go_on()
             self._set_timer()
 

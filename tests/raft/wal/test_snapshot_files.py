@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.raft.wal.formats import CHUNK_BYTES_MAX, CHUNK_HEADER_SIZE
+from raftlog.raft.wal.formats import CHUNK_BYTES_MAX, CHUNK_HEADER_SIZE, ledger_name
 from raftlog.raft.wal.operations import Sync, Write
 from raftlog.raft.wal.snapshot_files import (
     SYNC_BYTES,
@@ -18,7 +18,7 @@ from raftlog.raft.wal.snapshot_files import (
     snapshot_folder,
 )
 from tests.raft.wal.journal_driver import CONFIGURATION, LOG
-from tests.raft.wal.storage_lab import Shard
+from tests.raft.wal.storage_lab import Shard, frame_of
 
 CHUNKS = (b"state", b"of it")
 
@@ -85,6 +85,24 @@ def test_a_snapshot_under_the_name_of_another_is_not_believed() -> None:
     assert opened.snapshot is not None
     assert opened.snapshot.mark == shard.entries[1].mark
     assert any("00003: it is a snapshot of index 2: passed over" in notice for notice in opened.notices)
+
+
+def test_a_start_keeps_the_snapshot_from_which_it_restores() -> None:
+    """A process ended between the end of a snapshot and the removal of the third one, and the newest effects are
+    damaged. The two newest snapshots are passed over, and the third, which the replica reads next, must stay.
+
+    Guard: `kept` in `drop_old` of raft/wal/snapshot_files.py; without it the folder was removed before it was read.
+    """
+    shard = Shard()
+    shard.append(60, 60, 60)
+    for entry in shard.entries[1:]:
+        shard.save_snapshot(entry, CHUNKS)
+    name = ledger_name(1)
+    shard.damage(name, len(shard.files.nodes[name].seen) - 2 * len(frame_of(shard.entries[-1])) + 1)
+    snapshot = shard.open().snapshot
+    assert snapshot is not None
+    assert snapshot.mark.index == 2
+    assert list(read_chunks(shard.files, snapshot.folder)) == list(CHUNKS)
 
 
 @pytest.mark.parametrize("left", [0, 1])
