@@ -17,13 +17,14 @@ from aiohttp.web_protocol import RequestHandler
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.access import READS
+from raftlog.cluster.http.exchange.answer import forget_frames
 from raftlog.cluster.http.exchange.budget import Share, bodies_full
 from raftlog.cluster.http.exchange.framing import ChunkOverhead
 from raftlog.cluster.http.fast.bounds import REQUEST_BYTES, AdmissionQueue
 from raftlog.cluster.http.fast.byte_flow import ByteFlow, Front
 from raftlog.cluster.http.fast.connection import FastConnection
 from raftlog.cluster.http.fast.head import HeadParser
-from raftlog.cluster.http.gate import Api, forget_frames
+from raftlog.cluster.http.gate import Api
 from raftlog.cluster.security.names import Holder
 from raftlog.cluster.security.tls import shown_holder
 

@@ -18,7 +18,7 @@ from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, H_SESSION
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.audit import AUDITED, REFUSALS, AuditLog
 from raftlog.cluster.http.exchange.access import READS, Denied, size_of
-from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, problem_answer
+from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, forget_frames, problem_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
 from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service, finished, is_request_id
 from raftlog.cluster.http.exchange.query import split_target
@@ -151,6 +151,7 @@ class Api:
 
     def _leave(self, call: Call) -> None:
         self.service.open_requests -= 1
+        call.stream = None  # it has the call: a circle of objects
         if call.held is not None:
             call.release()
 
@@ -183,6 +184,7 @@ class Api:
                 lines.add(
                     call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits
                 )
+        call.stream = None  # as in `_leave`
         return answer
 
     def _failed(self, call: Call, error: Exception) -> HttpAnswer | StreamedAnswer:
@@ -282,11 +284,3 @@ class Api:
         lines, self._lines = self._lines, None
         if lines is not None:
             await lines.close()
-
-
-def forget_frames(error: BaseException | None) -> None:
-    """Takes the tracebacks of a handled error and of its causes. The reader of a body, or a parser, keeps its error,
-    whose frames lead back to it and to the client's bytes. The garbage collector would meet that circle hours later."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__

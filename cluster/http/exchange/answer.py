@@ -105,6 +105,9 @@ class HttpAnswer:
                     await request.writer.drain()
             except TimeoutError:
                 transport.abort()
+            except ConnectionError as error:
+                forget_frames(error)
+                raise
 
     def write(self, transport: asyncio.Transport, connection: str = "", *, with_body: bool = True) -> None:
         """Writes head and body, in one call unless the body is large.
@@ -143,3 +146,12 @@ def problem_answer(identity: ServerIdentity, problem: Problem, extra: Sequence[t
     )  # fmt: skip
     answer.request_id = problem.request_id
     return answer
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Takes the tracebacks of a handled error and of its causes. The reader of a body, a parser, or a waiter keeps its
+    error, whose frames lead back to it, and to the bytes of the request or answer. The garbage collector would meet
+    that circle hours later."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

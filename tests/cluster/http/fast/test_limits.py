@@ -9,6 +9,7 @@ import pytest
 from aiohttp.web import BaseRequest
 
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.fast import connection
 from raftlog.cluster.http.fast.connection import FastConnection
@@ -204,7 +205,7 @@ async def test_a_body_in_tiny_chunks_leaves_turns_to_others() -> None:
     "data",
     [
         b"", GET, GET[:20], request("PUT", "/v1/kv/k", body=b"v"), request("GET", "/v1/kv/[a]"),
-        request("GET", "/version"), ODD, HEAD, HEAD + b"b" * 20_000,
+        request("GET", "/version"), request("GET", "/v1/watch?from=1"), ODD, HEAD, HEAD + b"b" * 20_000,
         request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\na\r\n1\r\n",
         request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\nabc",
         request("POST", "/v1/log", "Content-Length: 9999999", "X-[odd]: 1"), b"no HTTP\r\n\r\n",
@@ -232,6 +233,34 @@ async def test_an_ended_connection_leaves_no_circle_of_objects(data: bytes, monk
                 for each in gc.get_objects()
                 if isinstance(each, (FastConnection, BaseRequest, Call))
             ]
+        finally:
+            gc.enable()
+    assert not left
+
+
+async def test_an_answer_that_its_client_did_not_take_leaves_no_circle_of_objects() -> None:
+    """20 clients that asked for ranges of 5 MB and went made a node hold 100 MB until the garbage collector came.
+    Guard: `forget_frames` in `HttpAnswer.prepare`."""
+    async with Server(fast_path=True) as server:
+        other = server.connect()
+        await other.feed(request("PUT", "/v1/kv/large", body=b"v" * 100_000))
+        gc.collect()
+        gc.disable()
+        try:
+            wire = server.connect()
+            wire.unsent, write = 300_000, wire.write
+
+            def written(data: bytes) -> None:
+                write(data)
+                if len(data) > 100_000:
+                    wire.protocol.pause_writing()
+
+            wire.write = written  # type: ignore[method-assign]
+            await wire.feed(request("GET", "/v1/kv?prefix=large"))
+            assert b"200 OK" in wire.written
+            wire.protocol.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
+            await turns()
+            left = [each for each in gc.get_objects() if isinstance(each, HttpAnswer) and len(each.body) > 100_000]
         finally:
             gc.enable()
     assert not left
