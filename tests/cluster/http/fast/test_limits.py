@@ -205,7 +205,8 @@ async def test_a_body_in_tiny_chunks_leaves_turns_to_others() -> None:
     "data",
     [
         b"", GET, GET[:20], request("PUT", "/v1/kv/k", body=b"v"), request("GET", "/v1/kv/[a]"),
-        request("GET", "/version"), request("GET", "/v1/log?format=ndjson&follow=true&consistency=stale"), ODD, HEAD, HEAD + b"b" * 20_000,
+        request("GET", "/version"), request("GET", "/v1/log?format=ndjson&follow=true&consistency=stale"), ODD, HEAD,
+        HEAD + b"b" * 20_000,
         request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\na\r\n1\r\n",
         request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\nabc",
         request("POST", "/v1/log", "Content-Length: 9999999", "X-[odd]: 1"), b"no HTTP\r\n\r\n",
