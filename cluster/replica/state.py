@@ -215,6 +215,8 @@ class DiskSpace:
     takes_to: int = 0  # entries that begin at or before this index help to free space here (`DiskReport.takes_to`)
     look_at: float = 0.0
     save_at: float = 0.0
+    save_pause_s: float = 0.0  # before the next snapshot; 0: none was tried since the last trim
+    saved_over: int = 0  # the newest snapshot when the last one was begun here; still the newest: that one failed
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ from raftlog.statemachine.consumers import ConsumerAction, MalformedConsumer, Un
 
 LOOK_S: Final = 0.25
 SAVE_PAUSE_S: Final = 2.0  # seconds between two snapshots that are saved to free space
+SAVE_PAUSE_MAX_S: Final = 60.0
+"""The pause doubles up to this while snapshots find no room: each attempt fills the disk, and wears it."""
 _ALONE: Final = (int(Operation.TRIM), int(Operation.COMPACT))
 
 
@@ -43,6 +45,7 @@ def look_if_due(replica: ReplicaState, mono: float) -> None:
     let_go = (replica.machine.oldest, replica.machine.compacted_revision)
     if let_go != disk_space.let_go:
         disk_space.let_go, disk_space.trim_index = let_go, replica.applier.applied
+        disk_space.save_at = disk_space.save_pause_s = 0.0
     # the space of a deleted reserve is for a waiting batch and a snapshot: make no new reserve yet
     replica.disk.keep_reserve(may_make=not replica.syncer.is_waiting and not snapshots.is_under_way(replica))
     replica.syncer.look_for_disk_space()
@@ -53,6 +56,10 @@ def look_if_due(replica: ReplicaState, mono: float) -> None:
     if is_making_room and mono >= disk_space.save_at:
         if applied > replica.snapshots.index:
             if snapshots.save(replica):
-                disk_space.save_at = mono + SAVE_PAUSE_S
+                has_failed = disk_space.saved_over == replica.snapshots.index
+                pause_s = 2 * disk_space.save_pause_s if has_failed else 0.0
+                disk_space.save_pause_s = min(max(pause_s, SAVE_PAUSE_S), SAVE_PAUSE_MAX_S)
+                disk_space.saved_over = replica.snapshots.index
+                disk_space.save_at = mono + disk_space.save_pause_s
         elif replica.is_leader:
             clock_entries.propose(replica, clock.read())

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,8 @@ from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
 from raftlog.cluster.records.entries import log_entry
 from raftlog.cluster.records.snapshot_stream import decode_preamble
-from raftlog.cluster.replica.upkeep import snapshots
+from raftlog.cluster.replica.state import DiskSpace
+from raftlog.cluster.replica.upkeep import disk_space, snapshots
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.ready import SnapshotInstall, SnapshotWrite
 from raftlog.raft.types import GENESIS, Mark
@@ -52,6 +53,35 @@ def replica_of(calls: list[tuple[str, Any]], *, keep_after: int = 0, sending: tu
         machine=StateMachine(),
         logger=SimpleNamespace(info=lambda *_, **__: None),
     )
+
+
+def test_a_full_disk_without_room_for_a_snapshot_gets_fewer_and_fewer_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose state outgrew its disk wrote as much of a snapshot as fitted every two seconds, for ever. After a
+    trim it tries at once, and after a snapshot that was saved the pause is short again. Guard:
+    `DiskSpace.save_pause_s`."""
+    tried: list[float] = []
+    mono, replica = 0.0, SimpleNamespace(
+        disk_space=DiskSpace(0, (1, 1)), machine=SimpleNamespace(oldest=1, compacted_revision=1), is_leader=False,
+        applier=SimpleNamespace(applied=100), snapshots=SimpleNamespace(index=40, is_saving=False, is_receiving=False),
+        core=SimpleNamespace(state=SimpleNamespace(receiving=None)),
+        syncer=SimpleNamespace(is_waiting=False, has_space=False, look_for_disk_space=lambda: None),
+        disk=SimpleNamespace(keep_reserve=lambda **_: None, has_trimmed=lambda _: True),
+    )  # fmt: skip
+    monkeypatch.setattr(snapshots, "save", lambda _: tried.append(mono) or True)
+
+    def look_until(end: float) -> list[float]:
+        nonlocal mono
+        tried.clear()
+        while mono < end:
+            disk_space.look_if_due(cast(Any, replica), mono)
+            mono += 0.25
+        return tried
+
+    assert look_until(130) == [0, 2, 6, 14, 30, 62, 122]
+    replica.machine.oldest = 50
+    assert look_until(134) == [130, 132]
+    replica.snapshots.index = 60
+    assert look_until(140) == [136, 138]
 
 
 @pytest.mark.parametrize(("sending", "kept"), [((), 90), ((0, 0), 90), ((0, 50), 50), ((95,), 90)])
