@@ -67,7 +67,12 @@ def test_a_full_disk_without_room_for_a_snapshot_gets_fewer_and_fewer_attempts(m
         syncer=SimpleNamespace(is_waiting=False, has_space=False, look_for_disk_space=lambda: None),
         disk=SimpleNamespace(keep_reserve=lambda **_: None, has_trimmed=lambda _: True),
     )  # fmt: skip
-    monkeypatch.setattr(snapshots, "save", lambda _: tried.append(mono) or True)
+
+    def save(_: object) -> bool:
+        tried.append(mono)
+        return True
+
+    monkeypatch.setattr(snapshots, "save", save)
 
     def look_until(end: float) -> list[float]:
         nonlocal mono
