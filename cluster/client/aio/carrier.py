@@ -56,7 +56,7 @@ class Carrier:
         self._deadline_s = deadline_s
         self._connections_max = connections_max
         self._line = WaitQueue(connections_max)
-        self._pool = Pool(credentials)
+        self._pool = Pool(connections_max, credentials)
         self._is_closed = False
 
     async def close(self) -> None:

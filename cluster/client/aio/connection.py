@@ -175,8 +175,10 @@ class Connection(asyncio.Protocol):
 class Pool:
     """The connections to the nodes of one client. `raftlog.cluster.client.aio.line` bounds the requests under way."""
 
-    def __init__(self, credentials: Credentials | None = None) -> None:
-        """`credentials`: for https URLs."""
+    def __init__(self, connections_max: int, credentials: Credentials | None = None) -> None:
+        """Beyond `connections_max` a new connection takes the place of an idle one. `credentials`: for https URLs."""
+        self._connections_max = connections_max
+        self._making = 0  # connections that are being made, not in `_open` yet
         self._credentials = credentials
         self._idle: defaultdict[str, list[Connection]] = defaultdict(list)
         self._open: set[Connection] = set()
@@ -231,6 +233,8 @@ class Pool:
                 return Lost(Failure.NOT_SENT, f"{url} needs TLS, and this client was made without")
             context = self._credentials.client()
         loop = asyncio.get_running_loop()
+        self._making += 1
+        self._give_place()
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(Connection, host.strip("[]"), int(port), ssl=context)
@@ -240,8 +244,18 @@ class Pool:
             return Lost(Failure.NOT_SENT, "connection refused")
         except OSError as error:
             return Lost(Failure.NOT_SENT, f"no connection: {error}")
+        finally:
+            self._making -= 1
         self._open.add(connection)
         return connection
+
+    def _give_place(self) -> None:
+        """Ends the connections that were idle longest while there are too many."""
+        while len(self._open) + self._making > self._connections_max:
+            lines = [line for line in self._idle.values() if line]
+            if not lines:
+                return
+            self.release(min(lines, key=lambda line: line[0].idle_since).pop(0))
 
     async def _answer(self, connection: Connection, data: bytes, timeout_s: float, *, stream: bool) -> Response | Lost:
         try:

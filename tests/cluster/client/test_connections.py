@@ -13,6 +13,7 @@ from raftlog.cluster.client.blocking import sockets
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost, Response
+from raftlog.cluster.client.http1 import encode_request
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
@@ -90,6 +91,17 @@ async def test_a_connection_that_is_answered_after_the_client_was_closed_is_clos
         happened = await sent
         assert isinstance(happened, Response)
         await ended.wait()
+
+
+async def test_idle_connections_give_their_places_to_new_ones() -> None:
+    """A client of three nodes kept `connections_max` idle connections to each of them. Guard: `Pool._give_place`."""
+    async with serve() as one, serve() as other, Client(one.url, connections_max=4) as client:
+        pool = client._carrier._pool
+        for served in (one, other, one):
+            get = encode_request("GET", "/v1/kv/k", "127.0.0.1", (), None)
+            happened = await asyncio.gather(*(pool.send(served.url, get, 5.0) for _ in range(4)))
+            assert {each.head.status for each in happened if isinstance(each, Response)} == {404}
+            assert len(pool._open) == len(pool._idle[served.url]) == 4
 
 
 async def test_a_closed_client_sends_nothing_more() -> None:
