@@ -36,7 +36,7 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
         ("Content-Type", JSON), (H_PASSED_ON, str(node.node_id)), (H_LOG, node.log_id),
         (H_REQUEST_ID, call.request_id), (H_DEADLINE, str(max(1, int(left_s * 1000)))), *_principal(service, call),
     )  # fmt: skip
-    pool = Pool(service.credentials)
+    pool = Pool(1, service.credentials)
     try:
         data = encode_request(call.method, call.path, host, headers, body)
         told = await pool.send(leader.url, data, left_s + GRACE_S)
