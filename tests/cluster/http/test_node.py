@@ -200,34 +200,6 @@ async def test_watch_and_follow_live_on_a_follower(tmp_path: Path) -> None:
         assert sorted(records[20:]) == sorted(f"live{number}" for number in range(20))
 
 
-async def test_watch_from_the_first_index_after_a_restart_of_all(tmp_path: Path) -> None:
-    """Effects survive on disk or are made again: each change once, with the same bytes as before."""
-
-    async def told(port: int, count: int) -> list[bytes]:
-        async with open_stream(port, get("/v1/watch?from=1&format=ndjson")) as stream:
-            messages: list[bytes] = []
-            while len(messages) < count:
-                line = await stream.message()
-                if b'"changes"' in line:
-                    messages.append(line)
-            return messages
-
-    async with cluster_of(3, tmp_path) as nodes:
-        async with serve(await nodes.leader()) as server:
-            for number in range(10):
-                await ask(server.port, "PUT", f"/v1/kv/k{number % 3}", b"%d" % number)
-            await ask(server.port, "DELETE", "/v1/kv?prefix=k")
-            before = await told(server.port, 11)
-        for number in (1, 2, 3):
-            await nodes.stop(number)
-        for number in (1, 2, 3):
-            await nodes.start(number)
-        await nodes.leader()
-        for node in nodes.running.values():
-            async with serve(node) as server:
-                assert await told(server.port, 11) == before
-
-
 async def test_write_without_a_majority_is_never_called_applied(tmp_path: Path) -> None:
     """The leader alone: unknown or not_applied within the deadline; a linearizable read fails, a stale one answers."""
     async with cluster_of(3, tmp_path) as nodes:

@@ -105,7 +105,7 @@ MUTANTS: Final = (
         pitfall=75,
         title="a sequence that was made void is answered as if it had been applied",
         source=_REFEREE,
-        story="tests/cluster/http/routes/test_sessions.py::test_voided_sequence_never_applies",
+        story="tests/cluster/http/test_outcomes.py::test_an_outcome_of_the_state_machine_is_final",
         edits=(
             Edit(
                 "raftlog.cluster.http.exchange.outcomes:told",

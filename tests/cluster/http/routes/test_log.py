@@ -21,7 +21,7 @@ from raftlog.raft.types import Entry
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE, Effects, decode_effects
 from tests.cluster.fake_node import START_MS, FakeNode, Served, serve
-from tests.cluster.http.http_probe import Reply, ask, get, open_stream
+from tests.cluster.http.http_probe import ask, open_stream
 from tests.support import wait_until_async
 
 JSON = {"Content-Type": "application/json"}
@@ -398,21 +398,6 @@ async def test_head_is_get_without_the_body(served: Served) -> None:
     assert head.body == b""
     assert head.headers["content-length"] == str(len(whole.body))
     assert (await ask(served.port, "HEAD", "/v1/log")).status == 405
-
-
-async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
-    """Several requests in one packet, and one split at every byte, get their answers in order."""
-    one = b"PUT /v1/kv/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1"
-    async with open_stream(served.port, one + get("/v1/kv/k") + get("/livez")) as stream:
-        data = b""
-        while data.count(b"HTTP/1.1 200") < 3:
-            data += await stream.reader.read(65536)
-    async with open_stream(served.port, b"") as stream:
-        for byte in one:
-            stream.writer.write(bytes([byte]))
-            await stream.writer.drain()
-        reply: Reply = await stream.reply()
-    assert reply.json()["revision"] == 3
 
 
 async def test_long_poll_at_the_end_is_answered_with_the_very_next_record(served: Served) -> None:

@@ -66,28 +66,6 @@ async def test_repeated_request_gets_the_first_answer(served: Served) -> None:
     assert served.node.machine.revision == 5
 
 
-async def test_repeated_compare_failure_is_again_412(served: Served) -> None:
-    """The first answer was a failed compare: so is the repeated one, even though it would hold by now."""
-    session = await open_session(served)
-    first = (await ask(served.port, "PUT", "/v1/kv/k?if_revision=7", b"1", headers(session, 1))).problem()
-    await ask(served.port, "PUT", "/v1/kv/k", b"0")
-    again = (await ask(served.port, "PUT", "/v1/kv/k?if_revision=7", b"1", headers(session, 1))).problem()
-    assert (again.code, again.index, again.revision) == (Code.COMPARE_FAILED, first.index, 0)
-
-
-async def test_sequence_belongs_to_one_request(served: Served) -> None:
-    """Other bytes under the same sequence are refused as reused; one below the settled mark as settled, with outcome
-    unknown: it was applied before the client settled it."""
-    session = await open_session(served)
-    await ask(served.port, "PUT", "/v1/kv/k", b"1", headers(session, 1))
-    other = (await ask(served.port, "PUT", "/v1/kv/k", b"2", headers(session, 1))).problem()
-    assert (other.code, other.outcome) == (Code.SEQUENCE_REUSED, "not_applied")
-    await ask(served.port, "PUT", "/v1/kv/k", b"3", headers(session, 2, settled=2))
-    late = (await ask(served.port, "PUT", "/v1/kv/k", b"1", headers(session, 1))).problem()
-    assert (late.code, late.outcome) == (Code.SEQUENCE_SETTLED, "unknown")
-    assert served.node.machine.get(b"k").value == b"3"
-
-
 async def test_an_unknown_session_is_refused(served: Served) -> None:
     """A session that expired, was closed or never was: this copy did not happen, an earlier one may have."""
     session = await open_session(served)
@@ -139,15 +117,6 @@ async def test_receipts_show_the_outcome_of_a_sequence(served: Served) -> None:
     assert (await receipt(served, session, 1, void=True))["state"] == "applied", "it cannot be made void any more"
     await ask(served.port, "POST", "/v1/log", b"y", headers(session, 4, settled=4))
     assert (await receipt(served, session, 1))["state"] == "settled"
-
-
-async def test_voided_sequence_never_applies(served: Served) -> None:
-    """A request that was on its way comes after its sequence was made void: refused for good."""
-    session = await open_session(served)
-    await receipt(served, session, 1, void=True)
-    problem = (await ask(served.port, "PUT", "/v1/kv/k", b"late", headers(session, 1))).problem()
-    assert (problem.code, problem.outcome, problem.retryable) == (Code.SEQUENCE_VOIDED, "not_applied", False)
-    assert served.node.machine.range(b"", None, 1)[1] == 0
 
 
 async def test_full_window_and_full_table() -> None:
