@@ -41,9 +41,17 @@ class Mutant:
     number: int = 0
     title: str
     source: str  # the implementation or paper that it comes from
-    edits: tuple[Edit, ...] = ()
+    target: str  # the function that it changes, as in `Edit`
+    old: str
+    new: str
+    also: tuple[Edit, ...] = ()  # where one place is not enough
     pitfall: int = 0  # its number in docs/pitfalls.md
     story: str = ""  # the directed test that finds it, where random worlds are not expected to
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """All of its edits."""
+        return (Edit(self.target, self.old, self.new), *self.also)
 
     @contextmanager
     def plant(self) -> Iterator[None]:

@@ -13,13 +13,9 @@ MUTANTS: Final = (
         pitfall=1,
         title="the vote is answered at once, and reaches the disk later",
         source="raft-java #57",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:on_request_vote",
-                "state.out.after_sync.append(_reply(state, message, granted=granted))",
-                "state.out.messages.append(_reply(state, message, granted=granted))",
-            ),
-        ),
+        target="raftlog.raft.consensus.election:on_request_vote",
+        old="state.out.after_sync.append(_reply(state, message, granted=granted))",
+        new="state.out.messages.append(_reply(state, message, granted=granted))",
     ),
     Mutant(
         name="vote_never_written",
@@ -27,29 +23,23 @@ MUTANTS: Final = (
         pitfall=1,
         title="the vote is remembered in memory only",
         source="raft-java #57; barge #5",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:on_request_vote",
-                "state.vote = message.sender\n        state.out.hard_state = True",
-                "state.vote = message.sender",
-            ),
-        ),
+        target="raftlog.raft.consensus.election:on_request_vote",
+        old="state.vote = message.sender\n        state.out.hard_state = True",
+        new="state.vote = message.sender",
     ),
     Mutant(
         name="term_and_vote_in_two_writes",
         number=3,
         title="term and vote reach the disk in two writes, the vote first",
         source="hashicorp/raft #661",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.journal:Journal.set_hard_state",
-                "self.slot = Slot(self.slot.sequence + 1, state, cut)\n    return keep_slot(self.log, self.slot)",
-                "half = HardState(self.slot.state.term, state.vote, state.boot)\n"
-                "    first = keep_slot(self.log, Slot(self.slot.sequence + 1, half, cut))\n"
-                "    self.slot = Slot(self.slot.sequence + 2, state, cut)\n"
-                "    promise, repeat = keep_slot(self.log, self.slot)\n"
-                "    return first[0] + promise, repeat",
-            ),
+        target="raftlog.raft.wal.journal:Journal.set_hard_state",
+        old="self.slot = Slot(self.slot.sequence + 1, state, cut)\n    return keep_slot(self.log, self.slot)",
+        new=(
+            "half = HardState(self.slot.state.term, state.vote, state.boot)\n"
+            "    first = keep_slot(self.log, Slot(self.slot.sequence + 1, half, cut))\n"
+            "    self.slot = Slot(self.slot.sequence + 2, state, cut)\n"
+            "    promise, repeat = keep_slot(self.log, self.slot)\n"
+            "    return first[0] + promise, repeat"
         ),
     ),
     Mutant(
@@ -58,12 +48,10 @@ MUTANTS: Final = (
         pitfall=1,
         title="a restarted node knows only the term of its log, and no vote",
         source="PySyncObj #202",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.core:RaftCore.__init__",
-                "term=hard_state.term, vote=hard_state.vote,",
-                "term=log.last.term, vote=NOBODY,",
-            ),
+        target="raftlog.raft.consensus.core:RaftCore.__init__",
+        old="term=hard_state.term, vote=hard_state.vote,",
+        new="term=log.last.term, vote=NOBODY,",
+        also=(
             Edit(
                 "raftlog.raft.consensus.core:RaftCore.__init__",
                 "become_follower(self.state, hard_state.term,",
@@ -82,22 +70,18 @@ MUTANTS: Final = (
         pitfall=3,
         title="stepping down within a term forgets its vote",
         source="CCF #5891",
-        edits=(
-            Edit("raftlog.raft.consensus.state:become_follower", "if term > state.term:", "if term >= state.term:"),
-        ),
+        target="raftlog.raft.consensus.state:become_follower",
+        old="if term > state.term:",
+        new="if term >= state.term:",
     ),
     Mutant(
         name="vote_cleared_by_pre_vote",
         number=6,
         title="asking for pre-votes forgets the vote of the term",
         source="CCF",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.state:become_pre_candidate",
-                "deadline_ms = state.now.monotonic_ms",
-                "state.vote = NOBODY\n    deadline_ms = state.now.monotonic_ms",
-            ),
-        ),
+        target="raftlog.raft.consensus.state:become_pre_candidate",
+        old="deadline_ms = state.now.monotonic_ms",
+        new="state.vote = NOBODY\n    deadline_ms = state.now.monotonic_ms",
     ),
     Mutant(
         name="no_pre_vote",
@@ -105,15 +89,13 @@ MUTANTS: Final = (
         pitfall=9,
         title="a follower that hears no leader campaigns at once",
         source="Howard 2020; Cloudflare 2020",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:pre_campaign",
-                "become_pre_candidate(state, reason, link_closed=link_closed)\n"
-                "    _ask(state, pre=True, link_closed=link_closed)\n"
-                "    _count(state)",
-                "campaign(state, reason, link_closed=link_closed)",
-            ),
+        target="raftlog.raft.consensus.election:pre_campaign",
+        old=(
+            "become_pre_candidate(state, reason, link_closed=link_closed)\n"
+            "    _ask(state, pre=True, link_closed=link_closed)\n"
+            "    _count(state)"
         ),
+        new="campaign(state, reason, link_closed=link_closed)",
     ),
     Mutant(
         name="no_check_quorum",
@@ -121,13 +103,9 @@ MUTANTS: Final = (
         pitfall=9,
         title="a leader that no majority answers stays",
         source="Howard 2020; Cloudflare 2020",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:_tick_leader",
-                "if now_ms - heard_ms > options.election_timeout_max_ms:",
-                "if now_ms < heard_ms:",
-            ),
-        ),
+        target="raftlog.raft.consensus.election:_tick_leader",
+        old="if now_ms - heard_ms > options.election_timeout_max_ms:",
+        new="if now_ms < heard_ms:",
     ),
     Mutant(
         name="vote_by_index_only",
@@ -135,13 +113,9 @@ MUTANTS: Final = (
         pitfall=5,
         title="the longer log wins the vote, whatever its term",
         source="openraft a48a3282",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.log:Log.is_up_to_date",
-                "(last_term, last_index) >= (self.last.term, self.last.index)",
-                "last_index >= self.last.index",
-            ),
-        ),
+        target="raftlog.raft.consensus.log:Log.is_up_to_date",
+        old="(last_term, last_index) >= (self.last.term, self.last.index)",
+        new="last_index >= self.last.index",
     ),
     Mutant(
         name="vote_by_term_only",
@@ -149,41 +123,31 @@ MUTANTS: Final = (
         pitfall=5,
         title="the newer last term wins the vote, whatever the length",
         source="openraft a48a3282",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.log:Log.is_up_to_date",
-                "(last_term, last_index) >= (self.last.term, self.last.index)",
-                "last_term >= self.last.term",
-            ),
-        ),
+        target="raftlog.raft.consensus.log:Log.is_up_to_date",
+        old="(last_term, last_index) >= (self.last.term, self.last.index)",
+        new="last_term >= self.last.term",
     ),
     Mutant(
         name="vote_without_looking_at_the_log",
         pitfall=5,
         title="the vote goes to the candidate that asks first",
         source="raft paper 5.4.1",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.log:Log.is_up_to_date",
-                "(last_term, last_index) >= (self.last.term, self.last.index)",
-                "True",
-            ),
-        ),
+        target="raftlog.raft.consensus.log:Log.is_up_to_date",
+        old="(last_term, last_index) >= (self.last.term, self.last.index)",
+        new="True",
     ),
     Mutant(
         name="votes_counted_by_reply",
         pitfall=4,
         title="a doubled grant counts twice",
         source="PySyncObj; raftos; coyote-samples #8",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:on_vote_reply",
-                "role.votes[message.sender] = message.granted",
-                "if message.sender in role.votes and message.granted:\n"
-                "        others = [peer for peer in state.configuration.voters if peer not in role.votes]\n"
-                "        role.votes.update({peer: True for peer in others[:1]})\n"
-                "    role.votes[message.sender] = message.granted",
-            ),
+        target="raftlog.raft.consensus.election:on_vote_reply",
+        old="role.votes[message.sender] = message.granted",
+        new=(
+            "if message.sender in role.votes and message.granted:\n"
+            "        others = [peer for peer in state.configuration.voters if peer not in role.votes]\n"
+            "        role.votes.update({peer: True for peer in others[:1]})\n"
+            "    role.votes[message.sender] = message.granted"
         ),
     ),
     Mutant(
@@ -191,13 +155,9 @@ MUTANTS: Final = (
         pitfall=6,
         title="a candidate whose grant was lost is refused when it asks again",
         source="nebula #2419",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:on_request_vote",
-                "(state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))",
-                "state.vote == NOBODY and state.leader == NOBODY",
-            ),
-        ),
+        target="raftlog.raft.consensus.election:on_request_vote",
+        old="(state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))",
+        new="state.vote == NOBODY and state.leader == NOBODY",
         story="tests/raft/consensus/election/test_election.py::test_pitfall_06_a_repeated_request_gets_the_same_grant",
     ),
     Mutant(
@@ -205,27 +165,20 @@ MUTANTS: Final = (
         pitfall=1,
         title="a second candidate of the term gets a vote too",
         source="raft paper 5.2",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:on_request_vote",
-                "(state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))",
-                "state.leader == NOBODY",
-            ),
-            Edit("raftlog.raft.consensus.election:on_request_vote", "granted and state.vote == NOBODY", "granted"),
-        ),
+        target="raftlog.raft.consensus.election:on_request_vote",
+        old="(state.vote == message.sender or (state.vote == NOBODY and state.leader == NOBODY))",
+        new="state.leader == NOBODY",
+        also=(Edit("raftlog.raft.consensus.election:on_request_vote", "granted and state.vote == NOBODY", "granted"),),
     ),
     Mutant(
         name="pre_vote_raises_the_term",
         pitfall=7,
         title="a pre-vote request moves the receiver into its term",
         source="salt PR #69087",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.core:_meet_term",
-                "if isinstance(message, RequestVote) and message.pre:\n        return True",
-                "if isinstance(message, RequestVote) and message.pre and message.term <= state.term:\n"
-                "        return True",
-            ),
+        target="raftlog.raft.consensus.core:_meet_term",
+        old="if isinstance(message, RequestVote) and message.pre:\n        return True",
+        new=(
+            "if isinstance(message, RequestVote) and message.pre and message.term <= state.term:\n        return True"
         ),
     ),
     Mutant(
@@ -233,26 +186,18 @@ MUTANTS: Final = (
         pitfall=10,
         title="a follower asks for votes 0 to 40 ms after its leader's link closed, whether or not it can be dialled",
         source="this project, until it was fixed",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.links:closed",
-                "late_ms + state.random(options.link_closed_delay_min_ms, options.link_closed_delay_max_ms)",
-                "state.random(0, 40)",
-            ),
-        ),
+        target="raftlog.raft.consensus.links:closed",
+        old="late_ms + state.random(options.link_closed_delay_min_ms, options.link_closed_delay_max_ms)",
+        new="state.random(0, 40)",
     ),
     Mutant(
         name="refused_dial_believed_alone",
         pitfall=10,
         title="a follower whose dial was refused asks for votes, though its links to other voters closed as well",
         source="found in this project",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:_is_leader_gone",
-                "return role.link_closed and outcome(state.configuration, reached) is VoteOutcome.WON",
-                "return role.link_closed and bool(reached)",
-            ),
-        ),
+        target="raftlog.raft.consensus.election:_is_leader_gone",
+        old="return role.link_closed and outcome(state.configuration, reached) is VoteOutcome.WON",
+        new="return role.link_closed and bool(reached)",
         story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_no_leader.txt",
     ),
     Mutant(
@@ -260,7 +205,9 @@ MUTANTS: Final = (
         pitfall=12,
         title="two followers of a killed leader that ask at the same time grant each other, and split the votes",
         source="this project, until it was fixed",
-        edits=(Edit("raftlog.raft.consensus.election:_goes_first", "state.node < message.sender and", "False and"),),
+        target="raftlog.raft.consensus.election:_goes_first",
+        old="state.node < message.sender and",
+        new="False and",
         story="tests/raft/consensus/test_links.py::test_of_two_simultaneous_candidates_only_the_lower_number_is_granted",
     ),
     Mutant(
@@ -268,13 +215,9 @@ MUTANTS: Final = (
         pitfall=12,
         title="a candidate whose votes were split waits for an election timeout",
         source="raft paper 5.2",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:_count",
-                "role.deadline_ms = min(role.deadline_ms, state.now.monotonic_ms + delay_ms)",
-                "pass",
-            ),
-        ),
+        target="raftlog.raft.consensus.election:_count",
+        old="role.deadline_ms = min(role.deadline_ms, state.now.monotonic_ms + delay_ms)",
+        new="pass",
         story="tests/sim/world/test_failover.py::test_followers_that_ask_at_the_same_time_do_not_wait_for_a_timeout",
     ),
     Mutant(
@@ -282,11 +225,9 @@ MUTANTS: Final = (
         pitfall=10,
         title="a leader whose link opens again says nothing until its next heartbeat",
         source="this project, until it was fixed",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.links:opened", "replication.heartbeat_to(state, role, peer, progress)", "pass"
-            ),
-        ),
+        target="raftlog.raft.consensus.links:opened",
+        old="replication.heartbeat_to(state, role, peer, progress)",
+        new="pass",
         story="tests/raft/scripts/link_closed_short_break_of_all_links_unseats_no_leader.txt",
     ),
 )

@@ -13,16 +13,14 @@ MUTANTS: Final = (
         pitfall=45,
         title="a leader that the configuration no longer names counts its own copy",
         source="etcd confchange_v1_remove_leader",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:advance_commit",
-                "index = agreed(state.configurations[-1][1], matches)",
-                "index = agreed(state.configurations[-1][1], matches)\n"
-                "    if not state.configuration.is_voter(state.node):\n"
-                "        voters = state.configuration.voters\n"
-                "        values = sorted([log.persisted, *(matches.get(voter, 0) for voter in voters)])\n"
-                "        index = values[-(len(voters) // 2 + 1)]",
-            ),
+        target="raftlog.raft.consensus.replication:advance_commit",
+        old="index = agreed(state.configurations[-1][1], matches)",
+        new=(
+            "index = agreed(state.configurations[-1][1], matches)\n"
+            "    if not state.configuration.is_voter(state.node):\n"
+            "        voters = state.configuration.voters\n"
+            "        values = sorted([log.persisted, *(matches.get(voter, 0) for voter in voters)])\n"
+            "        index = values[-(len(voters) // 2 + 1)]"
         ),
     ),
     Mutant(
@@ -31,13 +29,11 @@ MUTANTS: Final = (
         pitfall=11,
         title="a node that does not know of its promotion yet refuses its vote",
         source="etcd #10998",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.election:on_request_vote",
-                "up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)",
-                "up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)\n"
-                "    up_to_date = up_to_date and state.configuration.is_voter(state.node)",
-            ),
+        target="raftlog.raft.consensus.election:on_request_vote",
+        old="up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)",
+        new=(
+            "up_to_date = may_grant and state.log.is_up_to_date(message.last_index, message.last_term)\n"
+            "    up_to_date = up_to_date and state.configuration.is_voter(state.node)"
         ),
         story="tests/raft/consensus/election/test_election.py::test_pitfall_11_a_learner_votes_when_it_is_asked",
     ),
@@ -47,13 +43,9 @@ MUTANTS: Final = (
         pitfall=40,
         title="a configuration change is taken while another is not committed",
         source="raft-dev 2015; braft #182",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.membership:check_calm",
-                "if index > log.committed or configuration.outgoing or role.next_change is not None:",
-                "if configuration.outgoing or role.next_change is not None:",
-            ),
-        ),
+        target="raftlog.raft.consensus.membership:check_calm",
+        old="if index > log.committed or configuration.outgoing or role.next_change is not None:",
+        new="if configuration.outgoing or role.next_change is not None:",
     ),
     Mutant(
         name="change_in_force_when_committed",
@@ -61,8 +53,10 @@ MUTANTS: Final = (
         pitfall=50,
         title="a configuration is in force at the leader from its append on, at followers from its commit on",
         source="etcd #2397, #7625",
-        edits=(
-            Edit("raftlog.raft.consensus.replication:on_append", "        membership.take_effect(state, fresh)\n", ""),
+        target="raftlog.raft.consensus.replication:on_append",
+        old="        membership.take_effect(state, fresh)\n",
+        new="",
+        also=(
             Edit(
                 "raftlog.raft.consensus.replication:on_append",
                 "        log.committed = commit\n",
@@ -77,26 +71,18 @@ MUTANTS: Final = (
         pitfall=40,
         title="a new leader changes the members before it has committed in its term",
         source="raft-dev 2015; hydro #3192; axon-server #120",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.membership:check_calm",
-                "if log.term_at(log.committed) != state.term:",
-                "if log.committed < 0:",
-            ),
-        ),
+        target="raftlog.raft.consensus.membership:check_calm",
+        old="if log.term_at(log.committed) != state.term:",
+        new="if log.committed < 0:",
     ),
     Mutant(
         name="change_not_rolled_back",
         pitfall=41,
         title="a configuration stays in force although its entry was cut",
         source="canonical/raft #250",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:_cut",
-                "    membership.roll_back(state, replacement.before)\n",
-                "",
-            ),
-        ),
+        target="raftlog.raft.consensus.replication:_cut",
+        old="    membership.roll_back(state, replacement.before)\n",
+        new="",
         story="tests/raft/consensus/members/test_membership.py::test_a_cut_brings_the_configuration_before_back",
     ),
     Mutant(
@@ -104,12 +90,8 @@ MUTANTS: Final = (
         pitfall=44,
         title="of a joint configuration only the new majority is asked",
         source="openraft d882e743, a10d9906",
-        edits=(
-            Edit(
-                "raftlog.raft.quorum:agreed",
-                "(configuration.voters, configuration.outgoing) if configuration.outgoing else (configuration.voters,)",
-                "(configuration.voters,)",
-            ),
-        ),
+        target="raftlog.raft.quorum:agreed",
+        old="(configuration.voters, configuration.outgoing) if configuration.outgoing else (configuration.voters,)",
+        new="(configuration.voters,)",
     ),
 )

@@ -18,13 +18,9 @@ MUTANTS: Final = (
         pitfall=15,
         title="an entry of an older term is committed by counting its copies",
         source="LogCabin #44; raft paper figure 8",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:advance_commit",
-                "index <= log.committed or log.term_at(index) != state.term",
-                "index <= log.committed",
-            ),
-        ),
+        target="raftlog.raft.consensus.replication:advance_commit",
+        old="index <= log.committed or log.term_at(index) != state.term",
+        new="index <= log.committed",
     ),
     Mutant(
         name="acknowledged_before_fsync",
@@ -32,13 +28,9 @@ MUTANTS: Final = (
         pitfall=62,
         title="a follower acknowledges before its disk is done",
         source="NATS #7564; many users of openraft",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:_answer",
-                "if match <= state.log.persisted and state.term == state.durable_term:",
-                "if state.term >= state.durable_term:",
-            ),
-        ),
+        target="raftlog.raft.consensus.replication:_answer",
+        old="if match <= state.log.persisted and state.term == state.durable_term:",
+        new="if state.term >= state.durable_term:",
     ),
     Mutant(
         name="leader_counts_itself_before_its_disk",
@@ -46,12 +38,10 @@ MUTANTS: Final = (
         pitfall=22,
         title="a leader counts its own copy before its disk is done; alone, that is all of them",
         source="etcd #14370",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:advance_commit",
-                "matches = {state.node: log.persisted}",
-                "matches = {state.node: log.last.index}",
-            ),
+        target="raftlog.raft.consensus.replication:advance_commit",
+        old="matches = {state.node: log.persisted}",
+        new="matches = {state.node: log.last.index}",
+        also=(
             Edit(
                 "raftlog.raft.consensus.core:RaftCore.ready",
                 "replication.replicate(state, role)",
@@ -65,13 +55,9 @@ MUTANTS: Final = (
         pitfall=18,
         title="whatever follows prev is cut, though it matches",
         source="openraft 9540c904; PySyncObj",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:_skip_known",
-                "if entry.index > last or (entry.index > log.committed and log.term_at(entry.index) != entry.term):",
-                "if entry.index > last or entry.index > log.committed:",
-            ),
-        ),
+        target="raftlog.raft.consensus.replication:_skip_known",
+        old="if entry.index > last or (entry.index > log.committed and log.term_at(entry.index) != entry.term):",
+        new="if entry.index > last or entry.index > log.committed:",
     ),
     Mutant(
         name="commit_beyond_the_last_new_entry",
@@ -79,12 +65,10 @@ MUTANTS: Final = (
         pitfall=16,
         title="a follower commits up to its own last entry, not the last that the message proved",
         source="copycat #265; scylladb #9965; ra #508",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:_send",
-                "commit = min(log.committed, proved)",
-                "commit = log.committed",
-            ),
+        target="raftlog.raft.consensus.replication:_send",
+        old="commit = min(log.committed, proved)",
+        new="commit = log.committed",
+        also=(
             Edit(
                 "raftlog.raft.consensus.replication:on_append",
                 "commit = min(message.commit, proved)",
@@ -98,13 +82,9 @@ MUTANTS: Final = (
         pitfall=23,
         title="a late answer moves the match index back",
         source="etcd-io/raft #149",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.progress:FollowerProgress.note_match",
-                "if is_news:\n        self.match = match",
-                "self.match = match\n    if is_news:",
-            ),
-        ),
+        target="raftlog.raft.consensus.progress:FollowerProgress.note_match",
+        old="if is_news:\n        self.match = match",
+        new="self.match = match\n    if is_news:",
     ),
     Mutant(
         name="match_moved_by_an_older_term",
@@ -112,13 +92,11 @@ MUTANTS: Final = (
         pitfall=20,
         title="an answer of an older term moves the match index",
         source="openraft a80579ef, #584",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.core:_meet_term",
-                "if message.term < state.term:\n",
-                "if message.term < state.term and isinstance(message, AppendEntriesReply):\n        return True\n"
-                "    if message.term < state.term:\n",
-            ),
+        target="raftlog.raft.consensus.core:_meet_term",
+        old="if message.term < state.term:\n",
+        new=(
+            "if message.term < state.term and isinstance(message, AppendEntriesReply):\n        return True\n"
+            "    if message.term < state.term:\n"
         ),
         story="tests/raft/scripts/append_late_reply_of_an_older_term_moves_nothing.txt",
     ),
@@ -127,14 +105,12 @@ MUTANTS: Final = (
         number=30,
         title="the back-off hint is not rounded down to the end of an entry",
         source="a mistake of batched entries",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.log:Log.last_end",
-                "position = bisect_right(self.ends, index)\n"
-                "        return (self.ends[position - 1] if position else self.start.index), True",
-                "return index, True",
-            ),
+        target="raftlog.raft.consensus.log:Log.last_end",
+        old=(
+            "position = bisect_right(self.ends, index)\n"
+            "        return (self.ends[position - 1] if position else self.start.index), True"
         ),
+        new="return index, True",
         story="tests/raft/scripts/append_probe_hint_inside_a_batch.txt",
     ),
     Mutant(
@@ -143,7 +119,9 @@ MUTANTS: Final = (
         title="a follower's hint inside an entry is taken for the end of one, and the leader's process ends",
         source="this project, until a review found it",
         story=_ODD,
-        edits=(Edit("raftlog.raft.consensus.replication:_back_off", " and log.may_end(message.hint_index)", ""),),
+        target="raftlog.raft.consensus.replication:_back_off",
+        old=" and log.may_end(message.hint_index)",
+        new="",
     ),
     Mutant(
         name="wrong_acknowledgement_ends_the_leader",
@@ -151,33 +129,27 @@ MUTANTS: Final = (
         title="a follower's acknowledgement of a place inside an entry is believed, and the leader's process ends",
         source="this project, until a review found it",
         story=_ODD,
-        edits=(Edit("raftlog.raft.consensus.replication:on_append_reply", " and log.may_end(message.match)", ""),),
+        target="raftlog.raft.consensus.replication:on_append_reply",
+        old=" and log.may_end(message.match)",
+        new="",
     ),
     Mutant(
         name="success_reports_the_own_last_index",
         pitfall=17,
         title="a follower reports its own last entry, not what the message proved",
         source="raftos",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:on_append",
-                "_answer(state, message, success=True, match=proved)",
-                "_answer(state, message, success=True, match=log.last.index)",
-            ),
-        ),
+        target="raftlog.raft.consensus.replication:on_append",
+        old="_answer(state, message, success=True, match=proved)",
+        new="_answer(state, message, success=True, match=log.last.index)",
     ),
     Mutant(
         name="late_write_acknowledges_a_newer_entry",
         pitfall=21,
         title="the acknowledgement of entries that were cut counts for the entries written in their place",
         source="etcd async_storage_writes_append_aba_race.txt",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.log:Log.acknowledge",
-                "    if index <= self.doubtful_index and term < self.doubtful_term:\n        return False\n",
-                "",
-            ),
-        ),
+        target="raftlog.raft.consensus.log:Log.acknowledge",
+        old="    if index <= self.doubtful_index and term < self.doubtful_term:\n        return False\n",
+        new="",
         story="tests/raft/consensus/replication/test_replication.py::"
         "test_pitfall_21_an_acknowledged_write_that_was_cut_meanwhile_proves_nothing",
     ),
@@ -186,27 +158,21 @@ MUTANTS: Final = (
         pitfall=26,
         title="a conflict is looked for only where entries come",
         source="openraft 6202138f",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:on_append",
-                "if prev > log.committed and log.term_at(prev) != message.prev_term:",
-                "if message.entries and prev > log.committed and log.term_at(prev) != message.prev_term:",
-            ),
-        ),
+        target="raftlog.raft.consensus.replication:on_append",
+        old="if prev > log.committed and log.term_at(prev) != message.prev_term:",
+        new="if message.entries and prev > log.committed and log.term_at(prev) != message.prev_term:",
     ),
     Mutant(
         name="faster_follower_gets_less_again",
         pitfall=47,
         title="a follower that catches up fast enough gets fewer messages again, and stays behind while others write",
         source="found in this project",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.progress:FollowerProgress.look_at_pace",
-                "        self.pace_lag, self.pace_ms = lag",
-                "        elif self.pace_lag is not None:\n"
-                "            self.behind_messages_max = max(1, self.behind_messages_max // 2)\n"
-                "        self.pace_lag, self.pace_ms = lag",
-            ),
+        target="raftlog.raft.consensus.progress:FollowerProgress.look_at_pace",
+        old="        self.pace_lag, self.pace_ms = lag",
+        new=(
+            "        elif self.pace_lag is not None:\n"
+            "            self.behind_messages_max = max(1, self.behind_messages_max // 2)\n"
+            "        self.pace_lag, self.pace_ms = lag"
         ),
         story="tests/raft/consensus/replication/test_progress.py::test_a_follower_behind_a_long_line_catches_up_while_others_write",
     ),
@@ -215,13 +181,9 @@ MUTANTS: Final = (
         pitfall=21,
         title="an acknowledgement of entries that were cut before they reached the disk is sent all the same",
         source="this project",
-        edits=(
-            Edit(
-                "raftlog.raft.ready:without_void_promises",
-                "if not (isinstance(message, AppendEntriesReply) and message.success and message.match > cut_after)",
-                "if message is not None",
-            ),
-        ),
+        target="raftlog.raft.ready:without_void_promises",
+        old="if not (isinstance(message, AppendEntriesReply) and message.success and message.match > cut_after)",
+        new="if message is not None",
         story="tests/raft/test_ready.py::test_promises_of_entries_that_were_cut_while_they_waited_are_withdrawn",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -12,13 +12,9 @@ MUTANTS: Final = (
         number=13,
         title="a follower that took a snapshot is never streamed to again",
         source="etcd #10308",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:on_reply",
-                "progress.probe(sending.mark.index)",
-                "progress.need_snapshot(sending.mark.index)",
-            ),
-        ),
+        target="raftlog.raft.consensus.snapshots:on_reply",
+        old="progress.probe(sending.mark.index)",
+        new="progress.need_snapshot(sending.mark.index)",
         story="tests/sim/invariants/test_mutant_stories.py::test_a_follower_is_streamed_to_after_its_snapshot",
     ),
     Mutant(
@@ -26,13 +22,9 @@ MUTANTS: Final = (
         number=15,
         title="a snapshot that comes while another is installed breaks the follower",
         source="etcd #18055",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:on_install",
-                "    if state.is_installing:\n        return  # the answer follows when that is done\n",
-                "",
-            ),
-        ),
+        target="raftlog.raft.consensus.snapshots:on_install",
+        old="    if state.is_installing:\n        return  # the answer follows when that is done\n",
+        new="",
         story="tests/sim/invariants/test_mutant_stories.py::test_a_newer_snapshot_waits_while_one_is_installed",
     ),
     Mutant(
@@ -41,13 +33,9 @@ MUTANTS: Final = (
         pitfall=53,
         title="a snapshot that is a prefix of the log takes what follows away",
         source="thesis 5.1; etcd-io/raft #110",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:_has_all",
-                "if log.term_at(index) != term:",
-                "if log.term_at(index) != term or log.last.index > index:",
-            ),
-        ),
+        target="raftlog.raft.consensus.snapshots:_has_all",
+        old="if log.term_at(index) != term:",
+        new="if log.term_at(index) != term or log.last.index > index:",
         story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_pitfall_53_a_valid_suffix_is_kept",
     ),
     Mutant(
@@ -56,13 +44,11 @@ MUTANTS: Final = (
         pitfall=51,
         title="a snapshot older than the commit index is taken",
         source="thesis 5.1; openraft 71a290cd",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:_has_all",
-                "if index <= log.committed:\n        return True\n    if log.term_at(index) != term:",
-                "if index == log.last.index:\n        return True\n"
-                "    if log.term_at(index) != term or index < log.committed:",
-            ),
+        target="raftlog.raft.consensus.snapshots:_has_all",
+        old="if index <= log.committed:\n        return True\n    if log.term_at(index) != term:",
+        new=(
+            "if index == log.last.index:\n        return True\n"
+            "    if log.term_at(index) != term or index < log.committed:"
         ),
         story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_pitfall_53_an_older_snapshot_is_answered_and_nothing_changes",
     ),
@@ -71,13 +57,9 @@ MUTANTS: Final = (
         pitfall=42,
         title="an installed snapshot leaves the old configuration in force",
         source="openraft #1808",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:on_installed",
-                "state.configurations = [(configuration_index, configuration)]",
-                "pass",
-            ),
-        ),
+        target="raftlog.raft.consensus.snapshots:on_installed",
+        old="state.configurations = [(configuration_index, configuration)]",
+        new="pass",
         story="tests/raft/consensus/snapshots/test_snapshots.py::test_pitfall_42_the_configuration_in_the_snapshot_takes_effect",
     ),
     Mutant(
@@ -85,13 +67,9 @@ MUTANTS: Final = (
         pitfall=54,
         title="a follower that installs a snapshot rejects entries, so that its leader probes and streams without end",
         source="this project, until it was fixed",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:on_append",
-                "    if entries and state.is_installing:\n        return",
-                "    if entries and state.is_installing and log.term_at(prev) == message.prev_term:\n        return",
-            ),
-        ),
+        target="raftlog.raft.consensus.replication:on_append",
+        old="    if entries and state.is_installing:\n        return",
+        new="    if entries and state.is_installing and log.term_at(prev) == message.prev_term:\n        return",
         story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_a_follower_that_installs_rejects_no_entries_so_its_leader_waits_for_the_next_heartbeat",
     ),
     Mutant(
@@ -99,13 +77,9 @@ MUTANTS: Final = (
         pitfall=54,
         title="a follower that installs a snapshot does not answer heartbeats, so that its leader closes the link",
         source="this project, until it was fixed",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.replication:on_append",
-                "    if entries and state.is_installing:\n        return",
-                "    if state.is_installing and (entries or log.term_at(prev) != message.prev_term):\n        return",
-            ),
-        ),
+        target="raftlog.raft.consensus.replication:on_append",
+        old="    if entries and state.is_installing:\n        return",
+        new="    if state.is_installing and (entries or log.term_at(prev) != message.prev_term):\n        return",
         story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_a_follower_that_installs_answers_each_heartbeat_also_where_its_log_does_not_fit",
     ),
     Mutant(
@@ -113,13 +87,9 @@ MUTANTS: Final = (
         pitfall=55,
         title="a chunk is taken wherever it begins",
         source="LogCabin #174; openraft 2eccb9e1",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:on_install",
-                "elif message.offset != receiving.ahead:",
-                "elif message.offset > receiving.ahead:",
-            ),
-        ),
+        target="raftlog.raft.consensus.snapshots:on_install",
+        old="elif message.offset != receiving.ahead:",
+        new="elif message.offset > receiving.ahead:",
         story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_pitfall_55_chunks_out_of_place_are_answered_with_the_place_to_go_on",
     ),
     Mutant(
@@ -127,27 +97,18 @@ MUTANTS: Final = (
         pitfall=55,
         title="a leader sends chunk after chunk, whatever was answered",
         source="found in this project",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.progress:Sending.has_room",
-                "return not self.inflight or "
-                "self.sent - self.offset + options.snapshot_chunk_bytes <= self.window_bytes",
-                "return True",
-            ),
-        ),
+        target="raftlog.raft.consensus.progress:Sending.has_room",
+        old=("return not self.inflight or self.sent - self.offset + options.snapshot_chunk_bytes <= self.window_bytes"),
+        new="return True",
     ),
     Mutant(
         name="snapshot_window_ignores_the_followers_pace",
         pitfall=55,
         title="the window grows with every answer, however late it comes",
         source="found in this project",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.progress:Sending.note_written",
-                "if took_ms <= self.quickest_ms + options.snapshot_queue_ms:",
-                "if took_ms >= 0:",
-            ),
-        ),
+        target="raftlog.raft.consensus.progress:Sending.note_written",
+        old="if took_ms <= self.quickest_ms + options.snapshot_queue_ms:",
+        new="if took_ms >= 0:",
         story="tests/raft/consensus/snapshots/test_snapshots_window.py::test_late_answers_make_the_window_smaller",
     ),
     Mutant(
@@ -155,13 +116,9 @@ MUTANTS: Final = (
         pitfall=55,
         title="an answer from before takes the leader back to what it says",
         source="found in this project",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:on_reply",
-                "elif sending.is_doubted and message.offset < sending.offset:",
-                "elif message.offset < sending.offset:",
-            ),
-        ),
+        target="raftlog.raft.consensus.snapshots:on_reply",
+        old="elif sending.is_doubted and message.offset < sending.offset:",
+        new="elif message.offset < sending.offset:",
         story="tests/raft/consensus/snapshots/test_snapshots_sender.py::test_an_answer_asks_for_the_next_chunk_and_an_old_one_for_nothing",
     ),
     Mutant(
@@ -169,13 +126,9 @@ MUTANTS: Final = (
         pitfall=55,
         title="after a cut the leader goes on behind the bytes that it sent, not behind those that were acknowledged",
         source="found in this project",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:on_bulk_opened",
-                "progress.sending.go_to(progress.sending.offset)",
-                "progress.sending.go_to(progress.sending.sent)",
-            ),
-        ),
+        target="raftlog.raft.consensus.snapshots:on_bulk_opened",
+        old="progress.sending.go_to(progress.sending.offset)",
+        new="progress.sending.go_to(progress.sending.sent)",
         story="tests/raft/consensus/snapshots/test_snapshots_window.py::test_a_new_link_continues_behind_the_answered_chunks",
     ),
     Mutant(
@@ -183,13 +136,9 @@ MUTANTS: Final = (
         pitfall=55,
         title="a follower keeps whatever comes, however much waits for its disk",
         source="found in this project",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.snapshots:on_install",
-                "elif not receiving.writes or end - receiving.offset <= state.options.snapshot_window_bytes:",
-                "else:",
-            ),
-        ),
+        target="raftlog.raft.consensus.snapshots:on_install",
+        old="elif not receiving.writes or end - receiving.offset <= state.options.snapshot_window_bytes:",
+        new="else:",
         story="tests/raft/consensus/snapshots/test_snapshots_window.py::test_a_follower_keeps_no_more_than_the_window",
     ),
 )

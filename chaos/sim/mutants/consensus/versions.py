@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -12,14 +12,12 @@ MUTANTS: Final = (
         pitfall=77,
         title="the cluster version rises once a majority knows it; the other nodes get entries that they cannot apply",
         source="etcd #13654; LogCabin's version gate",
-        edits=(
-            Edit(
-                "raftlog.raft.versions:known_to_all",
-                "    newest = knows\n",
-                "    known = sorted([knows, *(its for _, its in said.values())])\n"
-                "    return known[-min(len(known), len(configuration.voters) // 2 + 1)]\n"
-                "    newest = knows\n",
-            ),
+        target="raftlog.raft.versions:known_to_all",
+        old="    newest = knows\n",
+        new=(
+            "    known = sorted([knows, *(its for _, its in said.values())])\n"
+            "    return known[-min(len(known), len(configuration.voters) // 2 + 1)]\n"
+            "    newest = knows\n"
         ),
     ),
     Mutant(
@@ -27,12 +25,8 @@ MUTANTS: Final = (
         pitfall=77,
         title="a state restored from a snapshot is applied to by the rules of version 1",
         source="etcd #13654",
-        edits=(
-            Edit(
-                "raftlog.statemachine.machine:StateMachine.of",
-                "machine.oldest, machine.version = state.oldest, state.version",
-                "machine.oldest = state.oldest",
-            ),
-        ),
+        target="raftlog.statemachine.machine:StateMachine.of",
+        old="machine.oldest, machine.version = state.oldest, state.version",
+        new="machine.oldest = state.oldest",
     ),
 )

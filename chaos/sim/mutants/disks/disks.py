@@ -12,13 +12,12 @@ MUTANTS: Final = (
         pitfall=2,
         title="entries reach the disk before the term they belong to",
         source="openraft docs/protocol/io_ordering.md",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.storage:Storage.carry_out",
-                "if batch.hard_state is not None:\n        yield from self._keep(batch.hard_state)\n"
-                "    if batch.cut_after",
-                "if batch.cut_after",
-            ),
+        target="raftlog.raft.wal.storage:Storage.carry_out",
+        old=(
+            "if batch.hard_state is not None:\n        yield from self._keep(batch.hard_state)\n    if batch.cut_after"
+        ),
+        new="if batch.cut_after",
+        also=(
             Edit(
                 "raftlog.raft.wal.storage:Storage.carry_out",
                 "        self._placed += placed\n",
@@ -33,14 +32,14 @@ MUTANTS: Final = (
         pitfall=63,
         title="a failed fsync is tried again, and the second one is believed",
         source="fsyncgate; rostam #94",
-        edits=(  # what meets the error is the driver: the simulator's, and the server's
-            Edit(
-                "raftlog.chaos.sim.disk.state:DiskState.carry_out_one",
-                "raise self.fence(error) from error",
-                "if type(operation) is not Sync:\n"
-                "            raise self.fence(error) from error\n"
-                "        self.files.carry_out(operation)",
-            ),
+        target="raftlog.chaos.sim.disk.state:DiskState.carry_out_one",
+        old="raise self.fence(error) from error",
+        new=(
+            "if type(operation) is not Sync:\n"
+            "            raise self.fence(error) from error\n"
+            "        self.files.carry_out(operation)"
+        ),
+        also=(
             Edit(
                 "raftlog.cluster.files.shard_files:ShardFiles.sync",
                 "    os.fdatasync(self._descriptor(name))\n",
@@ -55,65 +54,47 @@ MUTANTS: Final = (
         pitfall=64,
         title="a damaged record in the middle of the log is taken for a torn tail, and all behind it is cut",
         source="etcd #5230, #6515; NATS #7549",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.recovery:_recover_active",
-                "if newest > segment.last.index:",
-                "if newest > segment.last.index and newest < 0:",
-            ),
-        ),
+        target="raftlog.raft.wal.recovery:_recover_active",
+        old="if newest > segment.last.index:",
+        new="if newest > segment.last.index and newest < 0:",
     ),
     Mutant(
         name="recovery_trusts_the_page_cache",
         number=27,
         title="a start acknowledges what it only read back from the page cache",
         source="fsyncgate; Protocol-Aware Recovery",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.recovery:_recover_active",
-                "recovery.operations += [Write(name, ended.from_mark, again), Sync(name)]",
-                "recovery.operations += [Write(name, ended.from_mark, again)]",
-            ),
-            Edit("raftlog.raft.wal.opening:_open", "yield journal.mark()", "yield journal.mark()[:1]"),
-        ),
+        target="raftlog.raft.wal.recovery:_recover_active",
+        old="recovery.operations += [Write(name, ended.from_mark, again), Sync(name)]",
+        new="recovery.operations += [Write(name, ended.from_mark, again)]",
+        also=(Edit("raftlog.raft.wal.opening:_open", "yield journal.mark()", "yield journal.mark()[:1]"),),
     ),
     Mutant(
         name="segment_renamed_without_folder_sync",
         pitfall=56,
         title="a new segment gets its name, and the folder is not synced",
         source="ClickHouse Keeper #111339; cockroach #117383",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.journal:make_segment",
-                "Rename(spare, segment_name(first)),\n        SyncFolder(LOG_FOLDER),",
-                "Rename(spare, segment_name(first)),",
-            ),
-        ),
+        target="raftlog.raft.wal.journal:make_segment",
+        old="Rename(spare, segment_name(first)),\n        SyncFolder(LOG_FOLDER),",
+        new="Rename(spare, segment_name(first)),",
     ),
     Mutant(
         name="log_not_synced",
         pitfall=62,
         title="entries are written and never synced",
         source="NATS; PySyncObj #84",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.journal:Journal.append",
-                'operations += (Write(name, start, b"".join(parts)), Sync(name))',
-                'operations += (Write(name, start, b"".join(parts)),)',
-            ),
-        ),
+        target="raftlog.raft.wal.journal:Journal.append",
+        old='operations += (Write(name, start, b"".join(parts)), Sync(name))',
+        new='operations += (Write(name, start, b"".join(parts)),)',
     ),
     Mutant(
         name="full_segment_not_synced",
         pitfall=69,
         title="the log goes on in a new segment before the old one is synced",
         source="yugabyte #3490",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.journal:Journal.append",
-                'operations += (Write(name, start, b"".join(parts)), Sync(name))',
-                'operations += (Write(name, start, b"".join(parts)),)',
-            ),
+        target="raftlog.raft.wal.journal:Journal.append",
+        old='operations += (Write(name, start, b"".join(parts)), Sync(name))',
+        new='operations += (Write(name, start, b"".join(parts)),)',
+        also=(
             Edit(
                 "raftlog.raft.wal.journal:Journal.append",
                 "return operations, placed",
@@ -126,21 +107,19 @@ MUTANTS: Final = (
         number=31,
         title="the oldest index differs per node, and a consumer skips records",
         source="a classic of retention",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.retention:may_go",
-                "min(oldest - 1, needed - 1, snapshots[1])",
-                "min(needed - 1, snapshots[1])",
-            ),
-        ),
+        target="raftlog.raft.wal.retention:may_go",
+        old="min(oldest - 1, needed - 1, snapshots[1])",
+        new="min(needed - 1, snapshots[1])",
     ),
     Mutant(
         name="votes_while_healing",
         pitfall=66,
         title="a node whose log lost entries to damage votes by the rest of its log",
         source="NATS #7556; Protocol-Aware Recovery",
-        edits=(
-            Edit("raftlog.raft.consensus.recall:may_grant", "(not state.floor or state.reported is not None) and ", ""),
+        target="raftlog.raft.consensus.recall:may_grant",
+        old="(not state.floor or state.reported is not None) and ",
+        new="",
+        also=(
             Edit("raftlog.raft.consensus.state:State.may_campaign", "if self.floor:\n        return False\n    ", ""),
         ),
     ),
@@ -149,7 +128,9 @@ MUTANTS: Final = (
         pitfall=66,
         title="what damage took is cut away, and that the node must not vote until it has it again is not written down",
         source="Protocol-Aware Recovery",
-        edits=(Edit("raftlog.raft.wal.formats:encode_slot", "slot.floor << 1 | slot.is_mending", "0"),),
+        target="raftlog.raft.wal.formats:encode_slot",
+        old="slot.floor << 1 | slot.is_mending",
+        new="0",
     ),
     Mutant(
         name="rows_are_no_proof",
@@ -157,7 +138,9 @@ MUTANTS: Final = (
         title="a start does not look at the .idx: an entry whose row is there may pass for a torn tail",
         source="this project: an acknowledged write was lost by one flipped bit",
         story="tests/raft/wal/recovery/test_evidence.py::test_a_changed_byte_of_the_newest_batch_is_damage_if_proved_synced",
-        edits=(Edit("raftlog.raft.wal.evidence:newest_row", "newest = index", "newest = 0"),),
+        target="raftlog.raft.wal.evidence:newest_row",
+        old="newest = index",
+        new="newest = 0",
     ),
     Mutant(
         name="effects_are_no_proof",
@@ -165,13 +148,9 @@ MUTANTS: Final = (
         title="a start does not look at the .ledger: an entry that was committed may pass for a torn tail",
         source="this project: an acknowledged write was lost by one flipped bit",
         story="tests/raft/wal/recovery/test_evidence.py::test_a_changed_byte_of_the_newest_batch_is_damage_if_proved_synced",
-        edits=(
-            Edit(
-                "raftlog.raft.wal.evidence:synced_until",
-                '(applied, "its .ledger',
-                '(0, "its .ledger',
-            ),
-        ),
+        target="raftlog.raft.wal.evidence:synced_until",
+        old='(applied, "its .ledger',
+        new='(0, "its .ledger',
     ),
     Mutant(
         name="one_wrong_bit_is_a_torn_write",
@@ -179,7 +158,9 @@ MUTANTS: Final = (
         title="a start takes one wrong bit in the newest batch for a torn write",
         source="this project: an acknowledged write was lost by one flipped bit",
         story="tests/raft/wal/recovery/test_evidence.py::test_a_changed_byte_of_the_newest_batch_is_damage_if_proved_synced",
-        edits=(Edit("raftlog.raft.wal.evidence:_one_bit_off", "return header.index if any(", "return 0 if any("),),
+        target="raftlog.raft.wal.evidence:_one_bit_off",
+        old="return header.index if any(",
+        new="return 0 if any(",
     ),
     Mutant(
         name="batch_mate_is_proof",
@@ -187,7 +168,9 @@ MUTANTS: Final = (
         title="an intact entry counts as proof for the one before it, though both are of one torn write",
         source="sectors of one write reach the disk in any order",
         story="tests/raft/wal/recovery/test_evidence.py::test_a_torn_write_is_never_damage",
-        edits=(Edit("raftlog.raft.wal.evidence:_behind_a_mark", " + MARK_SIZE", ""),),
+        target="raftlog.raft.wal.evidence:_behind_a_mark",
+        old=" + MARK_SIZE",
+        new="",
     ),
     Mutant(
         name="cut_leaves_rows_behind",
@@ -195,7 +178,9 @@ MUTANTS: Final = (
         title="a cut does not sync the .idx: after a power cut it has rows of entries that were cut",
         source="this project: what a cut leaves behind passes for damage",
         story="tests/raft/wal/recovery/test_evidence.py::test_a_cut_leaves_no_proof_of_removed_entries",
-        edits=(Edit("raftlog.raft.wal.journal:Journal.cut", ", Sync(index_file)]", "]"),),
+        target="raftlog.raft.wal.journal:Journal.cut",
+        old=", Sync(index_file)]",
+        new="]",
     ),
     Mutant(
         name="repair_leaves_effects_behind",
@@ -203,7 +188,9 @@ MUTANTS: Final = (
         title="a repair removes the effects of what it cut only after the hard state says that the cut is over",
         source="this project: what a repair leaves behind passes for damage",
         story="tests/raft/wal/recovery/test_evidence.py::test_a_repair_leaves_no_proof_of_removed_entries",
-        edits=(Edit("raftlog.raft.wal.opening:_open", "was_cut = slot.cut > 0", "was_cut = False"),),
+        target="raftlog.raft.wal.opening:_open",
+        old="was_cut = slot.cut > 0",
+        new="was_cut = False",
     ),
     Mutant(
         name="start_acts_on_a_cut_that_is_not_synced",
@@ -211,7 +198,9 @@ MUTANTS: Final = (
         title="a start finishes a cut that it read from the page cache alone; a power cut then leaves no floor",
         source="this project: a repair whose process was killed, and whose next start lost power",
         story="tests/raft/wal/recovery/test_evidence.py::test_a_repair_leaves_no_proof_of_removed_entries",
-        edits=(Edit("raftlog.raft.wal.opening:_open", "yield promise + repeat", "pass"),),
+        target="raftlog.raft.wal.opening:_open",
+        old="yield promise + repeat",
+        new="pass",
     ),
     Mutant(
         name="newest_ledger_forgotten_beside_a_cut",
@@ -219,6 +208,8 @@ MUTANTS: Final = (
         title="the reading thread forgets a complete ledger that a cut opens again: it is overwritten",
         source="this project: two threads and more ledgers than are kept in memory",
         story="tests/raft/wal/test_threads.py::test_a_ledger_is_opened_again_while_complete_ones_are_forgotten",
-        edits=(Edit("raftlog.raft.wal.ledger:Ledger._trim", " and part.last < self.last", ""),),
+        target="raftlog.raft.wal.ledger:Ledger._trim",
+        old=" and part.last < self.last",
+        new="",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Mutant
 
 _MACHINE: Final = "raftlog.statemachine.machine:StateMachine."
 _TABLE: Final = "raftlog.statemachine.access.table:AccessTable."
@@ -15,93 +15,75 @@ MUTANTS: Final = (
         pitfall=87,
         title="a write is checked by the node that takes it, and not where it is applied",
         source="etcd, before it had a revision of permissions",
-        edits=(
-            Edit(
-                _MACHINE + "_requests",
-                "elif principal is not None and not is_permitted(principal, commands):",
-                "elif principal is not None and not is_permitted(principal, commands) and not commands:",
-            ),
-        ),
+        target=_MACHINE + "_requests",
+        old="elif principal is not None and not is_permitted(principal, commands):",
+        new="elif principal is not None and not is_permitted(principal, commands) and not commands:",
     ),
     Mutant(
         name="permission_of_a_stale_revision",
         pitfall=87,
         title="a write that was admitted with a token is applied although the token was revoked before",
         source="etcd's revision of permissions, left out",
-        edits=(Edit(_TABLE + "_compile", "elif revision < user.since:", "elif revision < 0:"),),
+        target=_TABLE + "_compile",
+        old="elif revision < user.since:",
+        new="elif revision < 0:",
     ),
     Mutant(
         name="permissions_kept_over_a_change",
         pitfall=87,
         title="compiled permissions are used on after the roles have changed",
         source="etcd #11651: nodes with different revisions of permissions",
-        edits=(Edit(_TABLE + "execute", "self._forget()", "pass"),),
+        target=_TABLE + "execute",
+        old="self._forget()",
+        new="pass",
     ),
     Mutant(
         name="prefix_off_by_one",
         pitfall=87,
         title="the end of a prefix belongs to it",
         source="a classic",
-        edits=(
-            Edit(
-                "raftlog.statemachine.access.permissions:Ranges.holds_key",
-                "or key < stop",
-                "or key <= stop",
-            ),
-        ),
+        target="raftlog.statemachine.access.permissions:Ranges.holds_key",
+        old="or key < stop",
+        new="or key <= stop",
     ),
     Mutant(
         name="other_branch_not_checked",
         pitfall=87,
         title="a transaction is checked by its first branch alone",
         source="etcd's checkTxnAuth, half of it left out",
-        edits=(
-            Edit(
-                "raftlog.statemachine.access.needs:_needs_of_txn",
-                "for branch in (txn.then, txn.orelse):",
-                "for branch in (txn.then,):",
-            ),
-        ),
+        target="raftlog.statemachine.access.needs:_needs_of_txn",
+        old="for branch in (txn.then, txn.orelse):",
+        new="for branch in (txn.then,):",
     ),
     Mutant(
         name="filter_forgotten_in_a_page",
         pitfall=87,
         title="a page of the log shows records of keys that its reader may not read",
         source="a classic",
-        edits=(
-            Edit(
-                "raftlog.cluster.records.rows:is_visible",
-                "return hidden(permissions, command) is None",
-                "return True",
-            ),
-        ),
+        target="raftlog.cluster.records.rows:is_visible",
+        old="return hidden(permissions, command) is None",
+        new="return True",
     ),
     Mutant(
         name="session_of_another_principal",
         pitfall=87,
         title="a principal may use every session that it knows the number of",
         source="raftlog itself",
-        edits=(
-            Edit(
-                "raftlog.statemachine.sessions:SessionTable._known",
-                "owner is None or known.owner == owner",
-                "owner is None or known.owner",
-            ),
-        ),
+        target="raftlog.statemachine.sessions:SessionTable._known",
+        old="owner is None or known.owner == owner",
+        new="owner is None or known.owner",
     ),
     Mutant(
         name="permission_asked_before_the_session",
         pitfall=87,
         title="the copy of a write that was applied is refused, because its permission is gone since",
         source="raftlog itself: issue of wrong not_applied answers",
-        edits=(
-            Edit(
-                _MACHINE + "_session_request",
-                "if isinstance(admitted, Verdict):",
-                "if principal is not None and not is_permitted(principal, commands):\n"
-                "        return self._refused(Reason.NOT_PERMITTED, last, request[0])\n"
-                "    if isinstance(admitted, Verdict):",
-            ),
+        target=_MACHINE + "_session_request",
+        old="if isinstance(admitted, Verdict):",
+        new=(
+            "if principal is not None and not is_permitted(principal, commands):\n"
+            "        return self._refused(Reason.NOT_PERMITTED, last, request[0])\n"
+            "    if isinstance(admitted, Verdict):"
         ),
     ),
     Mutant(
@@ -109,6 +91,8 @@ MUTANTS: Final = (
         pitfall=87,
         title="the snapshot has no users, roles and tokens",
         source="thesis 5.1, as of sessions",
-        edits=(Edit(_MACHINE + "state", "self.access,", "AccessTable(),"),),
+        target=_MACHINE + "state",
+        old="self.access,",
+        new="AccessTable(),",
     ),
 )

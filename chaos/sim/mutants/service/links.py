@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -11,13 +11,9 @@ MUTANTS: Final = (
         title="a connection counts as soon as its hello names a member's disk: any process can have its vote",
         source="this project: one forged hello removed a member",
         story="tests/cluster/peers/test_forged_hello.py::test_a_forged_hello_is_neither_believed_nor_remembered",
-        edits=(
-            Edit(
-                "raftlog.cluster.peers.hello_proof:Proofs.standing",
-                "if answer and answer == self.challenge(link):",
-                "if hello.version_max >= PROOF_VERSION:",
-            ),
-        ),
+        target="raftlog.cluster.peers.hello_proof:Proofs.standing",
+        old="if answer and answer == self.challenge(link):",
+        new="if hello.version_max >= PROOF_VERSION:",
     ),
     Mutant(
         name="boot_remembered_without_a_proof",
@@ -25,13 +21,11 @@ MUTANTS: Final = (
         title="a boot counter is remembered before its proof: a forged hello makes the real disk an old copy",
         source="this project: one forged hello removed a member",
         story="tests/cluster/peers/test_forged_hello.py::test_a_forged_hello_is_neither_believed_nor_remembered",
-        edits=(
-            Edit(
-                "raftlog.cluster.peers.accepted:Accepted._take_hello",
-                "self._hello, self.came = hello, clock.monotonic()",
-                "self._hello, self.came = hello, clock.monotonic()\n"
-                "    owner.met[hello.sender, hello.incarnation] = Met(hello.boot)",
-            ),
+        target="raftlog.cluster.peers.accepted:Accepted._take_hello",
+        old="self._hello, self.came = hello, clock.monotonic()",
+        new=(
+            "self._hello, self.came = hello, clock.monotonic()\n"
+            "    owner.met[hello.sender, hello.incarnation] = Met(hello.boot)"
         ),
     ),
     Mutant(
@@ -40,15 +34,14 @@ MUTANTS: Final = (
         title="the end of a connection that was never believed counts as the leader's: its followers ask for votes",
         source="this project: connections in the leader's name that close",
         story="tests/cluster/peers/test_forged_hello.py::test_the_end_of_a_connection_that_was_never_believed_is_no_news",
-        edits=(
-            Edit(
-                "raftlog.cluster.peers.accepted:Accepted.connection_lost",
-                "if hello is not None and "
-                "(owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):\n"
-                "        del owner.current[key]",
-                "if hello is not None:\n"
-                "        owner.current.pop((hello.sender, hello.incarnation, hello.purpose), None)",
-            ),
+        target="raftlog.cluster.peers.accepted:Accepted.connection_lost",
+        old=(
+            "if hello is not None and "
+            "(owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):\n"
+            "        del owner.current[key]"
+        ),
+        new=(
+            "if hello is not None:\n        owner.current.pop((hello.sender, hello.incarnation, hello.purpose), None)"
         ),
     ),
     Mutant(
@@ -57,11 +50,9 @@ MUTANTS: Final = (
         title="a message of the newest possible term is believed: no node can be elected above it, ever",
         source="this project, until a review found it",
         story="tests/raft/consensus/test_core.py::test_one_message_cannot_raise_the_term_beyond_all_elections",
-        edits=(
-            Edit(
-                "raftlog.raft.consensus.core:_meet_term", "if message.term > state.term + TERM_JUMP_MAX:", "if False:"
-            ),
-        ),
+        target="raftlog.raft.consensus.core:_meet_term",
+        old="if message.term > state.term + TERM_JUMP_MAX:",
+        new="if False:",
     ),
     Mutant(
         name="silent_connections_keep_members_out",
@@ -69,7 +60,9 @@ MUTANTS: Final = (
         title="a node at its limit of peer connections refuses a member, though the other connections sent no hello",
         source="this project, until a review found it",
         story="tests/cluster/peers/test_accepted.py::test_connections_that_say_nothing_keep_no_member_out",
-        edits=(Edit("raftlog.cluster.peers.transport:Transport.has_room", "and unproved:", "and False:"),),
+        target="raftlog.cluster.peers.transport:Transport.has_room",
+        old="and unproved:",
+        new="and False:",
     ),
     Mutant(
         name="ready_though_refused",
@@ -77,7 +70,9 @@ MUTANTS: Final = (
         title="a node whose connections the leader refuses says that it is ready, because it still follows",
         source="this project: /readyz of a rejected node said 200",
         story="tests/cluster/peers/test_forged_hello.py::test_a_node_that_the_leader_refuses_is_not_ready",
-        edits=(Edit("raftlog.cluster.replica.readiness:is_ready", "\n        and not is_cut_off(replica)", ""),),
+        target="raftlog.cluster.replica.readiness:is_ready",
+        old="\n        and not is_cut_off(replica)",
+        new="",
     ),
 )
 """The simulator's wires carry no hellos that are forged: directed stories see these."""

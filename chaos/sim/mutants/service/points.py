@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Mutant
 
 MUTANTS: Final = (
     Mutant(
@@ -12,12 +12,8 @@ MUTANTS: Final = (
         number=29,
         title="replicas take over the leader's digest when it is the leader that is damaged",
         source="NATS #7556",
-        edits=(
-            Edit(
-                "raftlog.cluster.protocol.digest_points:DigestPoints.judge",
-                "right = right_value(configuration, values)",
-                "right = values.get(leader)",
-            ),
-        ),
+        target="raftlog.cluster.protocol.digest_points:DigestPoints.judge",
+        old="right = right_value(configuration, values)",
+        new="right = values.get(leader)",
     ),
 )

@@ -4,129 +4,89 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
+from raftlog.chaos.sim.mutants.mutant import Mutant
 
 _REFEREE: Final = "planted by an adversarial review of the rooms"
 
 MUTANTS: Final = (
     Mutant(
         name="watch_skips_an_event_at_a_reconnect",
-        number=0,
         pitfall=80,
         title="a watch that names its last event goes on behind the next one",
         source=_REFEREE,
         story="tests/cluster/http/routes/test_streams.py::test_watch_resumes_behind_the_last_event_id",
-        edits=(
-            Edit(
-                "raftlog.cluster.http.routes.watch:_parse",
-                'parse_number(last, "header Last-Event-ID") + 1',
-                'parse_number(last, "header Last-Event-ID") + 2',
-            ),
-        ),
+        target="raftlog.cluster.http.routes.watch:_parse",
+        old='parse_number(last, "header Last-Event-ID") + 1',
+        new='parse_number(last, "header Last-Event-ID") + 2',
     ),
     Mutant(
         name="watch_follows_entries_not_records",
-        number=0,
         pitfall=80,
         title="a watch that begins inside an entry is given the events before its position",
         source=_REFEREE,
         story="tests/cluster/http/routes/test_streams.py::test_watch_begins_inside_an_entry",
-        edits=(
-            Edit(
-                "raftlog.cluster.http.routes.watch:_slice",
-                "watch_messages(entry, effects, position, asked",
-                "watch_messages(entry, effects, entry.first, asked",
-            ),
-        ),
+        target="raftlog.cluster.http.routes.watch:_slice",
+        old="watch_messages(entry, effects, position, asked",
+        new="watch_messages(entry, effects, entry.first, asked",
     ),
     Mutant(
         name="consumer_offset_goes_back",
-        number=0,
         pitfall=79,
         title="a commit of a consumer group's owner may go back",
         source=_REFEREE,
         story="tests/cluster/http/routes/test_consumers.py::test_positions_go_back_by_reset_alone",
-        edits=(
-            Edit(
-                "raftlog.cluster.http.routes.consumers:put_consumer",
-                "ConsumerAction.RESET if asked.reset else ConsumerAction.COMMIT",
-                "ConsumerAction.RESET",
-            ),
-        ),
+        target="raftlog.cluster.http.routes.consumers:put_consumer",
+        old="ConsumerAction.RESET if asked.reset else ConsumerAction.COMMIT",
+        new="ConsumerAction.RESET",
     ),
     Mutant(
         name="long_poll_waits_for_the_record_after",
-        number=0,
         pitfall=80,
         title="a long poll at the end of the log is woken by the second record",
         source=_REFEREE,
         story="tests/cluster/http/routes/test_log.py::test_long_poll_at_the_end_is_answered_with_the_very_next_record",
-        edits=(
-            Edit(
-                "raftlog.cluster.http.routes.log:read_page",
-                "service.wait_beyond(position - 1, service",
-                "service.wait_beyond(position, service",
-            ),
-        ),
+        target="raftlog.cluster.http.routes.log:read_page",
+        old="service.wait_beyond(position - 1, service",
+        new="service.wait_beyond(position, service",
     ),
     Mutant(
         name="repetition_told_as_applied",
-        number=0,
         pitfall=76,
         title="a repeated consumer command is answered as applied now",
         source=_REFEREE,
         story="tests/cluster/http/routes/test_consumers.py::test_a_repeated_request_gets_its_first_answer",
-        edits=(
-            Edit(
-                "raftlog.cluster.http.routes.consumers:_commit",
-                '"repeated" if settled.effect.result is Result.REPEATED else "applied"',
-                '"applied"',
-            ),
-        ),
+        target="raftlog.cluster.http.routes.consumers:_commit",
+        old='"repeated" if settled.effect.result is Result.REPEATED else "applied"',
+        new='"applied"',
     ),
     Mutant(
         name="min_index_of_linearizable_reads_ignored",
-        number=0,
         pitfall=39,
         title="min_index counts for stale reads only",
         source=_REFEREE,
         story="tests/cluster/http/routes/test_kv.py::test_min_index_counts_for_linearizable_reads_too",
-        edits=(
-            Edit(
-                "raftlog.cluster.http.exchange.call:_read_index",
-                "if minimum is not None and minimum > node.applied:",
-                "elif minimum is not None and minimum > node.applied:",
-            ),
-        ),
+        target="raftlog.cluster.http.exchange.call:_read_index",
+        old="if minimum is not None and minimum > node.applied:",
+        new="elif minimum is not None and minimum > node.applied:",
     ),
     Mutant(
         name="voided_sequence_told_as_unknown_session",
-        number=0,
         pitfall=75,
         title="a sequence that was made void is answered as if it had been applied",
         source=_REFEREE,
         story="tests/cluster/http/test_outcomes.py::test_an_outcome_of_the_state_machine_is_final",
-        edits=(
-            Edit(
-                "raftlog.cluster.http.exchange.outcomes:told",
-                "if result is Result.VOIDED:",
-                "if False:",
-            ),
-        ),
+        target="raftlog.cluster.http.exchange.outcomes:told",
+        old="if result is Result.VOIDED:",
+        new="if False:",
     ),
     Mutant(
         name="page_reads_beyond_its_end",
-        number=0,
         pitfall=80,
         title="a page of the log contains records beyond `to`",
         source=_REFEREE,
         story="tests/cluster/http/routes/test_log.py::test_a_read_may_begin_inside_an_entry",
-        edits=(
-            Edit(
-                "raftlog.cluster.http.routes.log:scan",
-                "query.stop, node.applied + 1)",
-                "node.applied + 1)",
-            ),
-        ),
+        target="raftlog.cluster.http.routes.log:scan",
+        old="query.stop, node.applied + 1)",
+        new="node.applied + 1)",
     ),
 )

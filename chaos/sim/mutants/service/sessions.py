@@ -13,13 +13,9 @@ MUTANTS: Final = (
         pitfall=58,
         title="the snapshot has no session table",
         source="thesis 5.1; dragonboat #60",
-        edits=(
-            Edit(
-                "raftlog.statemachine.machine:StateMachine.state",
-                "self._store, self._sessions, self._digests,",
-                "self._store, SessionTable(), self._digests,",
-            ),
-        ),
+        target="raftlog.statemachine.machine:StateMachine.state",
+        old="self._store, self._sessions, self._digests,",
+        new="self._store, SessionTable(), self._digests,",
     ),
     Mutant(
         name="retry_applied_twice",
@@ -27,13 +23,9 @@ MUTANTS: Final = (
         pitfall=73,
         title="a request that is sent again is carried out again",
         source="thesis 6.3; etcd #18424",
-        edits=(
-            Edit(
-                "raftlog.statemachine.sessions:SessionTable.admit",
-                "kept = session.kept.get(sequence)",
-                "kept = None",
-            ),
-        ),
+        target="raftlog.statemachine.sessions:SessionTable.admit",
+        old="kept = session.kept.get(sequence)",
+        new="kept = None",
     ),
     Mutant(
         name="timeout_told_as_a_failure",
@@ -41,42 +33,28 @@ MUTANTS: Final = (
         pitfall=30,
         title="a write with unknown outcome at its deadline is answered as not applied",
         source="a classic; openraft 43dd8b6f",
-        edits=(
-            Edit(
-                "raftlog.cluster.protocol.proposals:Pending._expire",
-                "request, Code.TIMEOUT,",
-                "request, Code.DEADLINE,",
-            ),
-        ),
+        target="raftlog.cluster.protocol.proposals:Pending._expire",
+        old="request, Code.TIMEOUT,",
+        new="request, Code.DEADLINE,",
     ),
     Mutant(
         name="expired_session_told_as_not_applied",
         pitfall=75,
         title="of a request whose session has expired the answer says not_applied, although a copy of it was applied",
         source="raftlog itself, found by a review",
-        edits=(
-            Edit(
-                "raftlog.cluster.api.errors:outcome_of",
-                "    return Outcome.UNKNOWN if",
-                "    if code is Code.SESSION_EXPIRED:\n"
-                "        return Outcome.NOT_APPLIED\n"
-                "    return Outcome.UNKNOWN if",
-            ),
-        ),
+        target="raftlog.cluster.api.errors:outcome_of",
+        old="    return Outcome.UNKNOWN if",
+        new=("    if code is Code.SESSION_EXPIRED:\n        return Outcome.NOT_APPLIED\n    return Outcome.UNKNOWN if"),
     ),
     Mutant(
         name="settled_sequence_told_as_not_applied",
         pitfall=75,
         title="of a request below its settled mark the answer says not_applied, although a copy of it was applied",
         source="raftlog itself, found by a review",
-        edits=(
-            Edit(
-                "raftlog.cluster.api.errors:outcome_of",
-                "    return Outcome.UNKNOWN if",
-                "    if code is Code.SEQUENCE_SETTLED:\n"
-                "        return Outcome.NOT_APPLIED\n"
-                "    return Outcome.UNKNOWN if",
-            ),
+        target="raftlog.cluster.api.errors:outcome_of",
+        old="    return Outcome.UNKNOWN if",
+        new=(
+            "    if code is Code.SEQUENCE_SETTLED:\n        return Outcome.NOT_APPLIED\n    return Outcome.UNKNOWN if"
         ),
     ),
     Mutant(
@@ -84,22 +62,22 @@ MUTANTS: Final = (
         pitfall=75,
         title="a copy that a busy or leaderless node refuses is answered not_applied, though the first was applied",
         source="raftlog itself, found by a review",
-        edits=(Edit("raftlog.cluster.api.errors:outcome_of", "has_session and code not in DECIDED", "False"),),
+        target="raftlog.cluster.api.errors:outcome_of",
+        old="has_session and code not in DECIDED",
+        new="False",
     ),
     Mutant(
         name="only_the_last_sequence_kept",
         number=28,
         title="a session knows only its newest sequence: one that was overtaken is taken for a repetition",
         source="thesis 6.3, with pipelining",
-        edits=(
-            Edit(
-                "raftlog.statemachine.sessions:SessionTable.admit",
-                "kept = session.kept.get(sequence)",
-                "newest = max(session.kept, default=0)\n"
-                "    if sequence < newest and session.kept[newest] != VOID:\n"
-                "        return Verdict(Result.REPEATED, None, session.kept[newest][_HASH.size :])\n"
-                "    kept = session.kept.get(sequence)",
-            ),
+        target="raftlog.statemachine.sessions:SessionTable.admit",
+        old="kept = session.kept.get(sequence)",
+        new=(
+            "newest = max(session.kept, default=0)\n"
+            "    if sequence < newest and session.kept[newest] != VOID:\n"
+            "        return Verdict(Result.REPEATED, None, session.kept[newest][_HASH.size :])\n"
+            "    kept = session.kept.get(sequence)"
         ),
     ),
     Mutant(
@@ -108,12 +86,10 @@ MUTANTS: Final = (
         pitfall=74,
         title="sessions expire by the leader's wall clock instead of the cluster clock",
         source="thesis 6.3",
-        edits=(
-            Edit(
-                "raftlog.statemachine.machine:StateMachine.apply",
-                "sessions.due[0][0] <= clock_ms:\n        sessions.expire(clock_ms)",
-                "sessions.due[0][0] <= time_ms:\n        sessions.expire(time_ms)",
-            ),
+        target="raftlog.statemachine.machine:StateMachine.apply",
+        old="sessions.due[0][0] <= clock_ms:\n        sessions.expire(clock_ms)",
+        new="sessions.due[0][0] <= time_ms:\n        sessions.expire(time_ms)",
+        also=(
             Edit(
                 "raftlog.statemachine.machine:StateMachine._session_request",
                 "admitted = self._sessions.admit(request, self.clock_ms, self.limits, owner)",
@@ -136,13 +112,11 @@ MUTANTS: Final = (
         pitfall=76,
         title="a repeated request is answered with its own place, not with the first one's",
         source="thesis 6.3",
-        edits=(
-            Edit(
-                "raftlog.statemachine.machine:StateMachine._verdict",
-                "return RequestEffect(result, original.revision, original.succeeded, original.last, (), answer)",
-                "fresh = original._replace(revision=self._store.revision, first=first, last=last); "
-                "return RequestEffect(result, fresh.revision, fresh.succeeded, last, (), encode_answer(fresh))",
-            ),
+        target="raftlog.statemachine.machine:StateMachine._verdict",
+        old="return RequestEffect(result, original.revision, original.succeeded, original.last, (), answer)",
+        new=(
+            "fresh = original._replace(revision=self._store.revision, first=first, last=last); "
+            "return RequestEffect(result, fresh.revision, fresh.succeeded, last, (), encode_answer(fresh))"
         ),
     ),
     Mutant(
@@ -150,25 +124,17 @@ MUTANTS: Final = (
         pitfall=58,
         title="the snapshot has no consumer groups",
         source="as sessions_missing_from_the_snapshot",
-        edits=(
-            Edit(
-                "raftlog.statemachine.machine:StateMachine.state",
-                "self._digests, self.consumers,",
-                "self._digests, ConsumerTable(),",
-            ),
-        ),
+        target="raftlog.statemachine.machine:StateMachine.state",
+        old="self._digests, self.consumers,",
+        new="self._digests, ConsumerTable(),",
     ),
     Mutant(
         name="fenced_owner_commits",
         pitfall=79,
         title="a consumer group's owner moves it although somebody claimed it since",
         source="etcd #11457: a lease without fencing",
-        edits=(
-            Edit(
-                "raftlog.statemachine.consumers:ConsumerTable.execute",
-                "if generation not in (0, group.generation):",
-                "if generation > group.generation:",
-            ),
-        ),
+        target="raftlog.statemachine.consumers:ConsumerTable.execute",
+        old="if generation not in (0, group.generation):",
+        new="if generation > group.generation:",
     ),
 )
