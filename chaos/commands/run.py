@@ -184,7 +184,7 @@ def _run(
 ) -> dict[str, Any]:
     from raftlog.chaos.deploy import toxiproxy_server
     from raftlog.chaos.deploy.ports import Ports
-    from raftlog.chaos.etcd import binary, run as etcd_run
+    from raftlog.chaos.etcd import cluster as etcd_cluster, run as etcd_run
     from raftlog.chaos.runs import aftermath, failover, report, run_folder
     from raftlog.chaos.runs.judgement import judge_run
     from raftlog.chaos.runs.runner import Run, execute
@@ -194,7 +194,7 @@ def _run(
     toxiproxy_server.server_path()
     is_etcd = scenario.name in (ETCD, ETCD_STALE)
     if is_etcd:
-        binary.etcd_path()
+        etcd_cluster.etcd_path()
     ports = Ports(base_port)
     folder = run_folder.new_folder(out, scenario.name, nodes, seed)
     if resume is not None:

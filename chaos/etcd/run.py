@@ -17,8 +17,7 @@ import aiohttp
 
 from raftlog.chaos.deploy.deployment import Deployment
 from raftlog.chaos.deploy.ports import Ports
-from raftlog.chaos.etcd.binary import etcd_path
-from raftlog.chaos.etcd.cluster import EtcdCluster, EtcdDeployment, status_of
+from raftlog.chaos.etcd.cluster import EtcdCluster, EtcdDeployment, etcd_path, status_of
 from raftlog.chaos.etcd.store import EtcdStore, in_turns
 from raftlog.chaos.runs.runner import FINAL_S, RESTORE_S, FaultRun, Run, Teller, Told, load, told_of
 from raftlog.chaos.runs.scenarios import Scenario

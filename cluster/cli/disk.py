@@ -81,7 +81,7 @@ def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None
     Exit code 0 intact, 1 damaged, 8 if it could not be read: a running node, a missing folder, a newer version.
     """
     from raftlog.cluster.offline.check import check_folder
-    from raftlog.cluster.offline.check_backup import check_backup_file
+    from raftlog.cluster.offline.restore import check_backup_file
 
     if as_json:
         cli = dataclasses.replace(cli, printer=Printer(Format.JSON))

@@ -28,7 +28,6 @@ from raftlog.cluster.replica.state import Ending
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
-from raftlog.cluster.runtime.ticker import Ticker
 from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.checks import INDEX_MAX
 from raftlog.raft.codec.frame import Frame
@@ -210,3 +209,38 @@ class Host:
             self.transport.check_silence()
         for replica in self.replicas.values():
             replica.tick(now, mono)
+
+
+class Ticker:
+    """Calls `tick(lag)` every `interval_s` on the event loop; `lag` is by how many seconds it came late.
+
+    Each call is scheduled from the end of the one before: a loop that was blocked gets one late tick, not a burst
+    (pitfall 14: stale timers fire after a stall).
+    """
+
+    __slots__ = ("_due", "_handle", "_interval", "_tick")
+
+    def __init__(self, interval_s: float, tick: Callable[[float], None]) -> None:
+        self._interval = interval_s
+        self._tick = tick
+        self._due = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begins; the first tick is one interval away."""
+        self._arm()
+
+    def stop(self) -> None:
+        """No further tick."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self) -> None:
+        self._due = clock.monotonic() + self._interval
+        self._handle = asyncio.get_running_loop().call_at(self._due, self._fire)
+
+    def _fire(self) -> None:
+        lag = clock.monotonic() - self._due
+        self._arm()
+        self._tick(max(0.0, lag))

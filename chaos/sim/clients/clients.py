@@ -7,6 +7,7 @@ come to in `raftlog.chaos.sim.clients.oracle`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -20,7 +21,7 @@ from raftlog.chaos.sim.replica.answers import url_of
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.client.decisions import Failure, Policy, Routes, SessionBook
 from raftlog.cluster.client.errors import ClientError
-from raftlog.raft.codec.block import BlockRecord
+from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.types import Entry, NodeId
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import Effects
@@ -199,3 +200,28 @@ class Client:
             other = self.clients.clients[self.random.randrange(len(self.clients.clients))]
             if other.outstanding < 2 * other.window:
                 other.do(Task("read", (("read", key, None),)))
+
+
+RECORD_EVERY_US: Final = 250_000
+"""Mean time between two of these records, in microseconds."""
+
+PATIENCE_US: Final = 3_000_000
+"""How long the client waits for an answer, in microseconds."""
+
+
+def feed(world: World) -> None:
+    """Have a client append records that your machine makes, if it makes any, until the end of the run."""
+    if world.yours is None:
+        return
+    make: Callable[[Random], bytes] | None = getattr(world.yours.yours, "record", None)
+    if make is None:
+        return
+    random = world.random_of("records")
+
+    def append() -> None:
+        block = encode_block([BlockRecord(Operation.APPEND, None, make(random))], plain=True)
+        node = random.choice(list(world.replicas))
+        world.replicas[node].submit(block, 1, 0, 0, world.now_us + PATIENCE_US, lambda _: world.count("records made"))
+        world.after(random.randint(1, 2 * RECORD_EVERY_US), append)
+
+    world.after(0, append)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import gc
 
 from raftlog.chaos.sim import nemesis
-from raftlog.chaos.sim.clients.clients import Clients
-from raftlog.chaos.sim.clients.records import feed
+from raftlog.chaos.sim.clients.clients import Clients, feed
 from raftlog.chaos.sim.ground.failure import failure_of
 from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import Swarm

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
 from raftlog.cluster.peers.hello import WINDOW_VERSION
 from raftlog.cluster.records.snapshot_stream import chunks_of, decode_preamble, paced
 from raftlog.cluster.replica.state import ReplicaState
-from raftlog.cluster.replica.upkeep import release
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.configuration import Configuration
@@ -26,7 +26,7 @@ from raftlog.raft.ready import Ready, SnapshotFetch, SnapshotInstall, SnapshotWr
 from raftlog.raft.types import Mark
 from raftlog.raft.wal.snapshot_files import StoredSnapshot
 from raftlog.statemachine.machine import StateMachine
-from raftlog.statemachine.snapshot import CorruptSnapshot, Restorer
+from raftlog.statemachine.snapshot import CorruptSnapshot, Restorer, SnapshotState
 
 POLL_S: Final = 0.005  # seconds between two checks whether disk and applying are done
 RETRY_BYTES: Final = 16 << 20  # bytes of new log before a snapshot that found no disk space is tried again
@@ -290,12 +290,46 @@ async def _restore(replica: ReplicaState, stored: StoredSnapshot) -> tuple[State
     restorer = Restorer()
     async for chunk in chunks:
         restorer.feed(chunk)
-    state = await asyncio.to_thread(release.finish, restorer)
+    state = await asyncio.to_thread(_finish, restorer)
     if gc.get_freeze_count():  # this process freezes long-lived objects, so that collections do not walk them
         gc.freeze()
     return type(replica.machine).of(state), last_user
 
 
 async def _give_back(machine: StateMachine) -> None:
-    for _ in release.release_state(machine):
+    for _ in _release_state(machine):
         await asyncio.sleep(0)
+
+
+_SLICE: Final = 5_000
+"""Objects freed without a pause: less than a millisecond of work. Freeing a million keys at once would stop the event
+loop. No other code outside `statemachine` knows the inside of a state machine; `statemachine` itself knows nothing of
+pauses. A dismantled state is never used again."""
+
+
+def _release_state(machine: StateMachine) -> Iterator[None]:
+    """Frees the keys, the history and the sessions slice by slice; the caller yields between two slices."""
+    store = machine._store
+    tables: tuple[dict[Any, Any], ...] = (*store.head.dicts, *store.tombs.dicts, machine._sessions._sessions)
+    for table in tables:
+        while table:
+            for _ in range(min(_SLICE, len(table))):
+                table.popitem()
+            yield
+    for keys in (store.live, store.gone):
+        while keys._lists:  # each list holds a few thousand keys
+            keys._lists.pop()
+            yield
+    while store.steps:
+        del store.steps[-_SLICE:]
+        yield
+
+
+def _finish(restorer: Restorer) -> SnapshotState:
+    """Calls `restorer.finish()`, then frees its working data in slices. For a thread. Raises CorruptSnapshot."""
+    state = restorer.finish()
+    loader = restorer._loader
+    assert loader is not None, "it has finished"
+    while loader._replaced:
+        del loader._replaced[-_SLICE:]
+    return state

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from raftlog.chaos.commands import check
 from raftlog.chaos.deploy.toxiproxy import Toxiproxy
-from raftlog.chaos.etcd import binary
+from raftlog.chaos.etcd import cluster
 from raftlog.chaos.etcd.cluster import EtcdCluster, EtcdProxies, status_of
 from raftlog.chaos.etcd.router import rewritten
 
@@ -91,11 +91,11 @@ def test_keys_are_hashed_where_each_version_does_so(monkeypatch: pytest.MonkeyPa
 
 def test_a_file_that_cannot_run_is_no_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a binary lies its checksum; of two binaries the newest is taken."""
-    monkeypatch.setattr(binary, "_TOOLS", tmp_path)
+    monkeypatch.setattr(cluster, "_TOOLS", tmp_path)
     for name, mode in (("etcd-3.7.2", 0o755), ("etcd-3.7.3", 0o755), ("etcd-3.7.3.sum", 0o644)):
         (tmp_path / name).touch(mode)
     (tmp_path / "etcd-build").mkdir()
-    assert binary.etcd_path() == tmp_path / "etcd-3.7.3"
+    assert cluster.etcd_path() == tmp_path / "etcd-3.7.3"
 
 
 @pytest.mark.toxiproxy
@@ -103,7 +103,7 @@ def test_a_run_without_etcd_is_skipped_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toxiproxy_path: Path
 ) -> None:
     """Exit code 8, and how to get one; no folder is made."""
-    monkeypatch.setattr(binary, "_TOOLS", tmp_path)
+    monkeypatch.setattr(cluster, "_TOOLS", tmp_path)
     monkeypatch.setenv("PATH", str(toxiproxy_path.parent))
     result = CliRunner().invoke(app, ["chaos", "run", "etcd", "--out", str(tmp_path / "out")])
     assert result.exit_code == 8
@@ -122,8 +122,8 @@ def test_etcd_calibrates_the_harness(
     """An etcd that is used as it should be is valid, and one that answers reads from any member is invalid, in at most
     three runs: a run in which too little happened says nothing."""
     try:
-        binary.etcd_path()
-    except binary.EtcdNotFoundError as error:
+        cluster.etcd_path()
+    except cluster.EtcdNotFoundError as error:
         pytest.skip(str(error))
     for seed in range(1, 4):
         words = [
