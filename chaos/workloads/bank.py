@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from raftlog.chaos.judge.checks import Changes
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_truth import LogTruth
-from raftlog.chaos.workloads.workload import AFTER_FAILURE_S, Arena, Recorder, Refused, Told
+from raftlog.chaos.workloads.workload import AFTER_FAILURE_S, Arena, Recorder, Refused, Told, Workload, placed
 from raftlog.cluster.api.kv import TxnIn
 from raftlog.cluster.client.aio.client import Client, ClientError, compare, prefix_end, step
 
@@ -38,23 +37,16 @@ THINK_S: Final = 0.06
 
 
 @dataclass(slots=True)
-class Bank:
+class Bank(Workload):
     """The workload."""
 
     arena: Arena
     recorder: Recorder
     name: str = "bank"
     model: str = "bank"
+    init: Any = field(default_factory=lambda: dict.fromkeys(ACCOUNTS, START))  # every account's balance
     started: int = 0
     _open: set[str] = field(default_factory=set)
-
-    @property
-    def init(self) -> Any:
-        """Every account's balance at the start."""
-        return dict.fromkeys(ACCOUNTS, START)
-
-    async def prepare(self) -> None:
-        """Does nothing: the first process that needs a bank opens it."""
 
     async def run(self) -> None:
         """All processes."""
@@ -97,17 +89,7 @@ class Bank:
 
     def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
         """Every transfer that moved money."""
-        places: dict[str, list[int]] = {}
-        for index, _, value in log.values(MOVED):
-            places.setdefault(value or "", []).append(index)
-        return places
-
-    def changes(self, log: LogTruth) -> Changes | None:
-        """Reads are of all accounts."""
-        return None
-
-    async def finish(self, last_index: int) -> None:
-        """Does nothing: this workload has no reader of the log."""
+        return placed((value or "", index) for index, _, value in log.values(MOVED))
 
     def judge(self, log: LogTruth) -> list[str]:
         """Checks that no change ever broke the sum, also between two reads."""

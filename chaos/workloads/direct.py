@@ -17,13 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
-from raftlog.chaos.judge.checks import Changes
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_checker import records_of
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.workloads.direct_client import Direct
 from raftlog.chaos.workloads.tracer import COMPACTED, Tracer
-from raftlog.chaos.workloads.workload import DIRECT, Arena, Recorder, Refused, Told
+from raftlog.chaos.workloads.workload import DIRECT, Arena, Recorder, Refused, Told, Workload, placed
 from raftlog.cluster.api.errors import ERRORS, Code
 from raftlog.cluster.api.headers import H_KEY, JSON
 from raftlog.cluster.api.kv import Got, Ranged, TxnAnswer
@@ -71,7 +70,7 @@ NOT_FOUND: Final = ERRORS[Code.KEY_NOT_FOUND].status
 
 
 @dataclass(slots=True)
-class DirectLog:
+class DirectLog(Workload):
     """The workload. `urls` are the nodes' own addresses, without proxies."""
 
     arena: Arena
@@ -89,11 +88,8 @@ class DirectLog:
     def _direct(self) -> Direct:
         return self.tracer.direct
 
-    async def prepare(self) -> None:
-        """Nothing is there before the first append."""
-
     async def run(self) -> None:
-        """All processes of all nodes."""
+        """All processes of all nodes. When it returns, every request has its answer or its bound has passed."""
         async with asyncio.TaskGroup() as group:
             for node in self.urls:
                 self._answers[node], self._edges[node] = [], deque(maxlen=EDGES)
@@ -204,18 +200,7 @@ class DirectLog:
 
     def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
         """The appends of this workload."""
-        places: dict[str, list[int]] = {}
-        for index, value in log.appended:
-            if value.startswith(DIRECT):
-                places.setdefault(value, []).append(index)
-        return places
-
-    def changes(self, log: LogTruth) -> Changes | None:
-        """Every answer was compared with the truth when it came."""
-        return None
-
-    async def finish(self, last_index: int) -> None:
-        """Every request has its answer, or its bound has passed, before `run` returns."""
+        return placed((value, index) for index, value in log.appended if value.startswith(DIRECT))
 
     def judge(self, log: LogTruth) -> list[str]:
         """What answers said is gone. (The tracer keeps findings about their records and their moments.)"""

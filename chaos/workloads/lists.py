@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raftlog.chaos.judge.checks import Changes
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_truth import LogTruth
-from raftlog.chaos.workloads.workload import Arena, Recorder, Told
+from raftlog.chaos.workloads.workload import Arena, Recorder, Told, Workload, placed
 from raftlog.cluster.api.kv import TxnIn
 from raftlog.cluster.client.aio.client import Client, Item, prefix_end, step
 
@@ -33,7 +32,7 @@ THINK_S: Final = 0.06
 
 
 @dataclass(slots=True)
-class Lists:
+class Lists(Workload):
     """The workload."""
 
     arena: Arena
@@ -43,9 +42,6 @@ class Lists:
     init: Any = None
     started: int = 0
     _elements: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-
-    async def prepare(self) -> None:
-        """Lists begin empty."""
 
     async def run(self) -> None:
         """All processes."""
@@ -89,26 +85,13 @@ class Lists:
     def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
         """The first element that each transaction put."""
         firsts = {mark for each in self.recorder.history.operations() for mark in self.marks(each)}
-        places: dict[str, list[int]] = {}
-        for index, key, _ in log.values(PREFIX):
-            if key in firsts:
-                places.setdefault(key, []).append(index)
-        return places
-
-    def changes(self, log: LogTruth) -> Changes | None:
-        """Reads are of whole lists."""
-        return None
-
-    async def finish(self, last_index: int) -> None:
-        """Does nothing: this workload has no reader of the log."""
+        return placed((key, index) for index, key, _ in log.values(PREFIX) if key in firsts)
 
     def judge(self, log: LogTruth) -> list[str]:
         """Checks that every transaction put all of its elements at one index, each once, and that no other element is
         there.
         """
-        lies: dict[str, list[int]] = {}
-        for index, key, _ in log.values(PREFIX):
-            lies.setdefault(key, []).append(index)
+        lies = placed((key, index) for index, key, _ in log.values(PREFIX))
         problems: list[str] = []
         for each in self.recorder.history.operations():
             if each.f == "txn":

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raftlog.chaos.judge.checks import Changes
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_checker import records_of
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.workloads.consumers import Consumer, Jumper, hopping, steady
-from raftlog.chaos.workloads.workload import DIRECT, Arena, Recorder, Told
+from raftlog.chaos.workloads.workload import DIRECT, Arena, Recorder, Told, Workload, placed, read_to_the_end
 from raftlog.cluster.client.aio.client import Client, NewRecord
 
 CLIENTS: Final = 4
@@ -23,11 +22,9 @@ BATCH_SHARE: Final = 0.1
 BATCH_RECORDS: Final = 3
 THINK_S: Final = 0.03
 
-FINISH_S: Final = 30.0
-
 
 @dataclass(slots=True)
-class Appends:
+class Appends(Workload):
     """The workload and its consumers."""
 
     arena: Arena
@@ -87,27 +84,11 @@ class Appends:
 
     def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
         """Every append of this workload."""
-        places: dict[str, list[int]] = {}
-        for index, value in log.appended:
-            if value.startswith(DIRECT):
-                continue
-            places.setdefault(value, []).append(index)
-        return places
-
-    def changes(self, log: LogTruth) -> Changes | None:
-        """What the consumers read is compared with the log as a whole."""
-        return None
+        return placed((value, index) for index, value in log.appended if not value.startswith(DIRECT))
 
     async def finish(self, last_index: int) -> None:
-        """Waits until the consumers have read up to there; a slow one is judged by the records that it has."""
-        end = asyncio.get_running_loop().time() + FINISH_S
-        while any(each.position < last_index for each in self.consumers):
-            if asyncio.get_running_loop().time() > end or all(task.done() for task in self._tasks):
-                break
-            await asyncio.sleep(0.02)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Waits until the consumers have read up to there."""
+        await read_to_the_end(self._tasks, lambda: all(each.position >= last_index for each in self.consumers))
 
     def judge(self, log: LogTruth) -> list[str]:
         """Each consumer has every record of the log, once, in order."""

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from raftlog.chaos.judge.checks import Changes
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_truth import LogTruth
-from raftlog.chaos.workloads.workload import Arena, Recorder, Told
+from raftlog.chaos.workloads.workload import Arena, Recorder, Told, Workload, placed
 from raftlog.cluster.api.kv import TxnIn
 from raftlog.cluster.client.aio.client import Client, compare, prefix_end, step
 
@@ -45,7 +45,7 @@ class Store(Protocol):
 
 
 @dataclass(slots=True)
-class Registers:
+class Registers(Workload):
     """The workload and its memory. `open` gives the store of a client and the node to which it is bound.
 
     Without `open`, that is the raftlog of the arena.
@@ -62,9 +62,6 @@ class Registers:
     processes: int = PROCESSES
     open: Callable[[int], tuple[Store, int | None]] | None = None
     _values: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-
-    async def prepare(self) -> None:
-        """Keys begin as absent."""
 
     async def run(self) -> None:
         """All processes."""
@@ -115,10 +112,7 @@ class Registers:
 
     def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
         """Every change of the keys."""
-        places: dict[str, list[int]] = {}
-        for index, key, value in log.values(self.prefix):
-            places.setdefault(f"{key}={value}", []).append(index)
-        return places
+        return placed((f"{key}={value}", index) for index, key, value in log.values(self.prefix))
 
     def changes(self, log: LogTruth) -> Changes:
         """Every value that a key had."""
@@ -126,13 +120,6 @@ class Registers:
         for index, key, value in log.values(self.prefix):
             changes.setdefault(key, []).append((index, None if value is None else int(value)))
         return changes
-
-    async def finish(self, last_index: int) -> None:
-        """Does nothing: this workload has no reader of the log."""
-
-    def judge(self, log: LogTruth) -> list[str]:
-        """Nothing else."""
-        return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raftlog.chaos.judge.checks import Changes
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.workloads.consumers import Route, hopping, is_within, steady, unfounded
-from raftlog.chaos.workloads.workload import Arena, Recorder, Told
+from raftlog.chaos.workloads.workload import Arena, Recorder, Told, Workload, placed, read_to_the_end
 from raftlog.cluster.client.aio.client import Client, Compacted, WatchEvent, prefix_end
 
 PREFIX: Final = "s/"
@@ -24,7 +23,6 @@ SET_ELEMENTS: Final = 150
 
 READ_SHARE: Final = 0.25
 THINK_S: Final = 0.06
-FINISH_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -74,7 +72,7 @@ class Watch:
 
 
 @dataclass(slots=True)
-class Sets:
+class Sets(Workload):
     """The workload, and the changes that its watches received."""
 
     arena: Arena
@@ -118,14 +116,7 @@ class Sets:
 
     def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
         """Every key that was put."""
-        places: dict[str, list[int]] = {}
-        for index, key, _ in log.values(PREFIX):
-            places.setdefault(key, []).append(index)
-        return places
-
-    def changes(self, log: LogTruth) -> Changes | None:
-        """Reads are of whole sets."""
-        return None
+        return placed((key, index) for index, key, _ in log.values(PREFIX))
 
     async def finish(self, last_index: int) -> None:
         """Waits until the watches have seen an element that is put for them now, after everything else."""
@@ -133,14 +124,8 @@ class Sets:
         told = await self.recorder.run(
             "set-last", "add", lambda: _add(client, f"{PREFIX}last/", "last"), key=f"{PREFIX}last/", value="last"
         )
-        end = asyncio.get_running_loop().time() + FINISH_S
-        while told is not None and any(each.position < (told.index or 0) for each in self.watches):
-            if asyncio.get_running_loop().time() > end or all(task.done() for task in self._tasks):
-                break
-            await asyncio.sleep(0.02)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        last = 0 if told is None else told.index or 0
+        await read_to_the_end(self._tasks, lambda: all(each.position >= last for each in self.watches))
 
     def judge(self, log: LogTruth) -> list[str]:
         """The watches saw every change once, in order."""

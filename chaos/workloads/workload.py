@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from raftlog.chaos.judge.checks import Changes
 from raftlog.chaos.judge.history import History, Operation
@@ -27,6 +27,9 @@ DEADLINE_S: Final = 4.0
 
 DIRECT: Final = "direct-"
 """How the records begin that the workload of direct requests appends: each workload judges its own."""
+
+FINISH_S: Final = 30.0
+"""Longest wait for the readers of the log after a run."""
 
 AFTER_FAILURE_S: Final = 0.02
 """Before the next operation of a process that was refused at once."""
@@ -139,34 +142,56 @@ class Recorder:
         return None
 
 
-class Workload(Protocol):
-    """One workload: the operations that run, and the judgement of their answers."""
+class Workload:
+    """One workload: the operations that run, and how their answers are judged. Each is a dataclass with these fields."""
 
+    __slots__ = ()
+    arena: Arena
+    recorder: Recorder
     name: str
     model: str
-    recorder: Recorder
-
-    @property
-    def init(self) -> Any:
-        """The start value of the model."""
+    init: Any  # the start value of the model
 
     async def prepare(self) -> None:
-        """Before any fault."""
+        """Before any fault: readers of the log begin."""
 
     async def run(self) -> None:
         """Until the arena is stopping."""
+        raise NotImplementedError
 
     def marks(self, operation: Operation) -> Sequence[str]:
         """The marks that this write leaves in the log, in order; none for an operation that writes nothing."""
+        raise NotImplementedError
 
     def places(self, log: LogTruth) -> Mapping[str, Sequence[int]]:
         """The marks of this workload in the log, and at which indexes they were carried out."""
+        raise NotImplementedError
 
     def changes(self, log: LogTruth) -> Changes | None:
         """The changes by which every answer can be replayed; None where answers are judged otherwise."""
+        return None
 
     async def finish(self, last_index: int) -> None:
         """After the run, before the clients end: waits until the readers of the log have read up to here."""
 
     def judge(self, log: LogTruth) -> list[str]:
         """What else is wrong, as whole sentences."""
+        return []
+
+
+def placed(found: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Each mark with all indexes at which it was found."""
+    places: dict[str, list[int]] = {}
+    for mark, index in found:
+        places.setdefault(mark, []).append(index)
+    return places
+
+
+async def read_to_the_end(tasks: Sequence[asyncio.Task[None]], are_there: Callable[[], bool]) -> None:
+    """Waits until the readers are there, then ends their tasks. A slow one is judged by what it has."""
+    end = asyncio.get_running_loop().time() + FINISH_S
+    while not are_there() and asyncio.get_running_loop().time() < end and not all(task.done() for task in tasks):
+        await asyncio.sleep(0.02)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
