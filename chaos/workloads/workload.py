@@ -143,7 +143,7 @@ class Recorder:
 
 
 class Workload:
-    """One workload: the operations that run, and how their answers are judged. Each is a dataclass with these fields."""
+    """One workload: the operations that run, and how their answers are judged. Each is a dataclass of these fields."""
 
     __slots__ = ()
     arena: Arena
