@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
+
+from raftlog.chaos.sim.runs.results import NoCheckout, checked_out
+
+__all__ = ["NoCheckout", "commit_of", "keep", "keep_kills", "line_of"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = "docs/chaos_results.jsonl"
@@ -21,23 +24,10 @@ KILLS: Final = "docs/spark_kills.jsonl"
 _RECORDS: Final = (RESULTS, "docs/sim_results.jsonl", KILLS)
 
 
-class NoCheckout(RuntimeError):
-    """There is no place to keep results: this is not a checkout of the repository."""
-
-
 def commit_of(root: Path = ROOT) -> tuple[str, bool]:
     """The commit that is checked out, and whether only records differ from it. Raises NoCheckout."""
-    try:
-        commit = _git(root, "rev-parse", "HEAD").strip()
-        changed = [line[3:] for line in _git(root, "status", "--porcelain", "--untracked-files=no").splitlines()]
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise NoCheckout(f"{root} is no git checkout: there is nowhere to keep the run") from error
+    commit, changed = checked_out(root)
     return commit, all(path in _RECORDS for path in changed)
-
-
-def _git(root: Path, *words: str) -> str:
-    command = ["git", "-c", "safe.directory=*", "-C", str(root), *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def line_of(result: Mapping[str, Any], *, commit: str, is_clean_tree: bool, now: datetime, load: float) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from raftlog.cluster.peers import hello_proof
+from raftlog.cluster.replica.upkeep import disk_space, retention
+from tests.cluster.disk.small_disk import SmallDisks
 from tests.cluster.files.disk_folder import copy_of, template
 
 CHALLENGE = 7
@@ -28,3 +30,11 @@ def folder(_template: Path, tmp_path: Path) -> Path:
 def known_challenge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every transport draws the challenge that `tests.cluster.peers.test_transport.hello_of` answers."""
     monkeypatch.setattr(hello_proof, "draw", lambda: CHALLENGE)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> SmallDisks:
+    """Disks that are full when the test says so; nodes look at them often."""
+    for module, name in ((disk_space, "LOOK_S"), (disk_space, "SAVE_PAUSE_S"), (retention, "LOOK_S")):
+        monkeypatch.setattr(module, name, 0.02)
+    return SmallDisks(monkeypatch)

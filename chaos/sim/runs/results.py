@@ -92,12 +92,20 @@ def sources_hash(root: Path = ROOT) -> str:
 
 def commit_of(root: Path = ROOT) -> tuple[str, bool]:
     """The commit that is checked out, and whether nothing but the record itself differs from it. Raises NoCheckout."""
+    commit, changed = checked_out(root, untracked="all")
+    return commit, all(path == RESULTS for path in changed)
+
+
+def checked_out(root: Path, untracked: str = "no") -> tuple[str, list[str]]:
+    """The commit that is checked out, and the files that differ from it. Raises NoCheckout."""
     try:
         commit = _git(root, "rev-parse", "HEAD").strip()
-        changed = [line[3:] for line in _git(root, "status", "--porcelain", "--untracked-files=all").splitlines()]
+        changed = [
+            line[3:] for line in _git(root, "status", "--porcelain", f"--untracked-files={untracked}").splitlines()
+        ]
     except (OSError, subprocess.CalledProcessError) as error:
-        raise NoCheckout(f"{root} is no git checkout") from error
-    return commit, all(path == RESULTS for path in changed)
+        raise NoCheckout(f"{root} is no git checkout: there is nowhere to keep the run") from error
+    return commit, changed
 
 
 def _git(root: Path, *words: str) -> str:

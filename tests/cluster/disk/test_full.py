@@ -18,7 +18,6 @@ from raftlog.cluster.offline.check import check_folder
 from raftlog.cluster.protocol.request import Inflight, Settled
 from raftlog.cluster.replica.parts import writes
 from raftlog.cluster.replica.replica import Replica
-from raftlog.cluster.replica.upkeep import disk_space, retention
 from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -36,14 +35,6 @@ SMALL: dict[str, Any] = {
 }  # snapshots and trailing log as shipped: none is due, all stays
 ROOM = 16 * SEGMENT
 VALUE = bytes(1_000)
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> SmallDisks:
-    """Disks that are full when the test says so; nodes look at them often."""
-    for module, name in ((disk_space, "LOOK_S"), (disk_space, "SAVE_PAUSE_S"), (retention, "LOOK_S")):
-        monkeypatch.setattr(module, name, 0.02)
-    return SmallDisks(monkeypatch)
 
 
 def is_trim(before: int) -> bytes:

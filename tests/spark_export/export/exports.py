@@ -10,9 +10,13 @@ import pytest
 
 from raftlog.spark_export.export import publish
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
+from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
+from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.export import Mode, Wanted, export
 from raftlog.spark_export.export.manifest import DATA, Layout, Manifest, contradictions, read_manifest
+from raftlog.spark_export.export.verify import Report, verify
 from tests.spark_export import logs
+from tests.spark_export.server import LOG_ID
 
 LOG = logs.real(24, batch=False)
 ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
@@ -90,3 +94,12 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
 
 EVERY = pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.long), 5])
 """All steps take long; `make test` takes every fifth, and there are enough of them in each phase."""
+
+
+def check(engine: Engine, folder: Path, url: str) -> Report:
+    """What verify says, given the cluster's digests."""
+    manifest = read_manifest(folder)
+    digests = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)
+    return verify(
+        engine, folder, digests, "the cluster", range_told=lambda first, last: range_digest((url,), LOG_ID, first, last)
+    )

@@ -15,7 +15,7 @@ from raftlog.cluster.api.errors import Code
 from raftlog.spark_export.columns.schema import COLUMNS
 from raftlog.spark_export.errors import DataLossError, NotCheckedError, UsageError
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
-from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
+from raftlog.spark_export.export.cluster_digest import cluster_digests
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.export import Wanted, export
 from raftlog.spark_export.export.manifest import (
@@ -33,9 +33,10 @@ from raftlog.spark_export.export.manifest import (
 )
 from raftlog.spark_export.export.parquet import write_range
 from raftlog.spark_export.export.spark_engine import SparkEngine
-from raftlog.spark_export.export.verify import Report, verify
+from raftlog.spark_export.export.verify import verify
 from raftlog.spark_export.fetch.ranges import Range
 from tests.spark_export import logs
+from tests.spark_export.export.exports import check
 from tests.spark_export.server import LOG_ID, Served, serving
 
 if TYPE_CHECKING:
@@ -74,15 +75,6 @@ def copy(exported: Path, tmp_path: Path) -> Path:
         if path.is_file():
             (folder / path.relative_to(exported)).write_bytes(path.read_bytes())
     return folder
-
-
-def check(engine: Engine, folder: Path, url: str) -> Report:
-    """What verify says, given the cluster's digests."""
-    manifest = read_manifest(folder)
-    digests = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)
-    return verify(
-        engine, folder, digests, "the cluster", range_told=lambda first, last: range_digest((url,), LOG_ID, first, last)
-    )
 
 
 def rows_of(folder: Path) -> list[logs.Row]:

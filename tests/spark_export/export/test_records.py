@@ -10,14 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
-from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
 from raftlog.spark_export.export.compaction import compact
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.manifest import DATA, INTERNAL, NAME, Layout, contradictions, read_manifest
-from raftlog.spark_export.export.verify import Report, verify
 from tests.spark_export import logs
-from tests.spark_export.export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, ROWS, Killed, killed_at, run
-from tests.spark_export.server import LOG_ID, Served, serving
+from tests.spark_export.export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, ROWS, Killed, check, killed_at, run
+from tests.spark_export.server import Served, serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -56,15 +54,6 @@ def rows_in(folder: Path) -> list[logs.Row]:
     """The rows of all files below a folder, in the order of their indexes."""
     tables = [pq.read_table(path, partitioning=None) for path in sorted(folder.glob("**/*.parquet"))]
     return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["index"])
-
-
-def check(engine: Engine, folder: Path, url: str) -> Report:
-    """The verdict of verify with the cluster's digests."""
-    manifest = read_manifest(folder)
-    told = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)
-    return verify(
-        engine, folder, told, "the cluster", range_told=lambda first, last: range_digest((url,), LOG_ID, first, last)
-    )
 
 
 @pytest.mark.parametrize("table", ["parquet", "delta"])

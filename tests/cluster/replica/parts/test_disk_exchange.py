@@ -17,7 +17,6 @@ from raftlog.cluster.protocol import disk_reports
 from raftlog.cluster.protocol.disk_reports import SyncTimes, Why
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.replica import Replica
-from raftlog.cluster.replica.upkeep import disk_space, retention
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
@@ -30,14 +29,6 @@ SMALL: dict[str, Any] = {"disk__segment_bytes": SEGMENT}
 ROOM = 2 * SEGMENT
 VALUE = bytes(1_000)
 MANY = [VALUE] * 64
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> SmallDisks:
-    """Disks that are full when the test says so; nodes look at them often."""
-    for module, name in ((disk_space, "LOOK_S"), (disk_space, "SAVE_PAUSE_S"), (retention, "LOOK_S")):
-        monkeypatch.setattr(module, name, 0.02)
-    return SmallDisks(monkeypatch)
 
 
 def shrink(small: SmallDisks, nodes: Nodes, node: Replica, room: int) -> Path:
