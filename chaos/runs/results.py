@@ -14,10 +14,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from raftlog.chaos.sim.runs.results import NoCheckout, checked_out
-
-__all__ = ["NoCheckout", "commit_of", "keep", "keep_kills", "line_of"]
-
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = "docs/chaos_results.jsonl"
 KILLS: Final = "docs/spark_kills.jsonl"
@@ -26,6 +22,8 @@ _RECORDS: Final = (RESULTS, "docs/sim_results.jsonl", KILLS)
 
 def commit_of(root: Path = ROOT) -> tuple[str, bool]:
     """The commit that is checked out, and whether only records differ from it. Raises NoCheckout."""
+    from raftlog.chaos.sim.runs.results import checked_out  # here: it imports the simulator
+
     commit, changed = checked_out(root)
     return commit, all(path in _RECORDS for path in changed)
 

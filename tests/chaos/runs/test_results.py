@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from raftlog.chaos.runs import results
+from raftlog.chaos.sim.runs.results import NoCheckout
 
 NOW = datetime(2026, 11, 21, 22, 5, tzinfo=UTC)
 
@@ -50,7 +51,7 @@ def test_a_record_line_has_the_runs_results() -> None:
 def test_runs_are_kept_behind_each_other_with_their_commit(tmp_path: Path) -> None:
     """Each run is one more line; the record itself does not make a tree unclean, a changed source does; without a
     checkout there is no place."""
-    with pytest.raises(results.NoCheckout):
+    with pytest.raises(NoCheckout):
         results.keep(RESULT, NOW, tmp_path)
     git(tmp_path, "init", "-q")
     (tmp_path / "docs").mkdir()
