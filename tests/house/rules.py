@@ -99,7 +99,7 @@ class Finding:
 Rule = Callable[[Iterable[Source]], Iterator[Finding]]
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=4096)  # more than there are files: each rule walks all of them, and would find none kept
 def _parse(text: str) -> ast.Module:
     return ast.parse(text)
 
