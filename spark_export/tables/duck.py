@@ -7,9 +7,9 @@ manifest; those of a cluster are read again by each scan, all of the same range.
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ class Tables:
 
     connection: Any
     watched: _Watched
-    schemas: Mapping[str, ValueSchema]
+    views: list[str] = field(default_factory=list)  # of imports, the newest first
 
     def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """The names of the columns, and the rows as they are taken. Raises UsageError for SQL that is not right, and
@@ -83,10 +83,10 @@ class Tables:
                 raise self.watched.failed from error
             told = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
             mend = ""
-            if "events" in told and not self.schemas:
+            if "events" in told and not self.views:
                 mend = ". There is no view events: the log has no import"
-            elif len(self.schemas) > 1 and _IS_MISSING.search(told):
-                newest, *others = map(_name, self.schemas)
+            elif len(self.views) > 1 and _IS_MISSING.search(told):
+                newest, *others = map(_name, self.views)
                 mend = f". events is of the import {newest}; other views are {', '.join(others)}"
             raise UsageError(f"the SQL was not carried out: {told}{mend}") from error
 
@@ -113,13 +113,16 @@ def opened(rows: LogRows) -> Iterator[Tables]:
             else:
                 connection.execute(f"CREATE VIEW log AS {_of_files(rows, paths)}")
             connection.execute("CREATE MACRO text(value) AS try(decode(value))")
-            tables = Tables(connection, watched, {})
-            if "value" in rows.columns:
-                tables.schemas = of_stored(_stored(tables))
-            for number, (name, schema) in enumerate(tables.schemas.items()):
-                view = _of_values(connection, f"raftlog_cells_{number}", rows, schema)
-                for each in ("events", name) if number == 0 else (name,):
-                    connection.execute(f"CREATE VIEW IF NOT EXISTS {_name(each)} AS {view}")
+            tables = Tables(connection, watched)
+            taken = {"log", "events"}
+            for name, schema in of_stored(_stored(tables) if "value" in rows.columns else ()).items():
+                view = _of_values(connection, f"raftlog_cells_{len(taken)}", rows, schema)
+                while name.lower() in taken:  # to SQL upper and lower case are the same
+                    name += "_"
+                taken.add(name.lower())
+                for each in (name,) if tables.views else ("events", name):
+                    connection.execute(f"CREATE VIEW {_name(each)} AS {view}")
+                tables.views.append(name)
             yield tables
         finally:
             connection.close()

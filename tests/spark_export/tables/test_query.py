@@ -166,6 +166,7 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
                [b'1.2.3.4 - - [01/Jan/2026:00:00:00 +0000] "GET /a HTTP/1.1" 200 512 "-" "curl"', b"no"])  # fmt: skip
     add_import(log, schema("csv", ("a", "integer"), source="a.csv"), [b"1", b"x"])
     add_import(log, schema("csv", ("a", "integer"), source="b.csv"), [b"2"])
+    add_import(log, schema("csv", ("a", "integer"), source="B.csv"), [b"3"])
     add_import(log, schema("syslog", source="messages"), [b"<34>Oct 11 22:14:15 here su[9]: no"])
     asked: dict[str, list[Any]] = {
         "SELECT host, app, procid, severity, facility + 0, message, event_time FROM events":
@@ -173,12 +174,14 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
         """SELECT n + 1, "in"->>'$.a' FROM "p.parquet\"""": [(4, "x")],
         'SELECT line FROM "notes.txt"': [("one line",)],
         'SELECT host, path, status + sent, agent FROM "access.log"': [("1.2.3.4", "/a", 712, "curl"), (None,) * 4],
-        'SELECT a.a, b.a FROM "a.csv" a, "b.csv" b': [(1, 2), (None, 2)],
+        'SELECT a.a, b.a, c.a FROM "a.csv" a, "B.csv" b, "b.csv_" c': [(1, 3, 2), (None, 3, 2)],
     }  # fmt: skip
     with serving(Served(log)) as url, duck.opened(arrow.log(url)) as tables:
         for sql, rows in asked.items():
             assert sorted(tables.ask(sql)[1], key=str) == sorted(rows, key=str), sql
-        with pytest.raises(UsageError, match=r'events is of the import "messages"; other views are "b.csv", "a.csv"'):
+        with pytest.raises(
+            UsageError, match=r'events is of the import "messages"; other views are "B.csv", "b.csv_", "a.csv"'
+        ):
             tables.ask("SELECT line FROM events")
         with pytest.raises(UsageError, match=r"(?i)function with name nope does not exist!(?!.*events)"):
             tables.ask("SELECT nope(1)")
