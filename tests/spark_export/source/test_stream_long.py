@@ -114,7 +114,7 @@ def spark_cluster(java_home: Path, folder: Path, workers: int = 2) -> Iterator[s
 
 def test_a_query_runs_on_a_spark_cluster_whose_executors_are_killed(java_home: Path, tmp_path: Path) -> None:
     """The same source on a standalone Spark cluster with two worker processes: batch and stream give every row once,
-    and the tasks read from different nodes. Amid the stream each executor is killed, one after the other."""
+    and the tasks read from different nodes. Amid the stream an executor is killed, twice."""
     log = logs.mixed(51, 300, records_max=3)
     rows = list(logs.naive_rows(log.entries, log.effects))
     nodes = [Served(log) for _ in range(3)]
