@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from raftlog.cluster.importer.formats.rows import COMMA_NUMBER
 from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_RESULTS
 from raftlog.spark_export.tables.value_schema import (
@@ -42,7 +43,7 @@ Schema = str | StructType | ValueSchema
 SAMPLE_ROWS: Final = 1_000
 """Values that `infer_schema` looks at: as many as an import does."""
 
-_TYPES: Final = {"integer": "bigint", "number": "double", "boolean": "boolean"}
+_TYPES: Final = {"integer": "bigint", "number": "double", COMMA_NUMBER: "double", "boolean": "boolean"}
 _UNITS: Final = {"s": Decimal(1_000_000), "ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
 _NO_QUOTE: Final = "\u0000"
 _PARTS: Final = {
@@ -99,9 +100,12 @@ def with_columns(
     if form == "csv":
         told = ", ".join(f"c{place} STRING" for place in range(len(names)))
         cells = F.from_csv(F.rtrim(text, F.lit("\r\n")), told, _options(dialect))
+        texts = [
+            F.replace(cells[f"c{place}"], F.lit(","), F.lit(".")) if column.type == COMMA_NUMBER else cells[f"c{place}"]
+            for place, column in enumerate(parsed.columns)
+        ]
         shown = {
-            name: F.nullif(cells[f"c{place}"], F.lit("")).try_cast(kind)
-            for place, (name, kind) in enumerate(zip(names, types, strict=True))
+            name: F.nullif(text, F.lit("")).try_cast(kind) for name, text, kind in zip(names, texts, types, strict=True)
         }
     elif form != "json":
         read = parsed.cells_reader()

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from raftlog.cluster.importer.formats.rows import COMMA_NUMBER
 from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
 from raftlog.spark_export.errors import ExportError, ExtraMissingError, UsageError
@@ -21,7 +22,9 @@ from raftlog.spark_export.fetch import imports
 from raftlog.spark_export.tables.arrow import LogRows
 from raftlog.spark_export.tables.value_schema import NESTED, ValueColumn, ValueSchema, of_stored
 
-_TYPES: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"} | dict.fromkeys(NESTED, "JSON")
+_TYPES: Final = {
+    "integer": "BIGINT", "number": "DOUBLE", COMMA_NUMBER: "DOUBLE", "boolean": "BOOLEAN",
+} | dict.fromkeys(NESTED, "JSON")  # fmt: skip
 _IS_MISSING: Final = re.compile(r"(?:column|Table with name) \S+ (?:not found|does not exist)")
 _GLOB: Final = frozenset("*?[")
 
@@ -157,6 +160,9 @@ def _of_values(connection: Any, function: str, rows: LogRows, schema: ValueSchem
         connection.create_function(function, cells_of, ["BLOB"], "VARCHAR[]", type="arrow", null_handling="special")
         told = f"{function}(value)"
         cells = [f"raftlog_cells[{place}]" for place in range(1, len(schema.columns) + 1)]
+    for place, column in enumerate(schema.columns):
+        if column.type == COMMA_NUMBER:
+            cells[place] = f"replace({cells[place]}, ',', '.')"
     shown = [
         f"try_cast({cell} AS {_TYPES.get(column.type, 'VARCHAR')}) AS {_name(name)}"
         for column, cell, name in zip(schema.columns, cells, schema.named(rows.columns), strict=True)

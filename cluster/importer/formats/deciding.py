@@ -258,9 +258,9 @@ def _types(reading: InputOptions, found: Sequence[Any]) -> tuple[InputColumn, ..
         columns: dict[str, list[str]] = {name: [] for name in reading.columns}
         for row in found:
             for name, cell in zip(reading.columns, row, strict=False):
-                if (kind := rows.type_of_text(cell)) is not None:
-                    columns[name].append(kind)
-        return tuple(InputColumn(name, rows.common_type(kinds or ["string"])) for name, kinds in columns.items())
+                columns[name].append(cell)
+        delimiter = reading.dialect.delimiter
+        return tuple(InputColumn(name, rows.type_of_cells(cells, delimiter)) for name, cells in columns.items())
     if reading.format not in OBJECTS:
         return ()
     columns = {}

@@ -25,6 +25,9 @@ Look = Callable[[Any, str], object]
 TOO_DEEP: Final = "JSON nested too deeply"
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9]\d*)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_COMMA_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:,\d+)?")
+COMMA_NUMBER: Final = "comma_number"
+"""Type of a CSV column of numbers with a decimal comma."""
 _BOOLEANS: Final = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
 _INT64: Final = 2**63
 
@@ -169,6 +172,8 @@ def typed(value: object, type: str | None) -> object:
             return int(value)
         case "number" if _NUMBER.fullmatch(value):
             return msgspec.Raw(value.encode())  # the digits as they are
+        case "comma_number" if _COMMA_NUMBER.fullmatch(value):
+            return msgspec.Raw(value.replace(",", ".").encode())
     return value
 
 
@@ -200,6 +205,24 @@ def type_of_text(text: object) -> str | None:
     if _INTEGER.fullmatch(text):
         return "integer" if -_INT64 <= int(text) < _INT64 else "number"
     return "number" if _NUMBER.fullmatch(text) else "string"
+
+
+def type_of_cells(cells: Sequence[str], delimiter: str) -> str:
+    """The type that holds every cell of a column of CSV.
+
+    Numbers may have a decimal comma where cells are not separated by commas. 1,234 alone could be a thousand, so that
+    one cell must have another number of digits behind its comma.
+    """
+    found = common_type([kind for cell in cells if (kind := type_of_text(cell)) is not None] or ["string"])
+    digits = {len(cell.partition(",")[2]) for cell in cells if "," in cell}
+    if (
+        found == "string"
+        and delimiter != ","
+        and digits - {3}
+        and all(_COMMA_NUMBER.fullmatch(each or "0") for each in cells)
+    ):
+        return COMMA_NUMBER
+    return found
 
 
 def common_type(types: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from raftlog import arrow
 from raftlog.cluster.api.errors import Code
+from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.spark_export.commands import query
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.tables import duck
@@ -167,12 +168,15 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
     add_import(log, schema("csv", ("a", "integer"), source="a.csv"), [b"1", b"x"])
     add_import(log, schema("csv", ("a", "integer"), source="b.csv"), [b"2"])
     add_import(log, schema("csv", ("a", "integer"), source="B.csv"), [b"3"])
+    german = schema("csv", ("a", "comma_number"), ("b", "string"), source="de.csv", dialect=Dialect(";", header=False))
+    add_import(log, german, [b"3,14;1", b"-2;1", b"x;1"])
     add_import(log, schema("syslog", source="messages"), [b"<34>Oct 11 22:14:15 here su[9]: no"])
     asked: dict[str, list[Any]] = {
         "SELECT host, app, procid, severity, facility + 0, message, event_time FROM events":
             [("here", "su", "9", "crit", 4, "no", None)],
         """SELECT n + 1, "in"->>'$.a' FROM "p.parquet\"""": [(4, "x")],
         'SELECT line FROM "notes.txt"': [("one line",)],
+        'SELECT sum(a), count(a) FROM "de.csv"': [(3.14 - 2, 2)],
         'SELECT host, path, status + sent, agent FROM "access.log"': [("1.2.3.4", "/a", 712, "curl"), (None,) * 4],
         'SELECT a.a, b.a, c.a FROM "a.csv" a, "B.csv" b, "b.csv_" c': [(1, 3, 2), (None, 3, 2)],
     }  # fmt: skip
@@ -180,7 +184,8 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
         for sql, rows in asked.items():
             assert sorted(tables.ask(sql)[1], key=str) == sorted(rows, key=str), sql
         with pytest.raises(
-            UsageError, match=r'events is of the import "messages"; other views are "B.csv", "b.csv_", "a.csv"'
+            UsageError,
+            match=r'events is of the import "messages"; other views are "de.csv", "B.csv", "b.csv_", "a.csv"',
         ):
             tables.ask("SELECT line FROM events")
         with pytest.raises(UsageError, match=r"(?i)function with name nope does not exist!(?!.*events)"):

@@ -158,6 +158,16 @@ def test_lines_that_are_not_like_the_others_are_told_before_anything_is_written(
     assert told("a.csv", [" ,a , b", "0,1,2"]).reading.columns == ("c1", "a", "b")
 
 
+def test_numbers_with_a_decimal_comma() -> None:
+    """Where commas do not separate cells; a thousand is not taken for one, and a selection has the number."""
+    lines = ["a;b;c;d", "3,14;1,234;1,5;1.234,56", "-2;5,678;x;7,5", ";;;"]
+    decided = told("de.csv", lines, select=("a", "b", "c"))
+    assert [column.type for column in decided.reading.types] == ["comma_number", "string", "string", "string"]
+    first, second, *_ = read_batch(first_lines(sample("de.csv", lines), decided.reading), decided.reading)
+    assert (first.value, second.value) == (b'{"a":3.14,"b":"1,234","c":"1,5"}', b'{"a":-2,"b":"5,678","c":"x"}')
+    assert told("a.csv", ["a,b", '"3,14",1']).reading.types[0].type == "string"
+
+
 def test_binary_data_is_no_text() -> None:
     """Lines of any bytes are imported only with `--format lines`."""
     with pytest.raises(InputError, match=r"a\.bin is not text; .*--format lines keeps any bytes"):
