@@ -227,7 +227,7 @@ def test_any_frame_has_its_own_names(spark: "SparkSession") -> None:
 
 
 def test_a_dialect_of_csv(spark: "SparkSession") -> None:
-    """Another delimiter and quote, a backslash before a quote, a carriage return, a decimal comma, too few and too many cells."""
+    """Another delimiter and quote, backslash, carriage return, decimal comma, too few and too many cells."""
     written = [b"1;'a;b\\'c';2,5\r", b"2", b"3;d;x;4"]
     rows = spark.createDataFrame(list(enumerate(written)), "index BIGINT, value BINARY")
     columns = tuple(ValueColumn(*each) for each in (("n", "integer"), ("text", "string"), ("m", "comma_number")))
