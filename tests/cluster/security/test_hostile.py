@@ -171,7 +171,7 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-@pytest.mark.parametrize("connections", [150, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("connections", [100, pytest.param(10_000, marks=pytest.mark.long)])
 def test_hostile_bytes_end_no_node_and_leave_nothing_behind(cluster: LocalCluster, connections: int) -> None:
     """Before, inside and instead of a handshake, and behind a good one, at both ports, as a client and as node 3. The
     same node serves on, and its log has no error of its own. A second round of the same adds no memory beyond
