@@ -112,7 +112,7 @@ def _compile_side_by_side(
     self: Any, sources: list[str], output_dir: str | None = None, macros: Any = None, include_dirs: Any = None,
     debug: bool = False, extra_preargs: Any = None, extra_postargs: Any = None, depends: Any = None,
 ) -> list[str]:  # fmt: skip
-    """In place of setuptools' method, which compiles one file after the other: there are about seventy."""
+    """In place of setuptools' method, which compiles one file after the other."""
     _, objects, after, flags, build = self._setup_compile(
         output_dir, macros, include_dirs, sources, depends, extra_postargs
     )

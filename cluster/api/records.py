@@ -22,6 +22,12 @@ class RecordIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_ms: Number | None = None  # the client's event time
 
 
+class ValueIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A record with nothing but text: five fields fewer to check."""
+
+    value: str
+
+
 class Appended(msgspec.Struct, frozen=True):
     """The answer to an append. The records have the indexes first..last. `index` = last."""
 

@@ -27,7 +27,7 @@ class _Job(NamedTuple):
 class Worker:
     """One thread and its queue of jobs."""
 
-    __slots__ = ("_is_stopped", "_jobs", "_lock", "_since", "_thread", "on_error")
+    __slots__ = ("_is_stopped", "_jobs", "_lock", "_since", "_worked_by", "on_error")
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -36,8 +36,8 @@ class Worker:
         self._since = 0.0
         self.on_error: Callable[[Exception], None] = _ignore
         """Called in this thread with the error of a posted job, because no caller waits for such a job."""
-        self._thread = Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        self._worked_by = Thread(target=self._work, name=name, daemon=True)
+        self._worked_by.start()
 
     def run(self, do: Callable[[], T], then: Callable[[], None] | None = None) -> asyncio.Future[T]:
         """Runs `do` in the thread; the future gets its result.
@@ -74,8 +74,8 @@ class Worker:
         with self._lock:
             self._is_stopped = True
             self._jobs.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self._worked_by.join(timeout_s)
+        return not self._worked_by.is_alive()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -85,8 +85,8 @@ class AcceptedOwner(Protocol):
         """Whether one more connection is within the limit. The oldest one whose hello is not believed makes room."""
 
 
-class Accepted(asyncio.Protocol):
-    """A connection that a peer dialled: a hello, then frames."""
+class Accepted:
+    """A connection that a peer dialled: a hello, then frames. It has the methods of asyncio.Protocol."""
 
     def __init__(self, owner: AcceptedOwner) -> None:
         self._owner = owner
@@ -428,6 +428,15 @@ class Accepted(asyncio.Protocol):
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
+
+    def eof_received(self) -> None:
+        """The other side ends the connection: so does this side."""
+
+    def pause_writing(self) -> None:
+        """Nothing to do: few words go this way."""
+
+    def resume_writing(self) -> None:
+        """As `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection closed. The node hears of it only if no newer connection of that peer replaced it."""

@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from raftlog.cluster.config.cluster_file import split_address
 from raftlog.cluster.config.settings import PeerSettings
@@ -239,7 +239,9 @@ class Link:
         context = None if credentials is None or self._dials_plain else credentials.peer()
         self._dials_plain = context is not None and credentials is not None and credentials.takes_plain
         async with asyncio.timeout(self._owner.settings.connect_timeout_ms / 1_000):
-            transport, _ = await loop.create_connection(lambda: _Dialled(closed, self._told), host, port, ssl=context)
+            transport, _ = await loop.create_connection(
+                lambda: cast(Any, _Dialled(closed, self._told)), host, port, ssl=context
+            )
         self._dials_plain = False
         if credentials is not None:
             reason = credentials.peer_refusal(transport, self._owner.identity.log, self.node)
@@ -300,8 +302,9 @@ class Link:
             self._owner.logger.info("peer_reached", peer=self.node, address=self.address)
 
 
-class _Dialled(asyncio.Protocol):
-    """The receiving side of a connection that this node dialled: words, a refusal, or the end."""
+class _Dialled:
+    """The receiving side of a connection that this node dialled: words, a refusal, or the end. It has the methods of
+    asyncio.Protocol."""
 
     def __init__(self, closed: asyncio.Future[str | None], told: Callable[[Word], None]) -> None:
         self._closed, self._told = closed, told
@@ -322,6 +325,18 @@ class _Dialled(asyncio.Protocol):
         except (Corrupt, UnknownVersion):
             pass
         self._end(reason or "it answers, but not as a raftlog peer does: is it the right port?")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The link itself takes the transport."""
+
+    def eof_received(self) -> None:
+        """The other side ends the connection: so does this side."""
+
+    def pause_writing(self) -> None:
+        """Nothing to do: `Link.send` asks how much waits."""
+
+    def resume_writing(self) -> None:
+        """As `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection closed. With TLS 1.3 the listener refuses this node's certificate only now."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from raftlog.cluster.config.settings import LimitSettings, PeerSettings
 from raftlog.cluster.peers.accepted import Accepted
@@ -103,7 +103,7 @@ class Transport:
                 handshakes_max=self.limits.handshakes_max, address_max=self.limits.address_handshakes_max,
                 refused=self.refused, takes_plain=self.credentials.takes_plain,
             )  # fmt: skip
-        self._door = await listen(lambda: Accepted(self), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0)
+        self._door = await listen(lambda: cast(Any, Accepted(self)), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0)
 
     def set_members(
         self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = (),

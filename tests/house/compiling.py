@@ -12,7 +12,8 @@ from tests.house.rules import ROOT, Finding, Source
 
 _REFUSED_BASES = frozenset(
     {"ArithmeticError", "AssertionError", "AttributeError", "BufferError", "EOFError", "ImportError", "MemoryError",
-     "OSError", "RuntimeError", "TypeError", "asyncio.Protocol", "msgspec.Struct", "threading.Thread"}
+     "OSError", "RuntimeError", "TypeError", "asyncio.Protocol", "asyncio.TimerHandle", "msgspec.Struct",
+     "threading.Thread"}
 )  # fmt: skip
 
 
@@ -42,6 +43,8 @@ def compiled_modules_compile(files: Iterable[Source]) -> Iterator[Finding]:
                 if isinstance(node, ast.ClassDef):
                     for line, what in _wrong(node):
                         yield Finding(source.path, line, what, "docs/decisions/0026 says how")
+                if isinstance(node, ast.Attribute) and node.attr == "_thread":
+                    yield Finding(source.path, node.lineno, "_thread is a word of C as an attribute", "rename it")
 
 
 def _wrong(made: ast.ClassDef) -> Iterator[tuple[int, str]]:

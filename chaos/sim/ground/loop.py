@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.cluster.runtime import clock
@@ -56,8 +56,9 @@ class Owner(Protocol):
         """The loop has run its callbacks."""
 
 
-class Call(asyncio.TimerHandle):
-    """One callback that waits. Context variables are not kept: no code that runs here uses any."""
+class Call:
+    """One callback that waits: what the server calls of `asyncio.TimerHandle`. Context variables are not kept: no code
+    that runs here uses any."""
 
     __slots__ = ("arguments", "callback", "due_us", "is_cancelled")
 
@@ -117,7 +118,7 @@ class SimLoop:
             self._ready.append(call)
             if not self._is_scheduled:
                 self._schedule()
-        return call
+        return cast(Any, call)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
         """As `call_soon`: a simulated process has one thread."""
@@ -136,7 +137,7 @@ class SimLoop:
         call = Call(callback, args, round(when * 1e6))
         if not self._is_closed:
             self._wait(call)
-        return call
+        return cast(Any, call)
 
     def _wait(self, call: Call) -> None:
         world = self._world

@@ -41,11 +41,11 @@ class FillWorker:
     """A thread of the disk that runs plain functions, while no other thread changes the list of segments."""
 
     def __init__(self, node: SimNode, thread: Thread) -> None:
-        self._node, self._thread = node, thread
+        self._node, self._reader = node, thread
 
     def run(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
         """Does a job; the future has its result."""
-        return self._thread.run(partial(self._when_free, job))
+        return self._reader.run(partial(self._when_free, job))
 
     def _when_free(self, job: Callable[[], Any]) -> Steps:
         yield "read"

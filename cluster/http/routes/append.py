@@ -11,7 +11,7 @@ import msgspec
 from raftlog.cluster.api.encoding import from_b64
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.headers import H_KEY, JSON, MSGPACK, NDJSON
-from raftlog.cluster.api.records import Appended, RecordIn
+from raftlog.cluster.api.records import Appended, RecordIn, ValueIn
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json
 from raftlog.cluster.http.exchange.call import NO_SESSION, Call, Handled, Service, SessionHeaders, decode, with_body
@@ -30,15 +30,7 @@ _BATCHES: Final = (JSON, NDJSON, MSGPACK)
 _LOOP_BYTES: Final = 256 << 10
 """Most bytes that the event loop decodes; a worker thread decodes a larger batch, so that the loop does not pause."""
 _PARAMETERS: Final = frozenset({"key", "key_b64"})
-
-
-class _ValueIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A record with nothing but text: five fields fewer to check."""
-
-    value: str
-
-
-_JSON_VALUES: Final = msgspec.json.Decoder(list[_ValueIn])
+_JSON_VALUES: Final = msgspec.json.Decoder(list[ValueIn])
 
 
 def append(service: Service, call: Call) -> Handled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -124,6 +125,8 @@ ROUTES: Final = (
     Route("OPTIONS", "/", Need.NOTHING, operator.get_readyz, True),
 )
 
+_DESCRIBED: Final = re.compile(r"^  (/\S*):$|^    ([a-z]+):$|^      summary: (.+)$", re.MULTILINE)
+"""The path, the method or the summary of an operation in openapi.yaml."""
 _STREAMS: Final = ("/v1/backup", "/v1/log", "/v1/watch")
 _BY_PATTERN: Final[dict[str, dict[str, Route]]] = {}
 for _route in ROUTES:
@@ -191,9 +194,14 @@ def _part_methods(call: Call) -> dict[str, Route] | None:
 
 
 def route_lines() -> list[str]:
-    """The lines that `/` lists: method, pattern, and the first line of the handler's docstring."""
+    """The lines that `/` lists: method, pattern, and the summary in openapi.yaml."""
+    summaries: dict[tuple[str, str], str] = {}
+    pattern = method = ""
+    for path, verb, summary in _DESCRIBED.findall(operator.OPENAPI.decode()):
+        pattern, method = path or pattern, verb.upper() or method
+        if summary:
+            summaries[method, pattern] = summary
     width = max(len(route.pattern) for route in ROUTES)
     return [
-        f"{route.method:<6} {route.pattern:<{width}}  {(route.handler.__doc__ or '').splitlines()[0]}"
-        for route in ROUTES
+        f"{route.method:<6} {route.pattern:<{width}}  {summaries[route.method, route.pattern]}" for route in ROUTES
     ]
