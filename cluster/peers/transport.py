@@ -103,7 +103,9 @@ class Transport:
                 handshakes_max=self.limits.handshakes_max, address_max=self.limits.address_handshakes_max,
                 refused=self.refused, takes_plain=self.credentials.takes_plain,
             )  # fmt: skip
-        self._door = await listen(lambda: cast(Any, Accepted(self)), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0)
+        self._door = await listen(
+            lambda: cast(Any, Accepted(self)), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0
+        )
 
     def set_members(
         self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = (),

@@ -43,6 +43,7 @@ _TURN_REQUESTS_MAX: Final = 64
 # Read several times a request: a member of an enum costs a call each time.
 _IDLE: Final = ConnectionState.IDLE
 _FAST: Final = ConnectionState.FAST
+_CLOSED: Final = ConnectionState.CLOSED
 _HOT: Final = Kind.HOT
 
 
@@ -261,7 +262,7 @@ class FastConnection(ByteFlow):
                 self._regulate()
 
     def _answer(self, answer: HttpAnswer) -> None:
-        if self._state is ConnectionState.CLOSED:
+        if self._state is _CLOSED:
             return
         transport = self._transport
         if not transport.is_closing():

@@ -202,6 +202,4 @@ def route_lines() -> list[str]:
         if summary:
             summaries[method, pattern] = summary
     width = max(len(route.pattern) for route in ROUTES)
-    return [
-        f"{route.method:<6} {route.pattern:<{width}}  {summaries[route.method, route.pattern]}" for route in ROUTES
-    ]
+    return [f"{route.method:<6} {route.pattern:<{width}}  {summaries[route.method, route.pattern]}" for route in ROUTES]
