@@ -24,7 +24,7 @@ from raftlog.cluster.peers.hello import (
     refusal,
 )
 from raftlog.cluster.peers.hello_proof import Proofs, Standing
-from raftlog.cluster.peers.ports import PeerIdentity, Receiver
+from raftlog.cluster.peers.ports import ConnectionEnd, PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.security.tls import Credentials
@@ -85,8 +85,8 @@ class AcceptedOwner(Protocol):
         """Whether one more connection is within the limit. The oldest one whose hello is not believed makes room."""
 
 
-class Accepted:
-    """A connection that a peer dialled: a hello, then frames. It has the methods of asyncio.Protocol."""
+class Accepted(ConnectionEnd):
+    """A connection that a peer dialled: a hello, then frames."""
 
     def __init__(self, owner: AcceptedOwner) -> None:
         self._owner = owner
@@ -428,15 +428,6 @@ class Accepted:
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
-
-    def eof_received(self) -> None:
-        """The other side ends the connection: so does this side."""
-
-    def pause_writing(self) -> None:
-        """Nothing to do: few words go this way."""
-
-    def resume_writing(self) -> None:
-        """As `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection closed. The node hears of it only if no newer connection of that peer replaced it."""

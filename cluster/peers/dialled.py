@@ -25,7 +25,7 @@ from raftlog.cluster.peers.hello import (
     encode_word,
 )
 from raftlog.cluster.peers.hello_proof import WELCOME_S, Proofs
-from raftlog.cluster.peers.ports import PeerIdentity, Receiver
+from raftlog.cluster.peers.ports import ConnectionEnd, PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.security.tls import Credentials
@@ -302,9 +302,8 @@ class Link:
             self._owner.logger.info("peer_reached", peer=self.node, address=self.address)
 
 
-class _Dialled:
-    """The receiving side of a connection that this node dialled: words, a refusal, or the end. It has the methods of
-    asyncio.Protocol."""
+class _Dialled(ConnectionEnd):
+    """The receiving side of a connection that this node dialled: words, a refusal, or the end."""
 
     def __init__(self, closed: asyncio.Future[str | None], told: Callable[[Word], None]) -> None:
         self._closed, self._told = closed, told
@@ -325,18 +324,6 @@ class _Dialled:
         except (Corrupt, UnknownVersion):
             pass
         self._end(reason or "it answers, but not as a raftlog peer does: is it the right port?")
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The link itself takes the transport."""
-
-    def eof_received(self) -> None:
-        """The other side ends the connection: so does this side."""
-
-    def pause_writing(self) -> None:
-        """Nothing to do: `Link.send` asks how much waits."""
-
-    def resume_writing(self) -> None:
-        """As `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection closed. With TLS 1.3 the listener refuses this node's certificate only now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -52,3 +53,19 @@ class Receiver(Protocol):
 
     def bulk_link_opened(self, peer: NodeId) -> None:
         """This node's bulk connection to the peer is up."""
+
+
+class ConnectionEnd:
+    """The methods of `asyncio.Protocol` with nothing to do. A compiled class cannot have asyncio's own as its base."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+
+    def eof_received(self) -> None:
+        """The other side ends the connection: so does this side."""
+
+    def pause_writing(self) -> None:
+        """Much waits to be sent: `Link.send` looks at how much."""
+
+    def resume_writing(self) -> None:
+        """Little waits again."""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from random import Random
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar
 
 from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.cluster.runtime import clock
@@ -111,33 +111,31 @@ class SimLoop:
 
     # -- callbacks
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Call:
         """Runs it with the next callbacks of this process."""
         call = Call(callback, args, 0)
         if not self._is_closed:
             self._ready.append(call)
             if not self._is_scheduled:
                 self._schedule()
-        return cast(Any, call)
+        return call
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> Call:
         """As `call_soon`: a simulated process has one thread."""
         return self.call_soon(callback, *args)
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Call:
         """Runs it after `delay` seconds of the process's clock."""
         return self.call_at(self.time() + delay, callback, *args)
 
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Call:
         """Runs it when the process's clock shows `when`."""
         call = Call(callback, args, round(when * 1e6))
         if not self._is_closed:
             self._wait(call)
-        return cast(Any, call)
+        return call
 
     def _wait(self, call: Call) -> None:
         world = self._world
@@ -227,13 +225,14 @@ class SimLoop:
         asyncio._set_running_loop(self._me)
         names.update(self._time)
         try:
+            running = asyncio.current_task(self._me)  # a compiled coroutine does not say that it runs
             for task in list(self._tasks):
                 work = task.get_coro()
-                if isinstance(work, Coroutine) and not getattr(work, "cr_running", False):
+                if isinstance(work, Coroutine) and task is not running:
                     try:
                         work.close()
                     except (ProcessEnded, RuntimeError):
-                        pass  # it runs now, or waits for something while it ends
+                        pass  # it waits for something while it ends
         finally:
             self._tasks.clear()
             names.update(_REAL)
