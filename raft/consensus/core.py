@@ -326,6 +326,8 @@ class RaftCore:
                 # term again with other entries, and a learner would hold some of both.
                 out.after_sync[:0], out.messages = out.messages, []
         committed: tuple[Entry, ...] = ()
+        if state.receiving is not None:
+            snapshots.forget_overtaken(state)
         if log.given < log.committed and (state.receiving is None or not state.receiving.is_installing):
             if log.given < log.start.index:
                 _fetch_committed(state)

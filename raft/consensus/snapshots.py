@@ -215,6 +215,13 @@ def on_installed(state: State, mark: Mark, configuration: Configuration, configu
     _tell(state, receiving, accepted=True)
 
 
+def forget_overtaken(state: State) -> None:
+    """The log has all that a snapshot stands for, by entries of another leader: its sender may send no other chunk."""
+    receiving = state.receiving
+    if receiving is not None and not receiving.is_installing and receiving.index <= state.log.committed:
+        state.receiving = None
+
+
 def on_failed(state: State) -> None:
     """It could not be written, or the bytes are no snapshot: the log stays, and the leader begins again."""
     receiving, state.receiving = state.receiving, None

@@ -131,6 +131,7 @@ class SeenNode(Protocol):
 
     node: NodeId
     disk: SimDisk
+    hello: Hello
     life: int
     core: RaftCore | None
     corrupted: int
@@ -148,7 +149,6 @@ class SimNode(SeenNode, Protocol):
     """One node, as the parts of its process see it."""
 
     loop: SimLoop | None
-    hello: Hello
     greeted: dict[NodeId, Hello]
     heard_us: dict[NodeId, int]
     random: Random

@@ -141,4 +141,15 @@ MUTANTS: Final = (
         new="else:",
         story="tests/raft/consensus/snapshots/test_snapshots_window.py::test_a_follower_keeps_no_more_than_the_window",
     ),
+    Mutant(
+        name="overtaken_snapshot_still_received",
+        pitfall=55,
+        title="a node counts as receiving a snapshot whose entries came from another leader: its disk stays full",
+        source="this project, found by the simulator",
+        target="raftlog.raft.consensus.snapshots:forget_overtaken",
+        old="if receiving is not None and",
+        new="if receiving is None and",
+        story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::"
+        "test_a_snapshot_whose_entries_came_from_another_leader_is_not_received_any_more",
+    ),
 )

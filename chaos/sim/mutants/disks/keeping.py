@@ -149,4 +149,14 @@ MUTANTS: Final = (
         old="self.check_oldest(from_index)  # it",
         new="pass  # it",
     ),
+    Mutant(
+        name="start_removes_the_snapshot_that_it_reads_next",
+        pitfall=57,
+        title="a start that passes over damaged effects removes the older snapshot from which it restores",
+        source="this project, found by the simulator",
+        story="tests/raft/wal/test_snapshot_files.py::test_a_start_keeps_the_snapshot_from_which_it_restores",
+        target="raftlog.raft.wal.snapshot_files:drop_old",
+        old="if index != kept:",
+        new="if index:",
+    ),
 )

@@ -105,6 +105,8 @@ MUTANTS: Final = (
         title="a node that has applied little of the log takes writes as if access control were off",
         source="this project, until the acceptance tests ran with TLS",
         story="tests/cluster/http/test_access.py::test_a_node_that_catches_up_takes_no_write_by_permissions_that_it_does_not_know",
-        edits=(Edit("raftlog.cluster.http.exchange.access:Access.admit", "if self.is_behind and", "if False and"),),
+        target="raftlog.cluster.http.exchange.access:Access.admit",
+        old="if self.is_behind and",
+        new="if False and",
     ),
 )

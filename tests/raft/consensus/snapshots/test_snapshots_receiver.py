@@ -279,3 +279,18 @@ def test_a_write_that_fails_after_the_snapshot_became_needless_changes_nothing()
     core.snapshot_failed(at(0))
     assert core.ready() is None
     assert core.status() == before
+
+
+def test_a_snapshot_whose_entries_came_from_another_leader_is_not_received_any_more() -> None:
+    """Its sender lost the leadership after one chunk, and sends no other. As long as the node counted as receiving, it
+    made no new reserve after its disk had been full, so that each leader took the disk for full and held it back.
+
+    Guard: `forget_overtaken` of raft/consensus/snapshots.py.
+    """
+    core = make_core(1, 3)
+    feed(core, chunk(b"abc", index=4), write=False)
+    append(core, log_of(configuration(3), 1, 1, 1)[1:], prev=(1, 1), term=1, commit=3)
+    assert core.state.receiving is not None
+    feed(core, replace(heartbeat(2), sender=3, prev_index=4, prev_term=1, commit=4))
+    assert core.status().commit == 4
+    assert core.state.receiving is None
