@@ -65,29 +65,21 @@ class Settled(NamedTuple):
     effect: RequestEffect
 
 
+@dataclass(slots=True, eq=False)
 class Inflight:
     """One request block. `future` is None if a peer forwarded it; then `peer` gets its position."""
 
-    __slots__ = (
-        "block", "count", "deadline", "first", "flight", "future", "joined", "number", "peer", "sequence", "session",
-    )  # fmt: skip
-
-    def __init__(
-        self, block: bytes, count: int, deadline: float, session: int, sequence: int, future: Promise[Settled] | None,
-        peer: NodeId = NOBODY, number: int = 0,
-    ) -> None:  # fmt: skip
-        """`deadline` is in seconds of `clock.monotonic`."""
-        self.block = block
-        self.count = count
-        self.deadline = deadline
-        self.session = session
-        self.sequence = sequence
-        self.future = future
-        self.peer = peer  # the node that forwarded it
-        self.number = number  # names it between this node and the other one
-        self.first = 0  # index of its first record, once proposed
-        self.joined: list[Inflight] | None = None  # repetitions of it that share its outcome
-        self.flight: Flight | None = None
+    block: bytes
+    count: int
+    deadline: float  # seconds of `clock.monotonic`
+    session: int
+    sequence: int
+    future: Promise[Settled] | None
+    peer: NodeId = NOBODY  # the node that forwarded it
+    number: int = 0  # names it between this node and the other one
+    first: int = 0  # index of its first record, once proposed
+    joined: list[Inflight] | None = None  # repetitions of it that share its outcome
+    flight: Flight | None = None
 
     @property
     def last(self) -> int:

@@ -18,14 +18,12 @@ from raftlog.raft.types import NodeId
 SWEEP_AT: Final = 1_024  # with more readers that wait for an index than this, cancelled ones are removed each time
 
 
+@dataclass(slots=True, eq=False)
 class ReadWaiter:
     """One linearizable read; its future gets the index, once this node has applied it."""
 
-    __slots__ = ("deadline", "future")
-
-    def __init__(self, future: Promise[int], deadline: float) -> None:
-        self.future = future
-        self.deadline = deadline
+    future: Promise[int]
+    deadline: float
 
 
 @dataclass(slots=True, eq=False)
