@@ -43,6 +43,10 @@ def compiled_modules_compile(files: Iterable[Source]) -> Iterator[Finding]:
                 if isinstance(node, ast.ClassDef):
                     for line, what in _wrong(node):
                         yield Finding(source.path, line, what, "docs/decisions/0026 says how")
+                if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Tuple):
+                    kinds = {type(each.value) for each in node.value.elts if isinstance(each, ast.Constant)}
+                    if float in kinds and ast.unparse(node.annotation) == "Final":
+                        yield Finding(source.path, node.lineno, "a tuple of floats", "Final[tuple[float, ...]]")
                 if isinstance(node, ast.Attribute) and node.attr == "_thread":
                     yield Finding(source.path, node.lineno, "_thread is a word of C as an attribute", "rename it")
 

@@ -30,7 +30,7 @@ from raftlog.cluster.runtime import clock
 _UNCOUNTED_BYTES_MAX: Final = 16 << 10
 """A request that came whole, with no more body than this, is not counted in the budget for bodies: the limits on
 requests being served (limits.open_requests_max) bound these."""
-_REST_SECONDS: Final = (0.05, 5.0)
+_REST_SECONDS: Final[tuple[float, ...]] = (0.05, 5.0)
 _REFUSING_SHARE: Final = 0.05
 """The share of the loop's time for refusals. A connection that was refused as busy is not read for a moment, which is
 longer if there are more of them. Refusing costs half of what serving costs, and as much again for the sockets. Clients
