@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
@@ -98,6 +99,8 @@ def start_engine(name: EngineName, master: str | None, records_max: int, records
         raise errors.UsageError("--master is of Spark: leave it out, or give --engine spark")
     if name is EngineName.ARROW:
         return ArrowEngine()
+    if name is EngineName.SPARK:
+        import_module("pyspark")  # a missing extra is named before the cluster is asked
     count = records()  # before Spark, which takes ten seconds to start: a cluster that does not answer ends here
     if name is EngineName.AUTO and master is None and count <= records_max:
         return ArrowEngine()

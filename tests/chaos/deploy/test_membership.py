@@ -28,7 +28,7 @@ class Pretended:
         self.folder = folder
         self.cluster: Any = SimpleNamespace(
             kill=lambda node: None, data=self._data, place=lambda node: SimpleNamespace(incarnation=self.here[node]),
-            start_node=lambda node: None, dismiss=self._dismiss, running=[1],
+            start_node=lambda node: None, dismiss=self._dismiss, running=[1], scheme="http",
         )  # fmt: skip
 
     def _data(self, node: int) -> Path:

@@ -42,6 +42,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.nodes = [1, 2, 3]
+        self.is_secure = False
         self.refused = 0
 
     def leader(self, timeout_s: float) -> int:

@@ -168,7 +168,8 @@ def test_any_file_is_an_input(tmp_path: Path, name: str) -> None:
         ("empty.txt", b"", "is empty"),
         ("blank.txt", b"\n \n\n", "no line that can be imported, of 3 in all"),
         ("header.csv", b"a,b\n", "no line behind the names of its columns"),
-        ("long.txt", b"x" * (2 << 20), "line 1 has more than"),
+        ("long.txt", b"x" * (2 << 20), "no line that can be imported, of 1 in all"),
+        ("longer.txt", b"x" * (17 << 20), "line 1 has more than"),
     ],
 )
 def test_an_input_without_a_record_is_refused_before_anything_starts(

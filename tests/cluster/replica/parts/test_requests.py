@@ -180,7 +180,9 @@ async def test_a_full_follower_takes_one_entry_for_its_second_snapshot(
     monkeypatch.setattr(snapshots, "is_under_way", lambda replica: False)
     monkeypatch.setattr(snapshots, "save", saved)
     monkeypatch.setattr(clock_entries, "propose", lambda replica, now: done.append("proposed"))
-    room = SimpleNamespace(look_at=0.0, let_go=(5, 1), trim_index=7, takes_to=0, save_at=0.0)
+    room = SimpleNamespace(
+        look_at=0.0, let_go=(5, 1), trim_index=7, takes_to=0, save_at=0.0, save_pause_s=0.0, saved_over=0
+    )
     replica = replica_of(
         is_leader=is_leader,
         machine=SimpleNamespace(compacted_revision=1, oldest=5),
