@@ -23,9 +23,7 @@ def kill(choice: Choice) -> Callable[[Field], Injected]:
 
     def inject(field: Field) -> Injected:
         cluster = field.deployment.cluster
-        nodes = [node for node in choice(field) if cluster.pid(node) is not None]
-        if not nodes:
-            raise Skipped("no node to kill runs")
+        nodes = _running(field, choice, "kill")
         pids = {node: cluster.pid(node) for node in nodes}
         since_ns = time.monotonic_ns()
         cluster.kill(*nodes)
@@ -49,9 +47,7 @@ def pause(choice: Choice) -> Callable[[Field], Injected]:
 
     def inject(field: Field) -> Injected:
         cluster = field.deployment.cluster
-        nodes = [node for node in choice(field) if cluster.pid(node) is not None]
-        if not nodes:
-            raise Skipped("no node to pause runs")
+        nodes = _running(field, choice, "pause")
         since_ns = time.monotonic_ns()
         for node in nodes:
             cluster.pause(node)  # returns when the state letter is T
@@ -64,6 +60,14 @@ def pause(choice: Choice) -> Callable[[Field], Injected]:
         return Injected(f"nodes {nodes}", f"{standing}: state T", heal, since_ns)
 
     return inject
+
+
+def _running(field: Field, choice: Choice, what: str) -> list[int]:
+    """The chosen nodes whose processes run. Raises Skipped if none does."""
+    nodes = [node for node in choice(field) if field.deployment.cluster.pid(node) is not None]
+    if not nodes:
+        raise Skipped(f"no node to {what} runs")
+    return nodes
 
 
 def _one(field: Field) -> Sequence[int]:

@@ -96,6 +96,11 @@ class SyncClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        """Raises the ClientError `closed` once the client is closed."""
+        if self._closed.is_set():
+            raise closed()
+
     def close(self) -> None:
         """Ends the session, if one was opened and a node can be reached, and all connections. Streams end as `closed`,
         and so do later requests."""
@@ -304,8 +309,7 @@ class SyncClient:
     ) -> T:  # fmt: skip
         """Carries out any request of `raftlog.cluster.client.requests`. With a `ticket` the session is the caller's.
         Otherwise `took` is called with each ticket that is taken for it."""
-        if self._closed.is_set():
-            raise closed()
+        self._check_open()
         now_ms = _now_ms()
         deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
         if ticket is not None or not (request.writes and self._uses_sessions):
@@ -339,8 +343,7 @@ class SyncClient:
         """The items of a cursor. A stream that breaks off is opened again at another node."""
         breaks = 0  # consecutive ones without a byte read
         while not cursor.is_done():
-            if self._closed.is_set():
-                raise closed()
+            self._check_open()
             connection, block = self._open(cursor.request())
             try:
                 while True:
@@ -353,8 +356,7 @@ class SyncClient:
                         cursor.end()
                         break
                     block = connection.read(SILENCE_S)
-                    if self._closed.is_set():
-                        raise closed()
+                    self._check_open()
             except (BadStream, BadResponse, OSError):
                 with self._turn:
                     penalise(self.state.routes, self.state.policy, connection.url, _now_ms())
