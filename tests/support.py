@@ -33,22 +33,38 @@ def free_ports(count: int) -> list[int]:
         port, _next_port = _next_port, _next_port + 1
         if _next_port >= _PORT_MAX:
             _next_port = _PORT_MIN
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            claim.bind(("127.0.0.1", port))
-        except OSError:
-            claim.close()
-            continue
-        claim.detach()  # the descriptor stays open until this process ends
-        ports.append(port)
-        if len(ports) == count:
-            return ports
+        if _is_claimed(port):
+            ports.append(port)
+            if len(ports) == count:
+                return ports
     raise AssertionError(f"found {len(ports)} of {count} free ports between {_PORT_MIN} and {_PORT_MAX}")
+
+
+def _is_claimed(port: int) -> bool:
+    """Whether that port was free and is this process's from now on."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        claim.bind(("127.0.0.1", port))
+    except OSError:
+        claim.close()
+        return False
+    claim.detach()  # the descriptor stays open until this process ends
+    return True
+
+
+def port_for_up() -> int:
+    """A free `--port` for `raftlog up --nodes 1`, whose peers' port is free too."""
+    from raftlog.cluster.cli.nodes import PEER_PORT_OFFSET  # here: most tests need no command line
+
+    while True:
+        port = free_port()
+        if _is_claimed(port + PEER_PORT_OFFSET):
+            return port
 
 
 def free_port() -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import random
 import shutil
 import signal
 import socket
@@ -52,6 +53,8 @@ READY_S: Final = 30.0
 STOP_S: Final = 15.0
 ASK_S: Final = 2.0
 _POLL_S: Final = 0.02
+_PORT_MIN: Final = 10_240
+_PORT_COUNT: Final = 21_760
 _TAIL_BYTES: Final = 4_096
 _status: Final = msgspec.json.Decoder(Status).decode
 
@@ -65,12 +68,22 @@ class PortTaken(LocalClusterError):
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 on which no process listens now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+    """`count` different TCP ports of 127.0.0.1 on which no process listens now. Raises LocalClusterError.
+
+    They lie below the range from which systems take ports for outgoing connections (Linux from 32768 on, others from
+    49152). So no outgoing connection takes the port of a node that is down. The search begins at a random port, so
+    that clusters which start at the same moment choose different ones.
+    """
+    start = random.randrange(_PORT_COUNT)
+    ports: list[int] = []
+    for step in range(_PORT_COUNT):
+        port = _PORT_MIN + (start + step) % _PORT_COUNT
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise LocalClusterError(f"found {len(ports)} of {count} free ports from {_PORT_MIN} on")
 
 
 class LocalCluster:

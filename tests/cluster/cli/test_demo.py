@@ -18,7 +18,7 @@ from raftlog.cluster.demo import input, story as demo, table as demo_table
 from raftlog.cluster.demo.story import DemoFailed, DemoRow, Story
 from raftlog.cluster.importer.formats.lines import InputFormat
 from tests.cluster.fake_node import serve
-from tests.support import free_ports, wait_until
+from tests.support import free_ports, port_for_up, wait_until
 
 
 def test_input_is_the_history_filled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_up_is_found_and_leaves_no_process_behind(tmp_path: Path) -> None:
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     environment.pop("RAFTLOG_ENDPOINTS", None)
     data = tmp_path / "data"
-    base = free_ports(1)[0]
+    base = port_for_up()
     up = subprocess.Popen(
         [*demo.COMMAND, "up", "--nodes", "1", "--data", str(data), "--port", str(base)],
         env=environment,

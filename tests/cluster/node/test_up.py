@@ -15,7 +15,7 @@ from raftlog.cluster.cli import nodes as cli_local
 from raftlog.cluster.cli.frame.common import Failed
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.demo.story import COMMAND
-from tests.support import free_ports, wait_until
+from tests.support import port_for_up, wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -70,7 +70,7 @@ def test_one_folder_has_one_up(tmp_path: Path, environment: dict[str, str]) -> N
     """A second `up --data` of a running cluster is refused: it would take the first one's nodes for its own. So is one
     whose ports somebody has, and one that asks for another shape than the cluster in the folder has."""
     data = tmp_path / "data"
-    port = str(free_ports(1)[0])
+    port = str(port_for_up())
     with up(environment, "--nodes", "1", "--data", str(data), "--port", port):
         assert "another `raftlog up` runs the cluster" in refusal(environment, "--data", str(data))
         copy = tmp_path / "copy"
@@ -85,7 +85,7 @@ def test_a_second_cluster_changes_nothing_for_other_commands(tmp_path: Path, env
     """Commands stay with the cluster that ran first; the second one reports that, and names the URL that commands need
     for it. When the first has ended, commands name the second and go to it only on request.
     """
-    ports = [str(port) for port in free_ports(2)]
+    ports = [str(port_for_up()) for _ in range(2)]
     first, second = (f"http://127.0.0.1:{port}" for port in ports)
 
     def raftlog(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -117,7 +117,7 @@ def test_a_second_cluster_changes_nothing_for_other_commands(tmp_path: Path, env
 
 def test_up_prints_its_first_step_at_once(environment: dict[str, str]) -> None:
     """Its first line comes before any node is started, and each node is named when it serves."""
-    arguments = [*COMMAND, "up", "--nodes", "1", "--port", str(free_ports(1)[0])]
+    arguments = [*COMMAND, "up", "--nodes", "1", "--port", str(port_for_up())]
     process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         assert process.stderr is not None
@@ -134,7 +134,8 @@ def test_a_node_that_ends_is_reported_with_the_fix(tmp_path: Path, environment: 
     """How it ended, its log and the command that starts it; when none is left, `up` ends with 1. That it cannot note
     where the cluster is (here a file is in the way) is a warning, not the end."""
     (tmp_path / "state").write_text("in the way")
-    with up(environment, "--nodes", "1", "--data", str(tmp_path / "data")) as (process, pid):
+    arguments = ("--nodes", "1", "--data", str(tmp_path / "data"), "--port", str(port_for_up()))
+    with up(environment, *arguments) as (process, pid):
         os.kill(pid, signal.SIGKILL)
         said, _ = process.communicate(timeout=30)
     assert "node 1 was killed by SIGKILL" in said
