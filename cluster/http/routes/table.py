@@ -15,7 +15,6 @@ from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.http.routes import (
     access,
     append,
-    backup,
     consumers,
     digest,
     explain,
@@ -102,7 +101,7 @@ ROUTES: Final = (
     ),
     Route("GET", "/v1/access/can", Need.PRINCIPAL, access.can, for_operators=True),
     Route("GET", "/v1/digest", needs.READ_LOG, digest.get_digest),
-    Route("GET", "/v1/backup", needs.OPERATE, backup.get_backup),
+    Route("GET", "/v1/backup", needs.OPERATE, operator.get_backup),
     Route("GET", "/v1/explain/leaderless", needs.OPERATE, explain.explain_leaderless, True),
     Route("GET", "/v1/explain/{index}", needs.OPERATE, explain.explain_index, for_operators=True),
     Route("GET", "/v1/status", Need.PRINCIPAL, operator.get_status, True),
