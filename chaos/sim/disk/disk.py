@@ -75,7 +75,7 @@ class SimDisk(DiskState):
         self.files.execute(make_log(self.log, self.first, HardState(self.first.term), self.segment_bytes))
         self.view = View([self.first], [self.first.index], 1, HardState(self.first.term))
         self.damaged.clear()
-        self.was_hit = False
+        self.was_hit = self.is_half_repaired = False
 
     # -- a process begins and ends
 
@@ -93,6 +93,7 @@ class SimDisk(DiskState):
         """As `open`, giving the name of each operation before it is executed; the end of it has the `OpenedShard`."""
         self.forget()
         self.refused = ""
+        self.is_half_repaired = self.was_hit
         steps = open_shard(
             self.log, self.files, _nothing, self.node, segment_bytes=self.segment_bytes, tail_bytes_max=TAIL_BYTES_MAX
         )
@@ -112,6 +113,7 @@ class SimDisk(DiskState):
         except SilentlyWrong as error:
             raise SilentlyWrong(f"node {self.node} {error}; {self.damaged}") from None
         faults.opened(self, opened)
+        self.is_half_repaired = False
         self._reader = WalReader(opened.journal, opened.ledger, self.files, _nothing)
         self._storage = Storage(opened.journal, opened.ledger, self.files, self._reader)
         return opened

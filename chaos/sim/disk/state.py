@@ -28,8 +28,8 @@ class DiskState:
 
     __slots__ = (
         "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy",
-        "log", "met", "node", "old_hard_state", "random", "received", "refused", "segment_bytes", "slow_us", "view",
-        "was_hit",
+        "is_half_repaired", "log", "met", "node", "old_hard_state", "random", "received", "refused",
+        "segment_bytes", "slow_us", "view", "was_hit",
     )  # fmt: skip
     view: View
     """The durable entries, for the checks; `SimDisk.format` makes it."""
@@ -44,6 +44,7 @@ class DiskState:
         self.files = MemoryFiles(torn_percent=torn_percent)
         self.damaged: dict[str, str] = {}  # file -> damage that was not repaired; "" is the whole disk
         self.was_hit = False  # since a start found nothing wrong
+        self.is_half_repaired = False  # the newest start with damage did not come to its end
         self.old_hard_state = b""  # the file as it was before the newest change
         self.refused = ""  # why the last opening failed
         self.slow_us = 0  # how much longer a sync takes: the replica's to obey

@@ -107,7 +107,7 @@ class Atlas:
         for node, disk in self._disks.items():
             if disk.view.is_healing:
                 self.lost.setdefault(node, "it has not healed yet")
-            elif node in self.lost and not disk.is_hurt and not self._whole_disk.get(node):
+            elif node in self.lost and not (disk.is_hurt or self._whole_disk.get(node) or disk.is_half_repaired):
                 del self.lost[node]
 
     def _stays_possible_without(self, node: NodeId | None) -> bool:

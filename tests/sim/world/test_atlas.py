@@ -142,6 +142,27 @@ def test_damage_that_went_with_its_file_is_no_loss() -> None:
     assert not atlas.may_hit(1, "log")
 
 
+def test_a_repair_that_did_not_end_is_a_loss() -> None:
+    """A start set the damaged segment aside and then ended, as on a full disk: the entries are gone, and no damaged
+    file shows it. The node stays lost until a start comes to its end and the node has healed."""
+    disks = disks_of(1, 2, 3)
+    disk, atlas = disks[1], Atlas(disks, configuration(1, 2, 3))
+    disk.open()
+    entries = make_entries(disk.first.mark, 1, (10, 20, 30))
+    list(disk.carry_out(SyncBatch(None, None, tuple(entries), ())))
+    list(disk.finish(frames_of([disk.first, *entries])))
+    list(disk.save_snapshot(entries[-1].mark, configuration(1, 2, 3), 1, [b"state"]))
+    atlas.hit(1, "log", disk.flip_bit("log", Random(2)))
+    disk.crash(power=False)
+    for _ in disk.opening():
+        if not disk.is_hurt:
+            break
+    assert not disk.is_hurt
+    disk.crash(power=False)
+    assert atlas.is_lost(1)
+    assert not atlas.may_hit(2, "log")
+
+
 def test_it_is_described_for_people() -> None:
     """A line for each disk, the majorities in force, and every hit with its node and place."""
     disks = disks_of(1, 2, 3)
