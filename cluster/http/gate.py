@@ -6,6 +6,7 @@ paths.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from collections.abc import Awaitable, Coroutine
@@ -21,6 +22,7 @@ from raftlog.cluster.http.exchange.access import READS, Denied, size_of
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, forget_frames, problem_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
 from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service, finished, is_request_id
+from raftlog.cluster.http.exchange.fair_queue import FairQueue
 from raftlog.cluster.http.exchange.query import split_target
 from raftlog.cluster.http.hosts import HostCheck, check_origin
 from raftlog.cluster.http.request_log import FAILED, RequestLog
@@ -66,6 +68,7 @@ class Api:
         self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
         limits = service.limits
+        self._fair_queue = FairQueue(limits.fair_requests_max, limits.principal_waiting_max)
         lines = RequestLog(node, limits.request_lines_max, limits.request_slow_ms, has_all=service.http.access_log)
         self._lines = lines if lines.is_enabled else None
 
@@ -96,6 +99,8 @@ class Api:
             route = self._admit(call)
             if call.whole is None and call.method in _BODILESS and not call.request.content.is_eof():
                 return self._ended(call, self._without_body(call, route))
+            if call.caller is not None and (turn := self._turn(call, route, call.caller.name)) is not None:
+                return self._ended(call, self._in_turn(call, route, turn))
             handled = route.handler(service, call)
         except Denied:
             return self._ended(call, self._again(call))
@@ -144,13 +149,32 @@ class Api:
             raise
         return self._end(call, answer)
 
+    def _turn(self, call: Call, route: Route, user: str) -> asyncio.Future[None] | None:
+        """The turn for which the request waits, if other users send requests, too. Raises ApiError over_quota."""
+        if route.serves_fenced or route.for_operators or route.keeps_session:
+            return None
+        if "wait=" in call.query_text or "min_index=" in call.query_text:
+            return None  # it waits for a record, and takes no processor time meanwhile
+        return self._fair_queue.enter(call, user, call.started)
+
+    async def _in_turn(
+        self, call: Call, route: Route, turn: asyncio.Future[None] | None
+    ) -> HttpAnswer | StreamedAnswer:
+        """Waits for the request's turn, then asks its handler. Raises ApiError."""
+        if turn is not None:
+            await turn
+        return await finished(self.service, call, route.handler(self.service, call))
+
     async def _without_body(self, call: Call, route: Route) -> HttpAnswer | StreamedAnswer:
         """Drops the body of a request that takes none, then asks its handler. Raises ApiError."""
         await call.drop_body(self.service)
-        return await finished(self.service, call, route.handler(self.service, call))
+        turn = None if call.caller is None else self._turn(call, route, call.caller.name)
+        return await self._in_turn(call, route, turn)
 
     def _leave(self, call: Call) -> None:
         self.service.open_requests -= 1
+        if call.caller is not None:
+            self._fair_queue.leave(call)
         call.stream = None  # it has the call: a circle of objects
         if call.held is not None:
             call.release()
@@ -168,8 +192,10 @@ class Api:
         service.open_requests -= 1
         if call.held is not None:
             call.release()
-        if call.caller is not None and isinstance(answer, HttpAnswer):
-            call.caller.meter.charge(len(answer.body))
+        if call.caller is not None:
+            self._fair_queue.leave(call)
+            if isinstance(answer, HttpAnswer):
+                call.caller.meter.charge(len(answer.body))
         seconds = service.clock() - call.started
         http = service.node.metrics.http
         http.answered.append((call.route, answer.status, seconds))
