@@ -92,10 +92,10 @@ class Clients:
                     self.random.randint(100, 3_000), errand.lost, errand.attempt, Failure.BROKEN, "it died"
                 )
 
-    def applied(self, entry: Entry, effects: Effects) -> None:
-        """Some node applied this entry."""
+    def applied(self, entry: Entry, effects: Effects, oldest: int) -> None:
+        """Some node applied this entry, and takes `oldest` for the oldest index of the log."""
         self.oracle.applied(entry, effects)
-        self.log_readers.applied(entry, effects)
+        self.log_readers.applied(entry, effects, oldest)
         self.users.applied(entry, effects)
 
     def check(self) -> None:

@@ -44,12 +44,14 @@ class LogReaders:
         self._random = world.random_of("log readers")
         self._ends: list[int] = []
         self._times: list[int] = []
+        self.oldest = 1  # the highest index that any node has taken for the oldest one
         self._log: dict[int, tuple[int, int, int]] = {}  # by the index of an entry: the end before, CRC, effects
         for number in range(READERS):
             _Reader(self, Random(f"{world.seed} log reader {number}")).later()
 
-    def applied(self, entry: Entry, effects: Effects) -> None:
-        """Some node applied this entry."""
+    def applied(self, entry: Entry, effects: Effects, oldest: int) -> None:
+        """Some node applied this entry, and takes `oldest` for the oldest index."""
+        self.oldest = max(self.oldest, oldest)
         if not self._ends or entry.index > self._ends[-1]:
             self._ends.append(entry.index)
             self._times.append(entry.time_ms)
@@ -79,12 +81,6 @@ class LogReaders:
         expected = self._log[self._ends[place]][0] + 1 if place < len(self._ends) else after
         if found != expected and not applied < found < expected and found > self.oldest:
             raise Failure(EQUAL, f"node {node} found {found} for time {time_ms}, {expected} has it first")
-
-    @property
-    def oldest(self) -> int:
-        """The highest index that any node takes for the oldest one."""
-        machines = [each.machine for each in self.world.replicas.values()]
-        return max([machine.oldest for machine in machines if machine is not None], default=1)
 
     def time_of_any(self, random: Random) -> int:
         """The time of some entry."""

@@ -61,8 +61,8 @@ class Audience(Protocol):
     def ended(self, node: NodeId) -> None:
         """The process of that node ended."""
 
-    def applied(self, entry: Entry, effects: Effects) -> None:
-        """A node applied this entry."""
+    def applied(self, entry: Entry, effects: Effects, oldest: int) -> None:
+        """A node applied this entry, and takes `oldest` for the oldest index of the log."""
 
 
 class World:
@@ -282,7 +282,7 @@ class World:
         self.witness.applied(replica.node, entry, effects, replica.machine, is_sound=not replica.corrupted)
         self.coverage.applied(entry, command.requests, effects)
         if self.clients is not None:
-            self.clients.applied(entry, effects)
+            self.clients.applied(entry, effects, replica.machine.oldest)
 
     def happened(self, node: NodeId, event: Event) -> None:
         """An event of a core."""

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -252,17 +253,28 @@ def test_demo_on_three_processes(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_demo_with_tls_and_access_control_exports_by_spark_and_verifies(tmp_path: Path, java_home: Path) -> None:
     """The whole job: Spark's driver and tasks read by the certificate and token of the environment, and the export is
-    proved against the cluster's digests."""
-    source = tmp_path / "in.ndjson"
+    proved against the cluster's digests. Spark's event log, from which its UI is drawn, has plans, settings and options,
+    and no token and no private key."""
+    source, events = tmp_path / "in.ndjson", tmp_path / "events"
     input.write_input(source, 2_000)
+    events.mkdir()
+    (tmp_path / "spark-defaults.conf").write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.compress false\nspark.eventLog.dir {events.as_uri()}\n"
+    )
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "JAVA_HOME": str(java_home)}
-    arguments = [*demo.COMMAND, "demo", "--json", "--input", str(source), "--secure"]
+    environment["SPARK_CONF_DIR"] = str(tmp_path)
+    arguments = [*demo.COMMAND, "demo", "--json", "--input", str(source), "--secure", "--engine", "spark"]
     done = subprocess.run(arguments, env=environment, capture_output=True, timeout=580, check=False)
     assert done.returncode == 0, done.stderr.decode()
     story = json.loads(done.stdout)
     assert story["acknowledged"] == 2_000
     assert story["exported"] is not None
     assert story["verified"] is not None
+    logged = "".join(file.read_text() for file in events.rglob("*") if file.is_file())
+    assert "SparkListenerEnvironmentUpdate" in logged
+    assert "https://127.0.0.1" in logged, "the plans with their options"
+    assert not re.search(r"rl_[0-9a-f]{8}_", logged + done.stdout.decode() + done.stderr.decode())
+    assert "PRIVATE KEY" not in logged
 
 
 @pytest.mark.serial

@@ -33,6 +33,8 @@ TOLD = {
     620671: "two replicas were made wrong alike, one after the other, and outvoted the right one at a digest point",
     704112: "a segment that was cut and sealed again while scrubbing read it passed for damaged",
     710156: "an empty log was damaged: its node had no vote, and counted for the majority that was to go on alone",
+    8000497: "a node whose repair was cut short did not count as lost, and a second disk was damaged",
+    8100828: "the answer of a reader was judged by the oldest index of the nodes that were left when its node had died",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
