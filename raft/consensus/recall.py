@@ -43,6 +43,9 @@ def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | Non
     if start is None:
         state.starts.pop(peer, None)
         return
+    known, has_answered = state.starts.get(peer), peer in state.recalled
+    if known is None or known.run != start.run:
+        link_closed(state, peer)  # what an earlier process answered, perhaps late, counts no more
     state.starts[peer] = start
     memory = _memory(state, peer, incarnation)
     if memory.begin(start.run) and not memory.is_kept_by(start):
@@ -54,7 +57,7 @@ def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | Non
             reset(state, role, progress, start.last_index, start.last_term)
             progress.run = start.run
     if state.run and peer not in state.recalled:
-        if is_waiting(state):
+        if is_waiting(state) and not has_answered:
             _enter_term(state, peer, start.term)
         _ask(state, peer)
 

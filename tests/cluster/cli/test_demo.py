@@ -253,8 +253,8 @@ def test_demo_on_three_processes(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_demo_with_tls_and_access_control_exports_by_spark_and_verifies(tmp_path: Path, java_home: Path) -> None:
     """The whole job: Spark's driver and tasks read by the certificate and token of the environment, and the export is
-    proved against the cluster's digests. Spark's event log, from which its UI is drawn, has plans, settings and options,
-    and no token and no private key."""
+    proved against the cluster's digests. Spark's event log, from which its UI is drawn, has plans and settings, and no
+    token and no private key."""
     source, events = tmp_path / "in.ndjson", tmp_path / "events"
     input.write_input(source, 2_000)
     events.mkdir()

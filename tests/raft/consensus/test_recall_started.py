@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raftlog.raft.consensus import recall
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Recall, RequestVoteReply, TimeoutNow
 from raftlog.raft.types import NOBODY, NodeId
 from tests.raft.consensus.test_recall import THREE, a_core, connect, outputs, reply_of, sent, told_by
@@ -67,6 +68,28 @@ def test_a_started_node_votes_for_no_other_node_in_a_term_that_a_peer_began_in(t
     assert not [each for each in answers if each.granted]
     connect(core, 3, run=31, last=(2, 2), term=7)
     assert core.state.term == 3
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_an_ended_process_of_a_peer_reported_counts_no_more(is_late: bool) -> None:
+    """The peer had received an entry from this node, told it so after this node's restart, and ended before it had
+    synced the entry. Its next process is asked and does not know the entry, so this node campaigns. Otherwise no log
+    would have the entry, and of two voters none would ever lead. The report may also arrive after the link has closed.
+
+    Guard: `link_opened` of raft/consensus/recall.py.
+    """
+    core = a_core(log_of(THREE), 2)
+    connect(core, 2, run=20, last=(1, 1), term=2)
+    core.step(reply_of(3), at(2))
+    if is_late:
+        core.link_closed(2, at(3))
+    core.step(reply_of(2, led=(2, 2)), at(3))
+    outputs(core, 3)
+    assert not recall.may_campaign(core.state)
+    connect(core, 2, run=21, last=(1, 1), term=2)
+    assert [each.to for each in sent(outputs(core, 4)) if isinstance(each, Recall)] == [2]
+    core.step(reply_of(2), at(5))
+    assert recall.may_campaign(core.state)
 
 
 def test_a_restarted_peer_reports_the_entries_that_are_committed() -> None:

@@ -133,7 +133,17 @@ MUTANTS: Final = (
         source="this project, until a review found it",
         story=f"{_STARTED}a_started_node_votes_for_no_other_node_in_a_term_that_a_peer_began_in",
         target="raftlog.raft.consensus.recall:link_opened",
-        old="if is_waiting(state):",
+        old="if is_waiting(state) and not has_answered:",
+        new="if False:",
+    ),
+    Mutant(
+        name="reports_of_ended_processes_kept",
+        pitfall=66,
+        title="what an ended process of a peer had received and not synced keeps a node from campaigning for ever",
+        source="raftlog until issue 19: seed 8101196",
+        story=f"{_STARTED}what_an_ended_process_of_a_peer_reported_counts_no_more",
+        target="raftlog.raft.consensus.recall:link_opened",
+        old="if known is None or known.run != start.run:",
         new="if False:",
     ),
     Mutant(
