@@ -17,13 +17,15 @@ from aiohttp import web
 
 from bench.instruments.processes import Processes
 from bench.loads import wrk
-from raftlog.cluster.config.settings import HttpSettings, LimitSettings, Settings
+from raftlog.cluster.config.settings import HttpSettings, Settings
 from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity
-from raftlog.cluster.http.exchange.call import Call
+from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.routes import table
 from raftlog.cluster.http.server import build_runner
 from raftlog.cluster.node.local_cluster import free_ports
 from raftlog.cluster.node.process import _loop_factory
 from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.statemachine.machine import StateMachine
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BODY = b'{"outcome":"applied"}'
@@ -42,17 +44,20 @@ async def _plain(port: int) -> None:
 
 
 async def _fast(port: int) -> None:
+    """All of the fast path and of the gate, with a handler that does nothing."""
     identity = ServerIdentity("0" * 32, 1, 10.0)
 
-    service: Any = SimpleNamespace(limits=LimitSettings())
-
-    async def nothing(call: Call) -> HttpAnswer:
+    async def nothing(service: Service, call: Call) -> HttpAnswer:
         await call.body(service)
         return HttpAnswer(identity, _BODY, 1, 1)
 
-    node: Any = SimpleNamespace(log_id="0" * 32, node_id=1, metrics=Metrics())
+    append = table.ROUTES[0]
+    assert (append.method, append.pattern) == ("POST", "/v1/log")
+    table._FIXED[append.pattern][append.method] = append._replace(handler=nothing)
+    node: Any = SimpleNamespace(
+        log_id=identity.log_id, node_id=1, metrics=Metrics(), machine=StateMachine(), is_fenced=False, applied=1, term=1
+    )
     runner = build_runner(node, Settings(http=HttpSettings(access_log=False)))
-    runner._api.serve = nothing  # type: ignore[method-assign]  # all of the fast path, nothing behind it
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
 
