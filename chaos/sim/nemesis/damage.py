@@ -117,9 +117,12 @@ def roll_back(world: World, random: Random) -> None:
     """A machine comes back with a copy of its disk that was made some starts ago: its peers must not believe it.
 
     They know it by the boot counter that they saw last (docs/formats.md, Undecidable), so it runs only as long as every
-    other process has seen a newer one and lives on; then it is taken away.
+    other process has seen a newer one and lives on; then it is taken away. A copy that knows no other voter asks no
+    other node, so none is made.
     """
     node, ago_us = anyone(world, random), random.randint(1_000_000, 20_000_000)
+    if not _asks_others(world, node):
+        return
     image = world.disks[node].copy()
 
     def bring_back() -> None:
@@ -163,7 +166,7 @@ def restore(world: World, random: Random) -> None:
         random.choice((random.randint(20_000, 500_000), random.randint(0, 10_000_000))),
     )
     replica, disk = world.replicas[node], world.disks[node]
-    if replica.core is None or disk.damaged or disk.is_busy:
+    if not _asks_others(world, node) or disk.damaged or disk.is_busy:
         return
     image, peers = disk.copy(), Peers(world, node)
 
@@ -184,6 +187,12 @@ def restore(world: World, random: Random) -> None:
         watch(world, node, peers, what, "a restored copy has everything again")
 
     for_a_while(world, ago_us, bring_back)
+
+
+def _asks_others(world: World, node: NodeId) -> bool:
+    """Whether it runs, and a copy of its disk would ask other voters before it leads."""
+    core = world.replicas[node].core
+    return core is not None and all(each.voters != (node,) for _, each in core.state.configurations)
 
 
 def _lose(world: World, node: NodeId, area: str, what: str, *, power: bool) -> None:
