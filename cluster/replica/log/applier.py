@@ -159,16 +159,17 @@ class Applier:
     def run(self) -> bool:
         """Applies entries for one slice of time. Returns whether it applied any; `waiting` has those left.
 
+        A slice ends with a digest point, so that the state is compared there before anything behind it is answered.
         Raises the error of the state machine or the codec on an entry that they do not know: the node must stop.
         """
         waiting, bytes_max = self.waiting, self._limits.ledger_queue_bytes_max
         if not waiting or self.ledger_bytes > bytes_max:
             return False
-        until = clock.monotonic() + self._slice_s
+        until, point = clock.monotonic() + self._slice_s, self.machine.point
         while waiting:
             self._apply(waiting.popleft())
             self.applied_at = clock.monotonic()
-            if self.applied_at >= until or self.ledger_bytes > bytes_max:
+            if self.applied_at >= until or self.ledger_bytes > bytes_max or self.machine.point is not point:
                 break
         if self.waiters.heap:
             self.waiters.applied(self.applied)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.protocol.digest_points import POINT_BLOCK
 from raftlog.cluster.protocol.proposals import Pending
 from raftlog.cluster.protocol.request import NEVER
 from raftlog.cluster.protocol.waiters import ReadWaiter
@@ -103,3 +104,23 @@ async def test_effects_count_as_written_when_their_own_write_is_done() -> None:
     writes[1].set_result(None)
     await wait_until_async(lambda: applier.is_written)
     assert applier.written == 5
+
+
+async def test_a_slice_ends_with_a_digest_point() -> None:
+    """Of two points that wait to be applied each ends a slice of its own: the replica compares its state there with the
+    majority's before anything behind it is answered. The newest point alone would hide what is known of the others.
+    """
+    applier = applier_of()
+    before = entries_after(GENESIS, 2)
+    first = seal_entry(
+        before[-1].mark, term=1, kind=EntryKind.COMMANDS, count=1, time_ms=5, clock_ms=6, data=POINT_BLOCK
+    )
+    between = entries_after(first.mark, 1)
+    second = seal_entry(
+        between[-1].mark, term=1, kind=EntryKind.COMMANDS, count=1, time_ms=5, clock_ms=6, data=POINT_BLOCK
+    )
+    applier.waiting.extend([*before, first, *between, second, *entries_after(second.mark, 2)])
+    ends = []
+    while applier.run():
+        ends.append(applier.applied)
+    assert ends == [first.index, second.index, second.index + 2]
