@@ -2,22 +2,25 @@
 
 `python -m bench.studies.fairness` prints the three, and ends with 1 if turns (the default) do not keep the 99th
 percentile below FACTOR_MAX times that of the user alone. One node with access control, on this machine. The greedy user
-sends writes from a process of its own, on many connections, as fast as they are answered. The other sends 100 a second.
+is wrk on 512 connections (`make peers` fetches it), which sends writes as fast as they are answered and takes little
+processor time itself. The other user sends 100 writes a second. ROUNDS rounds in turns; medians.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Final
 
-from raftlog import Client, ClientError, SyncClient
+from bench.instruments.tools import MissingTool
+from bench.loads import wrk
+from raftlog import Client, SyncClient
 from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.client.access_requests import change
 from raftlog.cluster.node.local_cluster import LocalCluster
@@ -27,7 +30,8 @@ from raftlog.cluster.security.tokens import make_token
 FACTOR_MAX: Final = 2.0
 SECONDS: Final = 8.0
 RATE: Final = 100
-CONNECTIONS: Final = 200
+CONNECTIONS: Final = 512
+ROUNDS: Final = 3
 NO_TURNS: Final = 8_192
 """Slots for requests in progress of which none is ever missing."""
 
@@ -50,18 +54,6 @@ def set_up(cluster: LocalCluster) -> dict[str, Path]:
     return files
 
 
-async def hammer(url: str, token: str) -> None:
-    """The greedy user, until the process is ended."""
-    client = Client(url, bound=True, sessions=False, token_file=token, connections_max=CONNECTIONS, batch_records_max=1)
-
-    async def again(number: int) -> None:
-        while True:
-            with suppress(ClientError):
-                await client.put(b"greedy %d" % number, b"v" * 100)
-
-    await asyncio.gather(*(again(number) for number in range(CONNECTIONS)))
-
-
 async def modest(url: str, token: Path) -> list[float]:
     """Milliseconds of each write of the other user, from the time at which it was due."""
     took: list[float] = []
@@ -78,41 +70,47 @@ async def modest(url: str, token: Path) -> list[float]:
     return sorted(took)
 
 
-def measure(folder: Path, slots: int | None, *, is_beside: bool) -> list[float]:
-    """One run on a new node. `slots`: for requests in progress while users compete; None: the default."""
+def measure(folder: Path, slots: int | None, *, is_beside: bool) -> tuple[list[float], float]:
+    """One run on a new node: the other user's latencies, and the greedy user's writes a second. `slots`: for requests
+    in progress while users compete; None: the default."""
     folder.mkdir()
     settings = {} if slots is None else {"limits.fair_requests_max": slots}
-    with LocalCluster(folder, 1, settings=settings) as cluster:
+    with LocalCluster(folder / "nodes", 1, settings=settings) as cluster, ThreadPoolExecutor(1) as beside:
         cluster.start()
         cluster.wait_ready()
         files = set_up(cluster)
-        words = [sys.executable, "-m", "bench.studies.fairness", cluster.urls[0], str(files["greedy"])]
-        greedy = subprocess.Popen(words) if is_beside else None
-        try:
-            time.sleep(1.0)  # it begins
-            return asyncio.run(modest(cluster.urls[0], files["modest"]))
-        finally:
-            if greedy is not None:
-                greedy.kill()
-                greedy.wait()
+        greedy = None
+        if is_beside:
+            headers = {"Authorization": f"Bearer {files['greedy'].read_text().strip()}"}
+            load = wrk.Load(f"{cluster.urls[0]}/v1/kv/greedy", "PUT", b"v" * 100, headers=headers)
+            seconds = int(SECONDS) + 3
+            greedy = beside.submit(wrk.run, load, connections=CONNECTIONS, seconds=seconds, folder=folder)
+        time.sleep(1.0)  # it begins
+        took = asyncio.run(modest(cluster.urls[0], files["modest"]))
+        return took, 0.0 if greedy is None else greedy.result().per_second
 
 
 def main() -> int:
     """Prints the table; the exit code."""
-    if len(sys.argv) == 3:
-        asyncio.run(hammer(sys.argv[1], sys.argv[2]))
-    told: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="raftlog-fairness-") as place:
-        for name, slots, is_beside in (
-            ("alone", None, False),
-            ("beside it, without turns", NO_TURNS, True),
-            ("beside it, with turns", None, True),
-        ):
-            took = measure(Path(place) / name.replace(" ", "-"), slots, is_beside=is_beside)
-            told[name] = took[int(len(took) * 0.99)]
-            print(f"{name:28} p50 {took[len(took) // 2]:7.2f} ms   p99 {told[name]:7.2f} ms   ({len(took)} writes)")
-    factor = told["beside it, with turns"] / told["alone"]
-    print(f"p99 with turns: {factor:.2f} times that of the user alone, load of the machine {os.getloadavg()[0]:.1f}")
+    forms = (("alone", None, False), ("without turns", NO_TURNS, True), ("with turns", None, True))
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name, _, _ in forms}
+    try:
+        with tempfile.TemporaryDirectory(prefix="raftlog-fairness-") as place:
+            for number in range(ROUNDS):
+                for name, slots, is_beside in forms:
+                    took, greedy = measure(Path(place) / f"{name} {number}", slots, is_beside=is_beside)
+                    found[name].append((took[len(took) // 2], took[int(len(took) * 0.99)], greedy))
+    except MissingTool as error:
+        print(error, file=sys.stderr)
+        return 2
+    told = {name: [median(column) for column in zip(*rows, strict=True)] for name, rows in found.items()}
+    for name, (p50, p99, greedy) in told.items():
+        print(f"{name:14} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms   the greedy user {greedy:8,.0f} writes/s")
+    factor = told["with turns"][1] / told["alone"][1]
+    print(
+        f"p99 with turns: {factor:.2f} times that of the user alone (without: "
+        f"{told['without turns'][1] / told['alone'][1]:.2f}); load of the machine {os.getloadavg()[0]:.1f}"
+    )
     return 0 if factor <= FACTOR_MAX else 1
 
 

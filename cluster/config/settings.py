@@ -101,7 +101,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     operator_requests_max: int = 64  # and this many more that operate the cluster
     keepalives_max: int = 1_024  # keepalives of sessions beyond open_requests_max, inbox_requests_max
     watchers_max: int = 1_024  # open watch and follow streams
-    fair_requests_max: int = 32  # requests in progress while several users send some: further ones take turns,
+    fair_requests_max: int = 24  # requests in progress while several users send some: further ones take turns,
     principal_waiting_max: int = 4_096  # and this many of one user wait for theirs
     principal_requests_max: int = 50_000  # requests of one user in a second, at one node,
     principal_bytes_max: int = 1 << 30  # bytes of their bodies and answers,
