@@ -72,7 +72,7 @@ def test_a_started_node_votes_for_no_other_node_in_a_term_that_a_peer_began_in(t
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_what_an_ended_process_of_a_peer_reported_counts_no_more(is_late: bool) -> None:
-    """The peer had received an entry from this node, told it so after this node's restart, and ended before it had
+    """The peer had received an entry from this node, reported it after this node's restart, and ended before it had
     synced the entry. Its next process is asked and does not know the entry, so this node campaigns. Otherwise no log
     would have the entry, and of two voters none would ever lead. The report may also arrive after the link has closed.
 
