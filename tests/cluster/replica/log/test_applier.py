@@ -108,7 +108,7 @@ async def test_effects_count_as_written_when_their_own_write_is_done() -> None:
 
 async def test_a_slice_ends_with_a_digest_point() -> None:
     """Of two points that wait to be applied each ends a slice of its own: the replica compares its state there with the
-    majority's before anything behind it is answered. The newest point alone would hide the reports about the other points.
+    majority's before anything behind it is answered. The newest point alone would pass over reports about the others.
     """
     applier = applier_of()
     before = entries_after(GENESIS, 2)
