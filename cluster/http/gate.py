@@ -151,10 +151,8 @@ class Api:
 
     def _turn(self, call: Call, route: Route, user: str) -> asyncio.Future[None] | None:
         """The turn for which the request waits, if other users send requests, too. Raises ApiError over_quota."""
-        if route.serves_fenced or route.for_operators or route.keeps_session:
+        if route.serves_fenced or route.for_operators or route.keeps_session or _is_to_wait(call):
             return None
-        if "wait=" in call.query_text or "min_index=" in call.query_text:
-            return None  # it waits for a record, and takes no processor time meanwhile
         return self._fair_queue.enter(call, user, call.started)
 
     async def _in_turn(
@@ -206,7 +204,7 @@ class Api:
         lines = self._lines
         if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
             if not (call.route in _PROBES and answer.status in _PROBED):
-                waits = call.stream is not None or "wait=" in call.query_text or "min_index=" in call.query_text
+                waits = call.stream is not None or _is_to_wait(call)
                 lines.add(
                     call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits
                 )
@@ -310,3 +308,8 @@ class Api:
         lines, self._lines = self._lines, None
         if lines is not None:
             await lines.close()
+
+
+def _is_to_wait(call: Call) -> bool:
+    """Whether the request asks to wait for an index. It takes no processor time meanwhile."""
+    return "wait=" in call.query_text or "min_index=" in call.query_text
