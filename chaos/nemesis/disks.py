@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, both_ways, swallow
 from raftlog.chaos.shim.driver import CallName
+from raftlog.cluster.api.status import Status
 
 FENCED: Final = 13  # how a node ends whose disk failed (docs/operations.md)
 DOWN_S: Final = (0.3, 2.0)
@@ -32,9 +33,12 @@ ROOM_S: Final = 12.0
 """For the next segment to be allocated: small ones are filled in some seconds."""
 
 HANDED_OVER_S: Final = 10.0
-"""Longest time in seconds until a leader without disk space is no leader any more. It hands over at once where it can,
-and tries again after three seconds. Where it cannot reach a majority, it is deposed.
+"""Longest time in seconds until a leader without disk space is no leader any more, while a majority of the voters
+without it answers. It hands over at once where it can, and tries again after three seconds.
 """
+
+ANSWERS_MS: Final = 500
+"""A follower answers while its newest answer is at most this old: ten heartbeats, and less than the leader allows."""
 
 ENTRIES: Final = "*/log/[0-9]*.seg"
 """Where entries are written. A segment that is only being made has another name: there no room is no reason to end."""
@@ -120,7 +124,16 @@ def _full(field: Field) -> Injected:
     rule = _inject(field, node, "allocate", error="ENOSPC")
     count = _met(field, rule, ROOM_S)
     cluster = field.deployment.cluster
-    if not field.wait(lambda: (told := cluster.status(node)) is None or told.role != "leader", HANDED_OVER_S):
+    could: list[bool] = []
+
+    def has_handed_over() -> bool:
+        told = cluster.status(node)
+        if told is None or told.role != "leader":
+            return True
+        could.append(can_hand_over(told))
+        return False
+
+    if not field.wait(has_handed_over, HANDED_OVER_S) and all(could):
         field.problems.append(f"node {node} leads although its disk has been full for {HANDED_OVER_S:g} s")
 
     def heal() -> str:
@@ -131,6 +144,15 @@ def _full(field: Field) -> Injected:
         return field.up([node])
 
     return Injected(f"node {node}: no room", f"{count} allocations of pid {pid} met ENOSPC", heal)
+
+
+def can_hand_over(leader: Status) -> bool:
+    """Whether a majority of the voters without this leader answers it; of both sides, while the configuration is joint.
+
+    Where the leader is needed for a majority, its full disk takes the entries of the reserve, and it goes on leading.
+    """
+    answering = {each.node for each in leader.followers if 0 <= each.last_contact_ms <= ANSWERS_MS}
+    return all(2 * len(answering.intersection(side)) > len(side) for side in (leader.voters, leader.outgoing) if side)
 
 
 def _slow(field: Field) -> Injected:

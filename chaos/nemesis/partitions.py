@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -133,13 +133,18 @@ def _left_behind(field: Field) -> Injected:
         for each, indexes in saved.items():
             if (index := _snapshot_index(field, each)) > last:
                 indexes.add(index)
-        return all(len(saved[each]) >= 2 for each in cluster.running if each != node)
+        return have_saved(saved, [each for each in cluster.running if each != node])
 
     if not field.wait(is_behind, BEHIND_S):
         field.forget()
         raise Skipped(f"the others have not saved enough snapshots behind {last} within {BEHIND_S:g} s")
-    behind = f"node {node} ended at {last}; the others saved snapshots up to {max(map(max, saved.values()))}"
+    behind = f"node {node} ended at {last}; the others saved snapshots up to {max(set().union(*saved.values()))}"
     return Injected(f"follower {node} needs a snapshot", f"{proof}; {behind}", field.forget, since_ns)
+
+
+def have_saved(saved: Mapping[int, Collection[int]], running: Sequence[int]) -> bool:
+    """Whether each of the running nodes has saved two snapshots; not while none runs."""
+    return bool(running) and all(len(saved[each]) >= 2 for each in running)
 
 
 def _snapshot_index(field: Field, node: int) -> int:

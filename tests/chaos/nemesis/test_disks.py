@@ -1,0 +1,42 @@
+"""When a leader whose disk is full must hand over: only then is it an error that it goes on leading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from raftlog.chaos.nemesis.disks import ANSWERS_MS, can_hand_over
+from raftlog.cluster.api.status import FollowerStatus, SetDigestHex, Status
+
+CUT_OFF = ANSWERS_MS + 1
+NEVER = -1
+
+
+def leader(voters: Sequence[int], contact_ms: Mapping[int, int], outgoing: Sequence[int] = ()) -> Status:
+    """Node 4 leads; `contact_ms`: how old each follower's newest answer is."""
+    return Status(
+        log="", node=4, disk="", role="leader", term=1, leader=None, last=1, persisted=1, committed=1, applied=1,
+        oldest=1, last_user_index=0, revision=0, state=SetDigestHex(0, "", "", ""), sessions=0, uptime_ms=0,
+        version="", index=1, voters=list(voters), outgoing=list(outgoing),
+        followers=[FollowerStatus(node, "replicate", 1, 0, 0.0, age) for node, age in contact_ms.items()],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "can"),
+    [
+        (leader([3, 4, 5], {3: 10, 5: 10}), True),
+        (leader([3, 4, 5], {3: 10, 5: CUT_OFF}), False),
+        (leader([3, 4, 5], {3: ANSWERS_MS, 5: NEVER}), False),
+        (leader([1, 3, 4, 5], {1: 10, 3: 10, 5: 10}), True),
+        (leader([1, 3, 4, 5], {1: 10, 3: 10, 5: CUT_OFF}), False),  # two of four are no majority
+        (leader([1, 3, 4, 5], {1: 10, 2: 10, 3: 10, 5: CUT_OFF}), False),  # a learner has no vote
+        (leader([1, 2, 3, 4, 5], {1: 10, 2: 10, 3: 10, 5: CUT_OFF}), True),
+        (leader([1, 2, 3], {1: 10, 2: 10, 3: 10, 5: CUT_OFF}, outgoing=[3, 4, 5]), False),  # of the old voters only 3
+        (leader([1, 2, 3], {1: 10, 2: 10, 3: 10, 5: 10}, outgoing=[3, 4, 5]), True),
+    ],
+)
+def test_a_full_leader_must_hand_over_only_where_a_majority_without_it_answers(status: Status, can: bool) -> None:
+    """A majority of the new voters, and of the old ones while the configuration is joint."""
+    assert can_hand_over(status) is can
