@@ -58,10 +58,10 @@ class Raftlog:
         """The process ids of all nodes."""
         return [pid for node in self.cluster.nodes if (pid := self.cluster.pid(node)) is not None]
 
-    def start(self) -> None:
+    def start(self, timeout_s: float = 120.0) -> None:
         """Start all nodes and wait until they serve."""
         self.cluster.start()
-        self.cluster.wait_ready(timeout_s=120.0)
+        self.cluster.wait_ready(timeout_s=timeout_s)
         if self.cluster.is_secure:
             make_first_admin(self.cluster)
             token = make_token()

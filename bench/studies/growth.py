@@ -1,6 +1,6 @@
 """Measures how cost grows with entries, keys, size of values, nodes and connections: `python -m bench growth`.
 
-Each curve runs raftlog alone and changes one thing. The default is short; `--full` goes to 10 M entries and keys.
+Each curve runs raftlog alone and changes one thing. The default is short; `--full` goes to 10 M entries and 20 M keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHORT = {
     "nodes": (3, 5), "connections": (1, 64, 1_024),
 }  # fmt: skip
 FULL = {
-    "entries": (10_000, 100_000, 1_000_000, 10_000_000), "keys": (1, 1_000, 100_000, 1_000_000, 10_000_000),
+    "entries": (10_000, 100_000, 1_000_000, 10_000_000), "keys": (1, 100_000, 1_000_000, 10_000_000, 20_000_000),
     "values": (16, 256, 4_096, 1 << 16, 1 << 20), "nodes": (3, 5, 7), "connections": (1, 4, 16, 64, 256, 1_024),
 }  # fmt: skip
 FLAT_SHARE = 0.8
@@ -39,13 +39,19 @@ AGAIN_S = 30.0
 """Longest time in seconds to repeat a load's transaction without a leader. Its keys are its own, so a repeat does no
 harm.
 """
+_START_S = 600.0
+"""Longest time in seconds to wait for a start: it loads the keys of the newest snapshot, and replays the others."""
 TOLD_S = 10.0
 """A load says how far it is this often."""
 _VALUE = b"x" * 256
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One place on a curve, medians of the rounds; `restart_s` where the curve looks at that."""
+    """One place on a curve, medians of the rounds.
+
+    `restart_s`: from the start of all nodes until all serve. `save_s`: what the newest snapshot of a node took to save,
+    beside whatever went on; of the node that took longest. None where the curve does not look at that.
+    """
 
     x: int
     per_second: float
@@ -54,6 +60,7 @@ class Point(msgspec.Struct, frozen=True):
     memory_mib: float
     bad: int
     restart_s: float | None = None
+    save_s: float | None = None
 
 
 class Grown(msgspec.Struct, frozen=True):
@@ -79,8 +86,18 @@ def _restart(ours: Raftlog) -> float:
     """All nodes stopped and started again: seconds until all serve."""
     ours.cluster.stop()
     began = time.monotonic()
-    ours.start()
+    ours.start(_START_S)
     return round(time.monotonic() - began, 2)
+
+
+def _save(ours: Raftlog) -> float | None:
+    """What the newest snapshot of each node took to save, in seconds: the longest. None if no node has saved one."""
+    took: list[float] = []
+    for node in ours.cluster.nodes:
+        lines = ours.cluster.log_file(node).read_bytes().splitlines()
+        saved = [msgspec.json.decode(line) for line in lines if b'"snapshot_saved"' in line]
+        took += [line["seconds"] for line in saved[-1:]]
+    return max(took, default=None)
 
 
 def _fill_log(ours: Raftlog, records: int) -> None:
@@ -133,7 +150,7 @@ def curve(
         reached = 0
         for step in steps:
             load, count = ours.write(_VALUE), 64
-            restart = None
+            restart = save = None
             if name == "entries":
                 reached = int(msgspec.json.decode(ours.ask("GET", "/v1/status"))["applied"])
                 _fill_log(ours, max(0, step - reached))
@@ -148,7 +165,9 @@ def curve(
             else:
                 count = step
             point = _point(ours, step, load, count, rounds, seconds, folder)
-            yield msgspec.structs.replace(point, restart_s=restart)
+            if name == "keys":
+                save, restart = _save(ours), _restart(ours)
+            yield msgspec.structs.replace(point, restart_s=restart, save_s=save)
     finally:
         ours.stop()
 
@@ -175,16 +194,20 @@ def verdict(points: list[Point], *, is_quiet: bool) -> str:
     return f"{flat}: {share:.2f} of the rate from {first.x:,} to {last.x:,} entries{restart}"
 
 
+def _or_nothing(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f}"
+
+
 def markdown(grown: Grown) -> str:
     """The curves as tables."""
     quiet = "" if grown.conditions.is_quiet else " (BUSY: the figures say little)"
     lines = ["# How cost grows", "", f"{grown.when}; machine {grown.conditions.busy_before:.0%} busy before{quiet}."]
     for name, points in grown.curves.items():
         lines += ["", f"## {name.capitalize()}", ""]
-        lines += ["| " + name + " | ops/s | p99 ms | CPU µs/op | MiB | bad | restart s |", "| --- " * 7 + "|"]
+        lines += ["| " + name + " | ops/s | p99 ms | CPU µs/op | MiB | bad | restart s | save s |", "| --- " * 8 + "|"]
         lines += [
             f"| {point.x:,} | {point.per_second:,.0f} | {point.p99_ms:.2f} | {point.cpu_us_per_operation:.1f} | "
-            f"{point.memory_mib:,.0f} | {point.bad} | {'' if point.restart_s is None else point.restart_s} |"
+            f"{point.memory_mib:,.0f} | {point.bad} | {_or_nothing(point.restart_s)} | {_or_nothing(point.save_s)} |"
             for point in points
         ]
     return "\n".join(lines) + "\n"
@@ -209,7 +232,7 @@ def html(grown: Grown) -> str:
 
 def main(
     only: Annotated[str, typer.Option(help=f"curves, by commas: {', '.join(CURVES)}; all unless said")] = "",
-    full: Annotated[bool, typer.Option("--full", help="to 10 M entries and keys; 20 GB of disk")] = False,
+    full: Annotated[bool, typer.Option("--full", help="to 10 M entries and 20 M keys; 40 GB of disk")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="runs of each point")] = 3,
     seconds: Annotated[int, typer.Option(min=1, help="length of one run")] = 2,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
@@ -236,6 +259,7 @@ def main(
                     f"  {name} {point.x:,}: {point.per_second:,.0f} ops/s, p99 {point.p99_ms:.1f} ms, "
                     f"{point.cpu_us_per_operation:.0f} µs/op, {point.memory_mib:,.0f} MiB"
                     + ("" if point.restart_s is None else f", restart {point.restart_s:.1f} s")
+                    + ("" if point.save_s is None else f", a snapshot {point.save_s:.1f} s")
                 )
     grown = Grown(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen, curves)
     save.parent.mkdir(parents=True, exist_ok=True)
