@@ -8,7 +8,7 @@ of callbacks depends on the seed alone, so every run of a seed is equal.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
@@ -245,9 +245,8 @@ class SimLoop:
         return asyncio.Future(loop=self._me)
 
     def create_task(
-        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None,
-        context: Context | None = None,
-    ) -> asyncio.Task[T]:  # fmt: skip
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
         """A task of this loop."""
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self._me)
         self._tasks[task] = None
