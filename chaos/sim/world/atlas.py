@@ -9,7 +9,7 @@ and never serves wrong data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from raftlog.chaos.sim.disk.disk import SimDisk
@@ -51,7 +51,7 @@ class Atlas:
     def may_configure(self, configuration: Configuration) -> bool:
         """Whether the promise stays possible with that configuration: an operator asks before a change is proposed."""
         self._mend()
-        return self._has_majorities(configuration, {**self.lost, **self.doubtful, **self.unsound})
+        return self._has_majorities(configuration, {**self.lost, **self.doubtful, **self.unsound}, self.unsound)
 
     def replaced(self, node: NodeId) -> None:
         """That node has a new disk, under a new incarnation."""
@@ -69,7 +69,7 @@ class Atlas:
             return True  # it could not become worse, and must stay as loud
         if area in ("idx", "hard_state"):
             return True  # rebuilt from the log; of the hard state the other slot stays (`disk/faults.py`)
-        return self._stays_possible_without(node)
+        return self._stays_possible_without(node, area)
 
     def hit(self, node: NodeId, area: str, what: str) -> None:
         """Takes note of damage that was done."""
@@ -110,12 +110,17 @@ class Atlas:
             elif node in self.lost and not (disk.is_hurt or self._whole_disk.get(node) or disk.is_half_repaired):
                 del self.lost[node]
 
-    def _stays_possible_without(self, node: NodeId | None) -> bool:
+    def _stays_possible_without(self, node: NodeId | None, area: str = "") -> bool:
         gone = {**self.lost, **self.doubtful, **self.unsound, **({node: ""} if node is not None else {})}
-        return all(self._has_majorities(configuration, gone) for configuration in self._configurations)
+        unsound = {*self.unsound, node} if area == STATE else self.unsound
+        return all(self._has_majorities(configuration, gone, unsound) for configuration in self._configurations)
 
-    def _has_majorities(self, configuration: Configuration, gone: dict[NodeId, str]) -> bool:
-        for voters in (configuration.voters, configuration.outgoing):
+    def _has_majorities(
+        self, configuration: Configuration, gone: Mapping[NodeId, str], unsound: Collection[NodeId | None]
+    ) -> bool:
+        """A learner with a wrong state counts as a voter: it may be promoted before a digest point shows its state."""
+        promoted = [learner for learner in configuration.learners if learner in unsound]
+        for voters in ([*configuration.voters, *promoted], configuration.outgoing):
             if voters and 2 * len([voter for voter in voters if voter not in gone]) <= len(voters):
                 return False
         return True

@@ -92,6 +92,19 @@ def test_both_majorities_of_a_joint_configuration_count() -> None:
     assert atlas.may_hit(5, "log")
 
 
+def test_a_learner_with_a_wrong_state_counts_as_a_voter() -> None:
+    """It may be promoted before the next digest point. Then a majority must have the right state."""
+    atlas = Atlas(disks_of(1, 2), configuration(1, learners=(2,)))
+    assert not atlas.may_hit(2, "state")  # of two voters with different states none is right
+    assert atlas.may_hit(2, "log")  # a learner without its log is not promoted
+    atlas = Atlas(disks_of(1, 2, 3), configuration(1, 3, learners=(2,)))
+    assert atlas.may_hit(2, "state")
+    atlas.unsound[2] = "a wrong state"
+    assert not atlas.may_hit(3, "log")
+    assert not atlas.may_configure(configuration(1, learners=(2,)))
+    assert atlas.may_configure(configuration(1, 3))
+
+
 def test_what_is_mended_by_itself_may_always_be_hit() -> None:
     """A start makes .idx again from any rest of the log, and the hard state has a second slot."""
     atlas = Atlas(disks_of(1), configuration(1))
