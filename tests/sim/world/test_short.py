@@ -38,7 +38,7 @@ TOLD = {
     8101196: "an entry that a peer had not synced before its process ended kept the only other voter from campaigning",
     8202035: "a copy of a disk from a time when its node was the only voter led by itself, which no peer can prevent",
     8203475: "a wrong state passed the digest points that its replica applied at once but the newest, and answered",
-    8301443: "a learner's state went wrong just before its promotion, so that no majority of two voters had the right one",
+    8301443: "a learner's state went wrong before its promotion, and no majority of two voters had the right one",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
