@@ -55,6 +55,8 @@ class AuditLog:
             "method": call.method, "target": redacted(call.target)[:_TARGET_MAX], "status": status,
             "request_id": call.request_id,
         }  # fmt: skip
+        if call.caller is not None and call.caller.is_vouched and call.holder is not None:
+            fields["passed_on_by"] = str(call.holder)
         fields |= {"code": str(code)} if code else {}
         fields |= {"action": call.action} if call.action else {}
         fields |= {"left_out": left_out} if left_out else {}

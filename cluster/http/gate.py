@@ -256,7 +256,9 @@ class Api:
         call.route = route.pattern
         access = service.access
         if service.node.machine.access.is_on or access.is_exposed or access.is_behind:
-            access.admit(call, route.need, size_of(call), is_first_admin=route.is_first_admin)
+            access.admit(
+                call, route.need, size_of(call), is_first_admin=route.is_first_admin, is_passed_on=route.is_passed_on
+            )
         if call.has_options:
             call.check_own_headers()
             if not route.takes_session and call.method not in READS:

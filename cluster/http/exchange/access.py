@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol, cast
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.headers import H_PRINCIPAL
+from raftlog.cluster.api.headers import H_PASSED_ON, H_PRINCIPAL
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.http.exchange.quota import Meter
 from raftlog.cluster.replica.interface import NodeInterface
@@ -59,17 +59,19 @@ class Denied(ApiError):
 class Caller:
     """One principal, as of a revision of permissions."""
 
-    __slots__ = ("admission", "expires_ms", "meter", "name", "permissions", "revision")
+    __slots__ = ("admission", "expires_ms", "is_vouched", "meter", "name", "permissions", "revision")
 
     def __init__(
-        self, name: str, admission: bytes, permissions: Permissions, revision: int, expires_ms: int, meter: Meter
-    ) -> None:
+        self, name: str, admission: bytes, permissions: Permissions, revision: int, expires_ms: int, meter: Meter, *,
+        is_vouched: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
         self.admission = admission  # what its writes carry
         self.permissions = permissions
         self.revision = revision
         self.expires_ms = expires_ms  # Unix ms; 0: never
         self.meter = meter
+        self.is_vouched = is_vouched  # a node has named it, by its own certificate
 
 
 class Asking(Protocol):
@@ -114,8 +116,9 @@ class Access:
 
     # -- the gate ---------------------------------------------------------------------------------------------------
 
-    def admit(self, call: Asking, need: Need | Grant, size: int, *, is_first_admin: bool) -> None:
-        """Lets a request pass. `size`: of its body. Raises ApiError unauthorized, forbidden, over_quota."""
+    def admit(self, call: Asking, need: Need | Grant, size: int, *, is_first_admin: bool, is_passed_on: bool) -> None:
+        """Lets a request pass. `size`: of its body. `is_passed_on`: a node may send it for a user. Raises ApiError
+        unauthorized, forbidden, over_quota."""
         if need is Need.NOTHING:
             return
         if not self.table.is_on:
@@ -129,6 +132,10 @@ class Access:
                 raise Denied(Code.FORBIDDEN, "this node does not know yet whether access control is on")
             return
         caller = self.identify(call)
+        if caller.is_vouched and not (is_passed_on and H_PASSED_ON in call.headers):
+            raise ApiError(
+                Code.FORBIDDEN, f"the header {H_PRINCIPAL} is for a request that a node passes on to the leader alone"
+            )
         caller.meter.take(size)
         if isinstance(need, Grant) and not caller.permissions.allows(need):
             raise _missing(caller.name, need)
@@ -137,9 +144,13 @@ class Access:
         """The principal of a request, as of now. Raises ApiError unauthorized, or forbidden for a user that may do
         nothing."""
         text = call.headers.get("Authorization")
-        key: object = call.holder if text is None else text
-        if text is None and H_PRINCIPAL in call.headers:
-            key = (call.holder, call.headers[H_PRINCIPAL])
+        key: object = text
+        if text is None:
+            key = holder = call.holder
+            if holder is not None and holder.kind is HolderKind.NODE:
+                self.check_member(holder)
+            if H_PRINCIPAL in call.headers:
+                key = (holder, call.headers[H_PRINCIPAL])
         found = self._callers.get(key)
         table = self.table
         if found is not None and self._is_current(found):
@@ -150,6 +161,11 @@ class Access:
             self._callers.clear()
         self._callers[key] = caller
         return caller
+
+    def check_member(self, holder: Holder) -> None:
+        """Raises ApiError unless that node is a member. The certificate of a removed node may be valid for long."""
+        if not holder.name.isdecimal() or self._node.configuration.member(int(holder.name)) is None:
+            raise Denied(Code.FORBIDDEN, f"the certificate is that of {holder}, which is no member of this cluster")
 
     def _found(self, call: Asking, text: str | None, table: AccessTable) -> Caller:
         if text is not None:
@@ -164,7 +180,10 @@ class Access:
         _, permissions, why = table.principal(admission)
         if permissions is None:
             raise Denied(Code.FORBIDDEN, _WHY[why].format(name))
-        return Caller(name, admission, permissions, table.revision, expires_ms, self._meter(name))
+        is_vouched = text is None and H_PRINCIPAL in call.headers
+        return Caller(
+            name, admission, permissions, table.revision, expires_ms, self._meter(name), is_vouched=is_vouched
+        )
 
     def _of_token(self, text: str, table: AccessTable) -> tuple[str, tuple[str, ...], int]:
         """User, roles and expiry of the Authorization header."""

@@ -78,7 +78,11 @@ async def change_access(service: Service, call: Call) -> HttpAnswer:
 
 def _check_first(service: Service, call: Call) -> None:
     """Access control is off, so no user is known: with TLS, only a node's own certificate may make the first admin."""
-    if service.credentials is None or (call.holder is not None and call.holder.kind is HolderKind.NODE):
+    holder = call.holder
+    if service.credentials is None:
+        return
+    if holder is not None and holder.kind is HolderKind.NODE:
+        service.access.check_member(holder)
         return
     raise ApiError(
         Code.FORBIDDEN,

@@ -46,6 +46,7 @@ class Route(NamedTuple):
     keeps_session: bool = False  # as for_operators: otherwise sessions would expire while the node is busy
     takes_session: bool = True  # false: a write would be carried out for every copy
     is_first_admin: bool = False  # served by an exposed node while access control is off
+    is_passed_on: bool = False  # a node that does not lead sends it to the leader, and names the user
 
 
 async def _get_log(service: Service, call: Call) -> HttpAnswer | Stream:
@@ -106,7 +107,15 @@ ROUTES: Final = (
     Route("GET", "/v1/explain/{index}", needs.OPERATE, explain.explain_index, for_operators=True),
     Route("GET", "/v1/status", Need.PRINCIPAL, operator.get_status, True),
     Route("GET", "/v1/members", Need.PRINCIPAL, operator.get_members, True),
-    Route("POST", "/v1/members", needs.MEMBERS, members.change_members, for_operators=True, takes_session=False),
+    Route(
+        "POST",
+        "/v1/members",
+        needs.MEMBERS,
+        members.change_members,
+        for_operators=True,
+        takes_session=False,
+        is_passed_on=True,
+    ),
     Route(
         "POST",
         "/v1/leader/transfer",
@@ -114,6 +123,7 @@ ROUTES: Final = (
         members.transfer_leadership,
         for_operators=True,
         takes_session=False,
+        is_passed_on=True,
     ),
     Route("GET", "/livez", Need.NOTHING, operator.get_livez, True),
     Route("GET", "/readyz", Need.NOTHING, operator.get_readyz, True),

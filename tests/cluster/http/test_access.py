@@ -19,6 +19,7 @@ from raftlog.cluster.security.tokens import make_token
 from raftlog.statemachine.access.commands import AccessAction
 from tests.cluster.http.access_world import AccessWorld, txn
 from tests.cluster.http.fast.fast_wire import request, turns
+from tests.cluster.http.http_probe import Reply
 from tests.support import wait_until_async
 
 PUT = {"operation": "put", "key": "a/1", "value": "v"}
@@ -257,32 +258,56 @@ async def test_readers_at_the_end_of_the_log_share_no_slice_across_permissions()
         assert b"of b" not in wires["part"].written
 
 
+async def as_holder(
+    world: AccessWorld, holder: Holder, method: str, target: str, *headers: str, body: bytes | None = None
+) -> Reply:
+    """The answer to a request on a connection whose client has shown that certificate."""
+    wire = world.connect()
+    front: Any = getattr(wire.protocol, "_front", wire.protocol)
+    if not hasattr(front, "holder"):
+        pytest.skip("a connection without the fast path in front reads the certificate from its socket")
+    front.holder = holder
+    return await world.on(wire, None, method, target, *headers, body=body)
+
+
 async def test_certificates_name_users_and_nodes_pass_requests_on(world: AccessWorld) -> None:
     """A certificate's name is a user; one without a user may do nothing. A node's own certificate may operate, and may
     name the user whose request it passes on; a client's may not."""
     world.user("alice", "write on keys:*", "members on cluster")
 
-    async def as_holder(holder: Holder, method: str, target: str, *headers: str, body: bytes | None = None) -> Any:
-        wire = world.connect()
-        front = getattr(wire.protocol, "_front", wire.protocol)
-        if not hasattr(front, "holder"):
-            pytest.skip("a connection without the fast path in front reads the certificate from its socket")
-        front.holder = holder
-        return await world.on(wire, None, method, target, *headers, body=body)
-
-    alice, node = Holder("", HolderKind.CLIENT, "alice"), Holder("", HolderKind.NODE, "2")
-    assert (await as_holder(alice, "PUT", "/v1/kv/a", body=b"v")).status == 200
-    assert (await as_holder(alice, "GET", "/v1/status")).status == 200
+    alice, node = Holder("", HolderKind.CLIENT, "alice"), Holder("", HolderKind.NODE, "1")
+    assert (await as_holder(world, alice, "PUT", "/v1/kv/a", body=b"v")).status == 200
+    assert (await as_holder(world, alice, "GET", "/v1/status")).status == 200
     for name, word in (("bob", "no user 'bob'"), ("jwt:x", "cannot be that of a user"), ("raftlog:node", "cannot be")):
-        refused = await as_holder(Holder("", HolderKind.CLIENT, name), "PUT", "/v1/kv/a", body=b"v")
+        refused = await as_holder(world, Holder("", HolderKind.CLIENT, name), "PUT", "/v1/kv/a", body=b"v")
         assert (refused.status, word in refused.problem().message) == (403, True)
-    assert (await as_holder(node, "GET", "/metrics")).status == 200
-    assert (await as_holder(node, "PUT", "/v1/kv/a", body=b"v")).status == 403
+    assert (await as_holder(world, node, "GET", "/metrics")).status == 200
+    assert (await as_holder(world, node, "PUT", "/v1/kv/a", body=b"v")).status == 403
     remove = b'{"change":"remove","node":2}'
-    assert (await as_holder(node, "POST", "/v1/members", body=remove)).status == 403
+    assert (await as_holder(world, node, "POST", "/v1/members", body=remove)).status == 403
+    passed = ("Raftlog-Passed-On: 1", "Raftlog-Principal: alice")
+    assert (await as_holder(world, node, "POST", "/v1/members", *passed, body=remove)).status == 200
+    assert (await as_holder(world, alice, "POST", "/v1/members", *passed, body=remove)).status == 403
+    assert (await as_holder(world, node, "POST", "/v1/members", passed[1], body=remove)).status == 403
+    assert (
+        await as_holder(world, node, "PUT", "/v1/kv/a", *passed, body=b"v")
+    ).status == 403  # no such request is passed on
+
+
+async def test_the_certificate_of_a_node_counts_while_it_is_a_member(world: AccessWorld) -> None:
+    """A removed node keeps its certificate, which names neither itself nor a user any more; nor makes it an admin."""
+    world.user("alice", "write on keys:*", "members on cluster")
+    removed = Holder("", HolderKind.NODE, "2")
     passed = ("Raftlog-Passed-On: 2", "Raftlog-Principal: alice")
-    assert (await as_holder(node, "POST", "/v1/members", *passed, body=remove)).status == 200
-    assert (await as_holder(alice, "POST", "/v1/members", *passed, body=remove)).status == 403
+    body = b'{"change":"remove","node":2}'
+    for method, target, headers in (
+        ("GET", "/metrics", ()),
+        ("GET", "/v1/backup", ()),
+        ("POST", "/v1/members", passed),
+    ):
+        answer = await as_holder(world, removed, method, target, *headers, body=body if method == "POST" else None)
+        assert answer.status == 403
+        assert "no member" in answer.problem().message
 
 
 async def test_the_first_admin_is_made_once() -> None:
