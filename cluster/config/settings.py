@@ -105,7 +105,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     principal_waiting_max: int = 4_096  # and this many of one user wait for theirs
     principal_requests_max: int = 50_000  # requests of one user in a second, at one node,
     principal_bytes_max: int = 1 << 30  # bytes of their bodies and answers,
-    principal_streams_max: int = 256  # and streams of one user that are open
+    principal_streams_max: int = 256  # and streams and long polls of one user that are open
     stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for this long is closed with its `next`
     progress_ms: int = 4_000  # streams say how far they are at least this often
     stream_gather_ms: int = 50  # records for many followers of the log wait at most this long, and go together

@@ -22,7 +22,6 @@ from raftlog.cluster.http.exchange.access import READS, Denied, size_of
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, forget_frames, problem_answer
 from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
 from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service, finished, is_request_id
-from raftlog.cluster.http.exchange.fair_queue import FairQueue
 from raftlog.cluster.http.exchange.query import split_target
 from raftlog.cluster.http.hosts import HostCheck, check_origin
 from raftlog.cluster.http.request_log import FAILED, RequestLog
@@ -68,7 +67,6 @@ class Api:
         self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
         limits = service.limits
-        self._fair_queue = FairQueue(limits.fair_requests_max, limits.principal_waiting_max)
         lines = RequestLog(node, limits.request_lines_max, limits.request_slow_ms, has_all=service.http.access_log)
         self._lines = lines if lines.is_enabled else None
 
@@ -151,9 +149,9 @@ class Api:
 
     def _turn(self, call: Call, route: Route, user: str) -> asyncio.Future[None] | None:
         """The turn for which the request waits, if other users send requests, too. Raises ApiError over_quota."""
-        if route.serves_fenced or route.for_operators or route.keeps_session or _is_to_wait(call):
+        if route.serves_fenced or route.for_operators or route.keeps_session:
             return None
-        return self._fair_queue.enter(call, user, call.started)
+        return self.service.fair_queue.enter(call, user, call.started)
 
     async def _in_turn(
         self, call: Call, route: Route, turn: asyncio.Future[None] | None
@@ -172,7 +170,7 @@ class Api:
     def _leave(self, call: Call) -> None:
         self.service.open_requests -= 1
         if call.caller is not None:
-            self._fair_queue.leave(call)
+            self.service.fair_queue.leave(call)
         call.stream = None  # it has the call: a circle of objects
         if call.held is not None:
             call.release()
@@ -187,13 +185,13 @@ class Api:
             answer.request_id = call.request_id
             if service.is_leaving:
                 answer.keep_alive = False
+            if call.caller is not None:
+                call.caller.meter.charge(size)
         service.open_requests -= 1
         if call.held is not None:
             call.release()
         if call.caller is not None:
-            self._fair_queue.leave(call)
-            if isinstance(answer, HttpAnswer):
-                call.caller.meter.charge(len(answer.body))
+            service.fair_queue.leave(call)
         seconds = service.clock() - call.started
         http = service.node.metrics.http
         http.answered.append((call.route, answer.status, seconds))
@@ -204,7 +202,7 @@ class Api:
         lines = self._lines
         if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
             if not (call.route in _PROBES and answer.status in _PROBED):
-                waits = call.stream is not None or _is_to_wait(call)
+                waits = call.stream is not None or call.has_waited
                 lines.add(
                     call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits
                 )
@@ -310,8 +308,3 @@ class Api:
         lines, self._lines = self._lines, None
         if lines is not None:
             await lines.close()
-
-
-def _is_to_wait(call: Call) -> bool:
-    """Whether the request asks to wait for an index. It takes no processor time meanwhile."""
-    return "wait=" in call.query_text or "min_index=" in call.query_text

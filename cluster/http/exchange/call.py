@@ -31,6 +31,7 @@ from raftlog.cluster.http.exchange.access import Access, Caller
 from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, StreamedAnswer, encode_answer
 from raftlog.cluster.http.exchange.budget import SCANS_MAX, SMALL_BYTES, Budget, Share, bodies_full
 from raftlog.cluster.http.exchange.consumer_lag import Lags
+from raftlog.cluster.http.exchange.fair_queue import FairQueue
 from raftlog.cluster.http.exchange.follow import LogTail
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, nearest_name, parse_number
 from raftlog.cluster.replica.interface import NodeInterface
@@ -76,6 +77,7 @@ class Service:
     bodies: Budget = field(init=False)  # bytes of the bodies of unanswered requests
     answers: Budget = field(init=False)  # bytes of answers that clients have not read yet
     freed: FreedMemory = field(init=False)
+    fair_queue: FairQueue = field(init=False)  # of the requests of users that compete
     _waits: set[asyncio.Future[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -83,6 +85,7 @@ class Service:
         self.freed = FreedMemory()
         self.bodies = Budget(limits.bodies_bytes_max, self.freed.return_soon)
         self.answers = Budget(limits.answers_bytes_max, self.freed.return_soon)
+        self.fair_queue = FairQueue(limits.fair_requests_max, limits.principal_waiting_max)
         self.tail = LogTail(
             self.node, self.clock, self.wait_beyond, limits.stream_gather_ms / 1000, limits.progress_ms / 1000
         )
@@ -152,6 +155,7 @@ class Call:
     caller: Caller | None = None  # the sender, while access control is on
     action = ""  # what it changes, for the audit log
     was_denied = False  # the gate has asked again, after a read barrier
+    has_waited = False  # for an index, as it asked
 
     def __init__(
         self, method: str, target: str, path: str, query_text: str, headers: Mapping[str, str],
@@ -278,6 +282,7 @@ class Call:
         content = self.request.content
         if content.is_eof():
             whole = content.read_nowait()
+            self._charge_body(len(whole))
             if len(whole) > bytes_max:
                 raise _body_too_large(str(len(whole)), bytes_max)
             if not self.hold(service.bodies, len(whole)):
@@ -335,6 +340,12 @@ class Call:
             raise ApiError(Code.BAD_REQUEST, f"the body ended before its end: {error}") from error
         finally:
             connection.reading = None
+            self._charge_body(size)
+
+    def _charge_body(self, size: int) -> None:
+        """Counts the bytes of a body whose length no header has told: the gate counts all others."""
+        if self.caller is not None and "Content-Length" not in self.headers:
+            self.caller.meter.charge(size)
 
     def hold(self, budget: Budget, size: int) -> bool:
         """Counts `size` bytes of this request in the budget until `release`, instead of the bytes before. Returns
@@ -434,14 +445,36 @@ async def _read_index(service: Service, call: Call, query: Query) -> None:
     minimum = query.number("min_index")
     if query.choice("consistency", CONSISTENCY) == "linearizable":
         await node.read_barrier(call.deadline)
-    if minimum is not None and minimum > node.applied:
+    if minimum is not None:
         await wait_applied(service, call, minimum)
+
+
+async def long_wait(service: Service, call: Call, wait: Callable[[], Awaitable[None]]) -> None:
+    """Waits for an index that may come much later. Meanwhile the request counts as a stream of its user, and has no
+    turn; behind the wait it takes one. Raises ApiError over_quota, and what `wait` raises."""
+    call.has_waited = True
+    caller = call.caller
+    if caller is None:
+        await wait()
+        return
+    caller.meter.open_stream()
+    try:
+        service.fair_queue.leave(call)
+        await wait()
+    finally:
+        caller.meter.close_stream()
+    turn = service.fair_queue.enter(call, caller.name, service.clock())
+    if turn is not None:
+        await turn
 
 
 async def wait_applied(service: Service, call: Call, index: int) -> None:
     """Waits for an index that another node may have named. Raises ApiError future_index at the deadline."""
+    node = service.node
+    if index <= node.applied:
+        return
     try:
-        await service.node.wait_applied(index, call.deadline)
+        await long_wait(service, call, functools.partial(node.wait_applied, index, call.deadline))
     except ApiError as error:
         if error.code is not Code.DEADLINE:
             raise

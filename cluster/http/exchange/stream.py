@@ -149,12 +149,12 @@ class Stream(StreamedAnswer):
 
     def _send(self, parts: Sequence[bytes | memoryview]) -> None:
         transport = self._transport()
-        if not self._is_chunked:
-            transport.writelines(parts)
-            return
         size = sum([len(part) for part in parts])
         if self._meter is not None:
             self._meter.charge(size)
+        if not self._is_chunked:
+            transport.writelines(parts)
+            return
         framed = [b"%x\r\n" % size, *parts, b"\r\n"]
         if size <= DRAIN_BYTES:
             transport.write(b"".join(framed))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.access import READ_ALL
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode_msgpack
 from raftlog.cluster.http.exchange.budget import answers_full
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, decode, read_index
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, decode, long_wait, read_index
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.records.rows import (
     as_packed,
@@ -203,7 +204,8 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
         elif shown or service.clock() >= wait_until:
             break
         else:
-            await service.wait_beyond(position - 1, service.access.until(call, wait_until))
+            wait = partial(service.wait_beyond, position - 1, service.access.until(call, wait_until))
+            await long_wait(service, call, wait)
     node = service.node
     marks = (position, node.oldest, node.committed, node.last_user_index, node.applied, node.term)
     if query.format == "msgpack":

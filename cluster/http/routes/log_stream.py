@@ -16,7 +16,7 @@ from raftlog.cluster.api.errors import ApiError, Problem
 from raftlog.cluster.api.headers import H_NEXT, NDJSON, RAW
 from raftlog.cluster.api.records import LogProgress
 from raftlog.cluster.http.exchange.answer import encode_json
-from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.call import Call, Service, long_wait
 from raftlog.cluster.http.exchange.follow import Piece
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
 from raftlog.cluster.http.routes.log import SLICE_BYTES, LogQuery, check_oldest, looked_again, scan
@@ -35,7 +35,8 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
     check_oldest(service, query.start)  # now, while an error can still be the answer
     if not query.is_follow:
         if query.wait_ms and query.start > node.applied:
-            await service.wait_beyond(query.start - 1, service.clock() + query.wait_ms / 1000)
+            until = service.clock() + query.wait_ms / 1000
+            await long_wait(service, call, partial(service.wait_beyond, query.start - 1, until))
         query = replace(query, stop=min(query.stop, node.applied + 1))
     is_raw = query.format == "raw"
     position, left = query.start, query.limit

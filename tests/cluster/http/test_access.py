@@ -391,6 +391,33 @@ async def test_each_user_has_its_share_of_requests_bytes_and_streams(
     assert "limits.principal_streams_max" in second.problem().message
 
 
+async def test_all_bytes_of_a_user_count(world: AccessWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a body whose length no header names, and those of a stream to a client of HTTP/1.0, too."""
+    now = clock.monotonic()
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    server: Any = world.runner.server
+    access = server.api.service.access
+    access._limits = msgspec.structs.replace(access._limits, principal_bytes_max=1_000)
+    world.user("chunked", "write on keys:*")
+    world.user("old", "read on log", "read on keys:*")
+    parts = b"258\r\n" + b"v" * 600 + b"\r\n"
+    for code in (200, 429):
+        wire = world.connect()
+        head = request("PUT", "/v1/kv/a", "Transfer-Encoding: chunked", *world.sign("chunked"))
+        await wire.feed(head + 2 * parts + b"0\r\n\r\n")
+        while not wire.written:
+            await turns()
+        assert wire.replies()[0].status == code
+    for status in (b"200", b"429"):
+        wire = world.connect()
+        await wire.feed(
+            request("GET", "/v1/log?format=ndjson", *world.sign("old")).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        )
+        while not wire.written:
+            await turns()
+        assert wire.written[9:12] == status
+
+
 async def test_changes_and_refusals_have_lines_in_an_audit_log(tmp_path: Path) -> None:
     """The user, the request, and the result. A flood of refusals has one line for each reason. No line has a
     secret. The file is rotated."""

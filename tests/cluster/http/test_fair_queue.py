@@ -115,6 +115,52 @@ async def test_a_request_that_takes_long_gives_its_place_up() -> None:
     assert not node.fair_queue._users
 
 
+@pytest.mark.parametrize("target", ["/v1/kv?prefix=a", "/v1/kv?prefix=a&min_index=1", "/v1/kv?prefix=await=1"])
+async def test_a_request_that_need_not_wait_takes_its_turn(target: str) -> None:
+    """Whatever its query says. Only a request that really waits gives its slot to others meanwhile."""
+    async with AccessWorld(fair_requests_max=2) as world:
+        world.user("busy", "read on keys:*", "read on log", "write on keys:*")
+        world.user("other", "write on keys:*")
+        await world.ask("other", "PUT", "/v1/kv/first", body=BODY)
+        world.node.held = asyncio.Event()
+        fair_queue = world.runner._api.service.fair_queue
+        for _ in range(2):
+            await world.connect().feed(request("PUT", "/v1/kv/a", *world.sign("busy"), body=BODY))
+        assert len(fair_queue._slots) == 2
+        wire = world.connect()
+        await wire.feed(request("GET", target, *world.sign("busy")))
+        await turns()
+        assert len(fair_queue._users["busy"].waiting) == 1
+        assert not wire.replies()
+        world.node.held.set()
+        while not wire.written:
+            await turns()
+        assert not fair_queue._slots
+
+
+async def test_a_long_poll_has_no_slot_and_counts_as_a_stream_of_its_user() -> None:
+    """It takes no time of the node while it waits. A user has so many of them as it may have streams."""
+    async with AccessWorld(fair_requests_max=2, principal_streams_max=1) as world:
+        world.user("poller", "read on log", "read on keys:*")
+        world.user("other", "write on keys:*")
+        await world.ask("other", "PUT", "/v1/kv/first", body=BODY)
+        poll = world.connect()
+        target = f"/v1/log?from={world.node.applied + 1}&wait=20000"
+        await poll.feed(request("GET", target, *world.sign("poller")))
+        fair_queue = world.runner._api.service.fair_queue
+        assert not fair_queue._slots
+        refused = await world.ask("poller", "GET", target)
+        assert refused.status == 429
+        assert "limits.principal_streams_max" in refused.problem().message
+        refused = await world.ask("poller", "GET", f"/v1/kv?prefix=a&min_index={world.node.applied + 1}")
+        assert refused.status == 429
+        assert (await world.ask("other", "PUT", "/v1/kv/b", body=BODY)).status == 200
+        while not poll.written:
+            await turns()
+        assert poll.replies()[0].status == 200
+        assert (await world.ask("poller", "GET", "/v1/kv?prefix=a&min_index=1")).status == 200
+
+
 async def test_a_client_that_has_gone_takes_no_turn() -> None:
     """Its request is passed over, and nothing of it is kept."""
     node = Node()
@@ -158,7 +204,8 @@ async def test_a_busy_user_delays_no_other_at_the_node(fast_path: bool) -> None:
         wires = [world.connect() for _ in range(20)]
         for wire in wires:
             await wire.feed(request("PUT", "/v1/kv/a", *world.sign("busy"), body=BODY))
-        service, fair_queue = world.runner._api.service, world.runner._api._fair_queue
+        service = world.runner._api.service
+        fair_queue = service.fair_queue
         assert len(fair_queue._slots) == 2
         other = world.connect()
         await other.feed(request("PUT", "/v1/kv/b", *world.sign("other"), body=BODY))
