@@ -44,6 +44,8 @@ class Provider:
         self._is_url = "://" in source
         self._report = report
         self._keys: Mapping[str, ProviderKey] = {}
+        self._text = b""  # what they were read from
+        self._generation = 1
         self._looked_at = clock.monotonic()
         self._taken_at = self._asked_at = self._looked_at - UNKNOWN_KEY_S
         self._stamp: tuple[int, int, int] | None = None
@@ -79,6 +81,11 @@ class Provider:
         self._holders[digest] = holder
         return holder
 
+    def generation(self) -> int:
+        """A number that rises when the keys change. A holder that was found before may be none any more."""
+        self._look()
+        return self._generation
+
     def close(self) -> None:
         """Ends a fetch under way."""
         if self._fetching is not None:
@@ -91,7 +98,7 @@ class Provider:
         self._looked_at = now
         if self._is_url:
             if now - self._taken_at >= STALE_S:
-                self._keys, self._holders = {}, {}
+                self._replace({}, b"")
             if now - self._taken_at >= REFRESH_S and now - self._asked_at >= UNKNOWN_KEY_S:
                 self._fetch()
             return
@@ -117,10 +124,14 @@ class Provider:
             self._tell(f"{self._source}: {error}")
 
     def _take(self, text: bytes) -> None:
-        self._keys = parse_keys(text)
-        self._holders = {}
+        self._replace(parse_keys(text), text)
         self._taken_at = clock.monotonic()
         self._tell("")
+
+    def _replace(self, keys: Mapping[str, ProviderKey], text: bytes) -> None:
+        if text != self._text:
+            self._keys, self._text, self._holders = keys, text, {}
+            self._generation += 1
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -59,11 +59,13 @@ class Denied(ApiError):
 class Caller:
     """One principal, as of a revision of permissions."""
 
-    __slots__ = ("admission", "expires_ms", "is_vouched", "meter", "name", "permissions", "revision")
+    __slots__ = (
+        "admission", "expires_ms", "is_vouched", "keys_generation", "meter", "name", "permissions", "revision",
+    )  # fmt: skip
 
     def __init__(
         self, name: str, admission: bytes, permissions: Permissions, revision: int, expires_ms: int, meter: Meter, *,
-        is_vouched: bool = False,
+        is_vouched: bool = False, keys_generation: int = 0,
     ) -> None:  # fmt: skip
         self.name = name
         self.admission = admission  # what its writes carry
@@ -72,6 +74,7 @@ class Caller:
         self.expires_ms = expires_ms  # Unix ms; 0: never
         self.meter = meter
         self.is_vouched = is_vouched  # a node has named it, by its own certificate
+        self.keys_generation = keys_generation  # of the identity provider's keys that vouch for it; 0: none do
 
 
 class Asking(Protocol):
@@ -89,6 +92,9 @@ class TokenProvider(Protocol):
 
     def holder(self, text: str) -> JwtHolder:
         """The holder of a token. Raises BadJwt."""
+
+    def generation(self) -> int:
+        """A number that rises when the provider's keys change."""
 
 
 class Access:
@@ -168,6 +174,7 @@ class Access:
             raise Denied(Code.FORBIDDEN, f"the certificate is that of {holder}, which is no member of this cluster")
 
     def _found(self, call: Asking, text: str | None, table: AccessTable) -> Caller:
+        generation = 0 if self._provider is None else self._provider.generation()  # before its keys decide
         if text is not None:
             _check_once(call.headers)
             name, roles, expires_ms = self._of_token(text, table)
@@ -180,10 +187,11 @@ class Access:
         _, permissions, why = table.principal(admission)
         if permissions is None:
             raise Denied(Code.FORBIDDEN, _WHY[why].format(name))
-        is_vouched = text is None and H_PRINCIPAL in call.headers
         return Caller(
-            name, admission, permissions, table.revision, expires_ms, self._meter(name), is_vouched=is_vouched
-        )
+            name, admission, permissions, table.revision, expires_ms, self._meter(name),
+            is_vouched=text is None and H_PRINCIPAL in call.headers,
+            keys_generation=generation if name.startswith(EXTERNAL_PREFIX) else 0,
+        )  # fmt: skip
 
     def _of_token(self, text: str, table: AccessTable) -> tuple[str, tuple[str, ...], int]:
         """User, roles and expiry of the Authorization header."""
@@ -231,9 +239,11 @@ class Access:
         return holder.name
 
     def _is_current(self, caller: Caller) -> bool:
-        """Whether no permission has changed since, and its token has not expired."""
-        return caller.revision == self.table.revision and not (
-            caller.expires_ms and self._now_ms() >= caller.expires_ms
+        """Whether no permission has changed since, nor a key of the provider, and its token has not expired."""
+        if caller.revision != self.table.revision or (caller.expires_ms and self._now_ms() >= caller.expires_ms):
+            return False
+        return not caller.keys_generation or (
+            self._provider is not None and caller.keys_generation == self._provider.generation()
         )
 
     def _now_ms(self) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
-import msgspec
 from aiohttp import StreamReader, web
 
 from raftlog.cluster.api.errors import ApiError, Code
@@ -46,7 +45,6 @@ _OWN_NAMES: Final = (
     H_LOG, H_PASSED_ON, H_PRINCIPAL,
 )  # fmt: skip
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
-_TRUNCATED: Final = "Input data was truncated"
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
 
@@ -343,7 +341,7 @@ class Call:
             self._charge_body(size)
 
     def _charge_body(self, size: int) -> None:
-        """Counts the bytes of a body whose length no header has told: the gate counts all others."""
+        """Counts the bytes of a body without Content-Length. The gate has counted those of all others."""
         if self.caller is not None and "Content-Length" not in self.headers:
             self.caller.meter.charge(size)
 
@@ -402,37 +400,6 @@ def _body_too_large(size: str, bytes_max: int) -> ApiError:
 def is_request_id(text: str) -> bool:
     """Whether a client's request id can stand in a header and a log line."""
     return _REQUEST_ID.fullmatch(text) is not None
-
-
-def decode(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, what: str) -> T:
-    """The body as that type. Raises ApiError bad_request with msgspec's message: what it expected, and where.
-
-    Positions count bytes from the start of `body`."""
-    try:
-        return decoder.decode(body)
-    except UnicodeDecodeError as error:  # its position counts within that one string
-        at = max(body.find(error.object), 0) + error.start
-        if isinstance(decoder, msgspec.json.Decoder):
-            at = _not_utf8_at(body)
-        raise ApiError(
-            Code.BAD_REQUEST, f"{what}: byte {at} is not UTF-8 text ({error.reason}): give such bytes as base64"
-        ) from error
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        why = str(error)
-        if not body:
-            why = "it is empty"
-        elif why == _TRUNCATED:
-            why = f"it ends too early (byte {len(body)})"
-        raise ApiError(Code.BAD_REQUEST, f"{what}: {why}") from error
-
-
-def _not_utf8_at(body: bytes) -> int:
-    """The position at which the body stops being UTF-8."""
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return len(body)
 
 
 def read_index(service: Service, call: Call, query: Query) -> Awaitable[Any]:

@@ -17,7 +17,8 @@ from raftlog.cluster.api.access import (
 )
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, decode, read_index
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, read_index
+from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.security.names import HolderKind
 from raftlog.raft.codec.block import BlockRecord

@@ -19,8 +19,9 @@ from raftlog.cluster.api.consumers import (
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.values import NUMBER_MAX, SHARD
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, decode, read_index
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, read_index
 from raftlog.cluster.http.exchange.consumer_lag import position_of
+from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import commit, refuse, told
 from raftlog.cluster.http.exchange.query import unescape
 from raftlog.raft.codec.block import BlockRecord

@@ -23,12 +23,12 @@ from raftlog.cluster.http.exchange.call import (
     Handled,
     Service,
     SessionHeaders,
-    decode,
     finished,
     read_index,
     wait_applied,
     with_body,
 )
+from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import AppliedRequest, commit, done_of, send_record, submit
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, check_key, unescape
 from raftlog.cluster.http.routes.log import ENCODINGS, SLICE_RECORDS

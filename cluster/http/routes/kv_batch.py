@@ -19,7 +19,8 @@ from raftlog.cluster.api.kv import BatchAnswer, BatchIn, BatchItem, WriteIn
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.api.values import NUMBER_MAX, Number
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Service, SessionHeaders, decode
+from raftlog.cluster.http.exchange.call import Call, Service, SessionHeaders
+from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import done_of
 from raftlog.cluster.http.exchange.query import check_key, parse_number
 from raftlog.cluster.http.routes.kv import written_of

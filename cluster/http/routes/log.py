@@ -21,7 +21,8 @@ from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.access import READ_ALL
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode_msgpack
 from raftlog.cluster.http.exchange.budget import answers_full
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, decode, long_wait, read_index
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, long_wait, read_index
+from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.records.rows import (
     as_packed,

@@ -24,7 +24,8 @@ from raftlog.cluster.config.cluster_file import (
     split_address,
 )
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Service, decode
+from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.leader_proxy import passed_on
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
 from raftlog.raft.codec.configuration import decode_configuration

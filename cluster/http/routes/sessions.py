@@ -9,15 +9,8 @@ import msgspec
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import (
-    NO_SESSION,
-    READ_PARAMETERS,
-    Call,
-    Service,
-    SessionHeaders,
-    decode,
-    read_index,
-)
+from raftlog.cluster.http.exchange.call import NO_SESSION, READ_PARAMETERS, Call, Service, SessionHeaders, read_index
+from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import commit, refuse, submit, told
 from raftlog.cluster.http.exchange.query import parse_number, unescape
 from raftlog.cluster.records.rows import RESULTS

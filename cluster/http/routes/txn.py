@@ -10,7 +10,8 @@ from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.kv import CompareIn, OperationIn, TxnAnswer, TxnIn, TxnStepAnswer
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Service, decode
+from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.http.exchange.query import check_key
 from raftlog.cluster.http.routes.kv import encoding_of

@@ -13,7 +13,6 @@ from raftlog.cluster.http.exchange.access import Need
 from raftlog.cluster.http.routes.table import ROUTES
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.log_file import LogSink
-from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
 from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tokens import make_token
 from raftlog.statemachine.access.commands import AccessAction
@@ -440,27 +439,3 @@ async def test_changes_and_refusals_have_lines_in_an_audit_log(tmp_path: Path) -
         assert lines[-1]["action"] == "set_user x"
         assert not [token for token in world.tokens.values() if token.text[14:] in text]
     sink.close()
-
-
-async def test_a_token_of_the_identity_provider_brings_its_roles() -> None:
-    """Its roles count beside those of a user of the same name, and such a user can be blocked."""
-
-    class Provider:
-        def holder(self, text: str) -> JwtHolder:
-            if text != "a.b.c":
-                raise BadJwt("its signature is not that of the identity provider")
-            return JwtHolder("jwt:alice", ("reader", "no-such-role"), clock.wall_ms() / 1_000 + 60)
-
-    async with AccessWorld() as world:
-        server: Any = world.runner.server
-        server.api.service.access._provider = Provider()
-        bearer = "Authorization: Bearer a.b.c"
-        assert (await world.ask(None, "GET", "/v1/kv/a", bearer)).status == 404
-        assert (await world.ask(None, "PUT", "/v1/kv/a", bearer, body=b"v")).problem().missing == "write on keys:a"
-        world.role("writes-a", "write on keys:a")
-        world.change(AccessAction.SET_USER, name="jwt:alice", roles=("writes-a",))
-        assert (await world.ask(None, "PUT", "/v1/kv/a", bearer, body=b"v")).status == 200
-        world.change(AccessAction.SET_USER, name="jwt:alice", is_blocked=True)
-        assert "is blocked" in (await world.ask(None, "GET", "/v1/kv/a", bearer)).problem().message
-        wrong = (await world.ask(None, "GET", "/v1/kv/a", "Authorization: Bearer a.b.d")).problem()
-        assert (wrong.code, "signature" in wrong.message) == ("unauthorized", True)

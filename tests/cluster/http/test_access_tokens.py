@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
 from raftlog.statemachine.access.commands import AccessAction
 from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.http.fast.fast_wire import request
@@ -123,3 +125,53 @@ async def test_hosts_and_origins_are_checked_whatever_the_token(world: AccessWor
     reply = await world.ask("u", "PUT", "/v1/kv/a", "Origin: http://evil.example", body=b"v")
     assert reply.problem().code == "forbidden"
     assert (await world.ask("root", "GET", "/v1/kv/a")).status == 404
+
+
+async def test_a_token_of_the_identity_provider_brings_its_roles() -> None:
+    """Its roles count beside those of a user of the same name, and such a user can be blocked."""
+
+    class Provider:
+        def holder(self, text: str) -> JwtHolder:
+            if text != "a.b.c":
+                raise BadJwt("its signature is not that of the identity provider")
+            return JwtHolder("jwt:alice", ("reader", "no-such-role"), clock.wall_ms() / 1_000 + 60)
+
+        def generation(self) -> int:
+            return 1
+
+    async with AccessWorld() as world:
+        server: Any = world.runner.server
+        server.api.service.access._provider = Provider()
+        bearer = "Authorization: Bearer a.b.c"
+        assert (await world.ask(None, "GET", "/v1/kv/a", bearer)).status == 404
+        assert (await world.ask(None, "PUT", "/v1/kv/a", bearer, body=b"v")).problem().missing == "write on keys:a"
+        world.role("writes-a", "write on keys:a")
+        world.change(AccessAction.SET_USER, name="jwt:alice", roles=("writes-a",))
+        assert (await world.ask(None, "PUT", "/v1/kv/a", bearer, body=b"v")).status == 200
+        world.change(AccessAction.SET_USER, name="jwt:alice", is_blocked=True)
+        assert "is blocked" in (await world.ask(None, "GET", "/v1/kv/a", bearer)).problem().message
+        wrong = (await world.ask(None, "GET", "/v1/kv/a", "Authorization: Bearer a.b.d")).problem()
+        assert (wrong.code, "signature" in wrong.message) == ("unauthorized", True)
+
+
+async def test_a_token_of_a_withdrawn_key_counts_no_more() -> None:
+    """Even one that this node has checked before: a stolen key is taken out of the provider's keys for that."""
+
+    class Provider:
+        keys = 1
+
+        def holder(self, text: str) -> JwtHolder:
+            if self.keys != 1:
+                raise BadJwt("the provider has no key 'old'")
+            return JwtHolder("jwt:alice", ("reader",), clock.wall_ms() / 1_000 + 60)
+
+        def generation(self) -> int:
+            return self.keys
+
+    async with AccessWorld() as world:
+        server: Any = world.runner.server
+        server.api.service.access._provider = provider = Provider()
+        bearer = "Authorization: Bearer a.b.c"
+        assert (await world.ask(None, "GET", "/v1/kv/a", bearer)).status == 404
+        provider.keys = 2
+        assert "no key 'old'" in (await world.ask(None, "GET", "/v1/kv/a", bearer)).problem().message

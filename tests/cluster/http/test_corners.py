@@ -332,7 +332,7 @@ async def test_a_header_of_raftlogs_given_twice_is_refused(served: Served, name:
     ],
 )
 async def test_the_place_of_an_error_counts_within_the_body(served: Served, body: bytes, says: str) -> None:
-    """Not within the string that is wrong. Guard: `raftlog.cluster.http.exchange.call.decode`."""
+    """Not within the string that is wrong. Guard: `raftlog.cluster.http.exchange.decoding.decode`."""
     data = request("POST", "/v1/log", "Content-Type: application/json", body=body)
     problem = (await exchange(served.port, data)).problem()
     assert problem.code is Code.BAD_REQUEST

@@ -156,9 +156,12 @@ async def test_keys_of_a_file_are_read_again(tmp_path: Path, monkeypatch: pytest
     own = Provider(POLICY, str(file), told.append)
     old, new = sign({}), sign({}, OTHER_KEY, kid="n")
     assert own.holder(old).name == own.holder(old).name == "jwt:alice"
+    before = own.generation()
     file.write_bytes(b"{")
     assert own.holder(old).name == "jwt:alice"
+    assert own.generation() == before
     file.write_bytes(json.dumps({"keys": [jwk(OTHER_KEY, "n")]}).encode())
+    assert own.generation() == before + 1
     assert own.holder(new).name == "jwt:alice"
     with pytest.raises(BadJwt, match="no key 'e'"):
         own.holder(old)
