@@ -1,4 +1,4 @@
-"""Decodes the body of a request. An error names what was expected, and the position."""
+"""Decodes the body of a request. Raises an error for one that is wrong, with the byte."""
 
 from __future__ import annotations
 
