@@ -30,6 +30,11 @@ class ShardLinks:
         """See `Transport.set_members`."""
         self._transport.set_members(configuration, known, leaving, shard=self._shard)
 
+    @property
+    def strangers(self) -> Mapping[NodeId, Member]:
+        """See `Transport.meet`."""
+        return self._transport.strangers
+
     def send(self, message: Message) -> None:
         """See `Transport.send`."""
         assert message.shard == self._shard, message

@@ -81,6 +81,12 @@ class AcceptedOwner(Protocol):
     def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
         """This node closed a connection that a peer made."""
 
+    def meet(self, accepted: Accepted, hello: Hello) -> None:
+        """A node connected that the configuration does not name, or not so."""
+
+    def parted(self, accepted: Accepted) -> None:
+        """That connection closed."""
+
     def has_room(self, reason: str) -> bool:
         """Whether one more connection is within the limit. The oldest one whose hello is not believed makes room."""
 
@@ -276,6 +282,8 @@ class Accepted(ConnectionEnd):
         if self._timer is not None:
             self._timer.cancel()
         self.standing = Standing.HEARD
+        if self._hello is not None and self._hello.purpose is Purpose.CONSENSUS:
+            self._owner.meet(self, self._hello)
         self._deliver_held()
 
     def _believe(self, hello: Hello) -> None:
@@ -303,7 +311,7 @@ class Accepted(ConnectionEnd):
             self._warn_of_disk(hello)
             owner.logger.info("peer_connected", peer=hello.sender, boot=hello.boot, knows=hello.knows)
         if hello.purpose is Purpose.CONSENSUS:
-            owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows, hello.start)
+            self.report()
         self._deliver_held()
 
     def _warn_of_disk(self, hello: Hello) -> None:
@@ -437,8 +445,23 @@ class Accepted(ConnectionEnd):
         self._is_over = True
         owner.accepted.discard(self)
         owner.proofs.forget(self)
+        owner.parted(self)
         if hello is not None and (owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):
             del owner.current[key]
             if hello.purpose is Purpose.CONSENSUS and not owner.is_closing:
                 owner.logger.info("peer_disconnected", peer=hello.sender, error=str(exc or "closed"))
-                owner.receiver.peer_link_closed(hello.sender)
+                others = [each for each in owner.current.values() if each.speaks_for(hello.sender)]
+                if not others:
+                    owner.receiver.peer_link_closed(hello.sender)
+                for other in others:  # of another disk under this number, as after a replacement
+                    other.report()
+
+    def speaks_for(self, node: NodeId) -> bool:
+        """Whether it carries the consensus messages of that node."""
+        return self._hello is not None and (self._hello.sender, self._hello.purpose) == (node, Purpose.CONSENSUS)
+
+    def report(self) -> None:
+        """Reports the process of this connection to the replica, as that of its node."""
+        hello = self._hello
+        assert hello is not None
+        self._owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows, hello.start)

@@ -58,6 +58,10 @@ class LinkOwner(Protocol):
     proofs: Proofs
     credentials: Credentials | None
 
+    @property
+    def own_address(self) -> str:
+        """host:port at which the configuration says that peers reach this node; "" if it does not name it."""
+
     def queued(self, link: Link) -> None:
         """That link has something for the next `flush`."""
 
@@ -257,6 +261,7 @@ class Link:
                     boot=identity.boot, purpose=self.purpose, version_max=identity.speaks, start=identity.start,
                     challenge=proofs.challenge(self) if proofs.is_on else 0,
                     answer=proofs.answer_for(self.node) if proofs.is_on else 0,
+                    at=self._owner.own_address,
                 )
             )
         )  # fmt: skip

@@ -41,6 +41,9 @@ SHARD: Final = 0
 _REFUSED: Final = "raftlog-refused"
 _CHALLENGE: Final = re.compile(r"(?:^| )challenge=([0-9a-f]{16})(?: |$)")
 _ANSWER: Final = re.compile(r"(?:^| )answer=([0-9a-f]{16})(?: |$)")
+_AT: Final = re.compile(r"(?:^| )at=([!-~]+)(?: |$)")
+_AT_CHARS_MAX: Final = 300
+"""Longest address in a hello: the longest host name and a port."""
 
 
 class Purpose(IntEnum):
@@ -75,6 +78,7 @@ class Hello:
     start: Start | None = None  # of the dialling process; None: its program is too old to report it
     challenge: int = 0  # challenge for the listener at this address; 0: none
     answer: int = 0  # the dialled node's challenge, if the sender knows it; 0: it does not
+    at: str = ""  # host:port at which the configuration says that peers reach the sender; "": it names none
 
     @property
     def knows(self) -> int:
@@ -114,6 +118,7 @@ def decode_hello(frame: Frame) -> Hello:
         log=str(log), sender=_int(sender), to=_int(to), incarnation=str(incarnation), boot=_int(boot),
         purpose=Purpose(_int(purpose)), shard=_int(shard), version_min=_int(version_min),
         version_max=_int(version_max), start=start, challenge=challenge, answer=answer,
+        at="" if (found := _AT.search(words)) is None else found[1],
     )  # fmt: skip
 
 
@@ -123,6 +128,8 @@ def _words(hello: Hello) -> str:
     words += [
         f"{name}={value:016x}" for name, value in (("challenge", hello.challenge), ("answer", hello.answer)) if value
     ]
+    if hello.at and len(hello.at) <= _AT_CHARS_MAX:
+        words.append(f"at={hello.at}")
     return " ".join(words)
 
 

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from raftlog.cluster.config.cluster_file import SettingsError, split_address
 from raftlog.cluster.config.settings import LimitSettings, PeerSettings
 from raftlog.cluster.peers.accepted import Accepted
 from raftlog.cluster.peers.commit_notices import CommitNotices
 from raftlog.cluster.peers.dialled import Link
-from raftlog.cluster.peers.hello import Purpose, Word
+from raftlog.cluster.peers.hello import Hello, Purpose, Word
 from raftlog.cluster.peers.hello_proof import Proofs, Standing
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
@@ -37,6 +38,7 @@ QUESTIONS: Final = (AppendEntries, RequestVote)  # messages that every living pe
 REFUSED_FRESH_S: Final = 5.0  # a refused peer dials again every `dialled.REFUSED_REDIAL_S` seconds
 REASON_CHARACTERS_MAX: Final = 300
 BACKLOG: Final = 100  # peer connections that wait to be accepted
+STRANGERS_MAX: Final = 8  # newest nodes outside the configuration whose addresses are kept
 REFUSED_SHOWN_MAX: Final = 8  # newest refusals that `raftlog explain` reports
 
 
@@ -91,6 +93,8 @@ class Transport:
         self._refused: dict[NodeId, tuple[float, str]] = {}  # time and reason, by the member named in the hello
         self.lines = LineLimit()  # of the log, about refused connections
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # time, peer, reason
+        self.strangers: dict[NodeId, Member] = {}  # see `meet`
+        self._met: dict[NodeId, Accepted] = {}  # the connections of these
         self._heard: dict[NodeId, float] = {}  # when something last came on the consensus link
         self.is_closing = False
 
@@ -142,6 +146,43 @@ class Transport:
         self._consensus = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.CONSENSUS}
         self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
         self.proofs.keep(self._consensus)
+
+    @property
+    def own_address(self) -> str:
+        """host:port at which the configuration says that peers reach this node; "" if it does not name it."""
+        own = self.configuration.member(self.identity.node)
+        return "" if own is None else own.peer
+
+    def meet(self, accepted: Accepted, hello: Hello) -> None:
+        """A node dialled this one whose hello cannot be compared, because the configuration here does not name it, or
+        names another address or disk of it and no node answers there. Keeps the address that it names.
+
+        The configuration may have been changed while this node was down. Then the replica has such a node dialled, if
+        it leads, or may know of lost promises. A hello of the disk and address in the configuration ends that.
+        """
+        node, link = hello.sender, self._consensus.get(hello.sender)
+        named = self.configuration.member(node)
+        if named is not None and (named.incarnation, named.peer) == (hello.incarnation, hello.at):
+            self.strangers.pop(node, None)
+            return
+        if not hello.at or (
+            link is not None and (link.is_up or (link.disk, link.address) == (hello.incarnation, hello.at))
+        ):
+            return
+        try:
+            split_address(hello.at, f"the address in the hello of node {node}")
+        except SettingsError:
+            return
+        if node not in self.strangers and len(self.strangers) >= STRANGERS_MAX:
+            del self.strangers[next(iter(self.strangers))]
+        self.strangers[node] = Member(node, hello.incarnation, hello.at, "")
+        self._met[node] = accepted
+
+    def parted(self, accepted: Accepted) -> None:
+        """That connection closed."""
+        if self._met.get(accepted.sender) is accepted:
+            del self._met[accepted.sender]
+            self.strangers.pop(accepted.sender, None)
 
     @property
     def configuration(self) -> Configuration:

@@ -129,6 +129,10 @@ class DigestPoints:
             return now_s - self._proposed_s >= DIFFER_EVERY_S
         return machine.entries_since_point() >= min(every, machine.limits.digests_kept)
 
+    def leadership_changed(self) -> None:
+        """A point that this process proposed may have been cut."""
+        self._proposed = 0
+
     def proposed(self, index: int, now_s: float) -> None:
         """This process proposed a point at that index."""
         self._proposed, self._proposed_s = index, now_s

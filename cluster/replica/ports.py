@@ -67,6 +67,10 @@ class Links(Protocol):
     ) -> None:
         """Dials the members of this configuration and of `known`, and closes other links but those to `leaving`."""
 
+    @property
+    def strangers(self) -> Mapping[NodeId, Member]:
+        """Nodes that dialled this one and that the configuration does not name, or not so; with their own addresses."""
+
     def send(self, message: Message) -> None:
         """Queues a consensus message until `flush`. The link may drop it."""
 

@@ -32,7 +32,7 @@ from raftlog.cluster.replica.ports import Driver, Links
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
-from raftlog.raft.configuration import Configuration
+from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Hold
 from raftlog.raft.options import Options
@@ -140,6 +140,7 @@ class Membership:
     is_removed: bool = False  # a committed configuration names it no more
     followed: Configuration | None = None
     seen: tuple[int, NodeId, int] = (0, NOBODY, 0)
+    strangers: tuple[Member, ...] = ()  # dialled, although the configuration does not name them, or not so
     given_up: dict[NodeId, str] = field(default_factory=dict)
 
 

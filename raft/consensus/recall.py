@@ -221,10 +221,11 @@ def _memory_of_connected(state: State, peer: NodeId) -> Memory | None:
 
 
 def is_waiting(state: State) -> bool:
-    """Whether a voter may still report that this node's disk lost a promise: until then this node promises nothing.
+    """Whether a peer may still report that this node's disk lost a promise: until then this node promises nothing.
 
     A voter that is not connected is waited for one election timeout after the start; one whose program remembers
-    nothing is not waited for.
+    nothing is not waited for. A connected node that the configuration does not name is waited for, too: the disk may
+    have lost the configuration that names it.
     """
     if not state.run:
         return False
@@ -232,8 +233,9 @@ def is_waiting(state: State) -> bool:
     if waited_ms >= PATIENCE_TIMEOUTS * options.election_timeout_max_ms:
         return False
     configuration = state.configuration
-    for peer in configuration.peers(state.node):
-        if not configuration.is_voter(peer) or peer in state.recalled:
+    strangers = [peer for peer in state.starts if configuration.member(peer) is None]
+    for peer in (*configuration.peers(state.node), *strangers):
+        if peer in state.recalled or (configuration.member(peer) is not None and not configuration.is_voter(peer)):
             continue
         if peer in state.starts or (peer not in state.said and waited_ms < options.election_timeout_min_ms):
             return True

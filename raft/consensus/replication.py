@@ -261,6 +261,8 @@ def on_append(state: State, message: AppendEntries) -> None:
     if entries and state.is_installing:
         return  # the snapshot replaces this log: the leader sends entries again, and each heartbeat has its answer
     if prev > log.committed and log.term_at(prev) != message.prev_term:
+        if recall.is_waiting(state):
+            return  # as below: a rejection would confirm the leader's read round, too
         hint = log.last_sure_end(prev, message.prev_term)
         _answer(state, message, success=False, match=0, hint=(hint, log.term_at(hint) or 0))
         return

@@ -124,5 +124,5 @@ class Dials:
             self._dial(sender, to, number, min(max(2 * pause_us, PAUSE_MIN_US), PAUSE_MAX_US))
         else:
             del self._down[sender, to]
-            if other.greet(sender, dialler.hello):
+            if to in dialler.dialled and other.greet(sender, dialler.hello):
                 dialler.link_dialled(to)

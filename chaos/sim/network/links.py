@@ -114,7 +114,7 @@ class Links:
         if other.is_paused or network.is_cut(sender, to) or network.is_cut(to, sender):
             world.after(REDIAL_US, self._dial, sender, to)
             return
-        if not other.greet(sender, dialler.hello):
+        if to in dialler.dialled and not other.greet(sender, dialler.hello):
             return
         link.is_up = True
         link.number += 1

@@ -76,7 +76,9 @@ class Wires:
         else:
             world.trace.delivered(number, world.now_us)
             message = self._decoded(carried) if isinstance(carried, bytes) else carried
-            if message is not None and is_believed(message, hello.incarnation, replica.core.state.configuration):
+            is_proved = replica.believed.get(sender) == hello
+            configuration = replica.core.state.configuration
+            if message is not None and is_believed(message, hello.incarnation, configuration, is_proved=is_proved):
                 if world.replicas[sender].hello == hello:  # not what a process said that has ended since
                     world.witness.delivered(message)
                 replica.deliver(message)

@@ -18,6 +18,7 @@ from raftlog.chaos.sim.replica.surroundings import World
 from raftlog.chaos.sim.replica.watched import WatchedReplica
 from raftlog.cluster.protocol.disk_reports import Why
 from raftlog.cluster.replica.state import ReplicaState
+from raftlog.raft.configuration import Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.hello import Met
 from raftlog.raft.messages import Message
@@ -57,6 +58,9 @@ class Life:
         self.hello = NOBODY_YET
         self.greeted: dict[NodeId, Hello] = {}  # the newest hello of each connected peer that was taken
         self.met: dict[tuple[NodeId, str], Met] = {}  # the newest process of each disk
+        self.dialled: dict[NodeId, str] = {}  # the nodes that it dials, with the disks that it expects there
+        self.believed: dict[NodeId, Hello] = {}  # of `greeted`, those whose promises and answers count
+        self.strangers: dict[NodeId, Member] = {}  # of `greeted`, those that no configuration here names
         self.heard_us: dict[NodeId, int] = {}
         self.asked: dict[int, str] = {}  # what clients asked this process and it has not answered, by number
         self.sending = "sending"  # why messages leave now, for the names of crashes

@@ -1,4 +1,8 @@
-"""Gives a simulated process its links: consensus messages and bulk frames go over the world's network."""
+"""Gives a simulated process its links: consensus messages and bulk frames go over the world's network.
+
+As in production, a process sends only to nodes that it dials: those that its replica names. The network itself connects
+all nodes.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +31,28 @@ class NodeLinks:
     def set_members(
         self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = ()
     ) -> None:
-        """All nodes of a world are connected, members or not."""
+        """The process dials these from now on. Links to members of before stay if they are `leaving`."""
+        node = self._node
+        if node.life == self._life:
+            wanted = {member.node: member.incarnation for member in (*configuration.members, *known)}
+            kept = {peer: disk for peer, disk in node.dialled.items() if peer in leaving}
+            node.dial({peer: disk for peer, disk in (kept | wanted).items() if peer != node.node})
+
+    @property
+    def strangers(self) -> Mapping[NodeId, Member]:
+        """Nodes that dialled this one, and that it does not dial because of its configuration."""
+        return self._node.strangers
 
     def send(self, message: Message) -> None:
         """A consensus message leaves; the process may die behind it."""
         node = self._node
-        if node.life == self._life:
+        if node.life == self._life and message.to in node.dialled:
             node.sends(message)
 
     def send_bulk(self, to: NodeId, frame: bytes) -> bool:
         """A frame leaves on the bulk link."""
         node = self._node
-        return node.life == self._life and node.world.links.send(node.node, to, frame)
+        return node.life == self._life and to in node.dialled and node.world.links.send(node.node, to, frame)
 
     def flush(self) -> None:
         """All has left already."""
@@ -53,7 +67,7 @@ class NodeLinks:
 
     def is_bulk_up(self, to: NodeId) -> bool:
         """Whether the bulk link to that peer is connected."""
-        return self._node.world.links.is_up(self._node.node, to)
+        return to in self._node.dialled and self._node.world.links.is_up(self._node.node, to)
 
     def is_answering(self, peer: NodeId, within_s: float) -> bool:
         """Whether that peer was heard lately."""
@@ -63,11 +77,7 @@ class NodeLinks:
     def links_seen(self) -> Mapping[NodeId, LinkSeen]:
         """The consensus links."""
         node = self._node
-        return {
-            peer: LinkSeen(not node.world.dials.is_down(node.node, peer), "", "", None)
-            for peer in node.world.replicas
-            if peer != node.node
-        }
+        return {peer: LinkSeen(not node.world.dials.is_down(node.node, peer), "", "", None) for peer in node.dialled}
 
     def refused_of(self, node: NodeId) -> str:
         """No reason is kept."""

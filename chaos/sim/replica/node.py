@@ -6,7 +6,7 @@ as `raftlog.cluster.node.host` is on a real machine. `life` counts starts and en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -30,7 +30,8 @@ from raftlog.cluster.replica.state import Ending
 from raftlog.cluster.replica.upkeep import snapshots
 from raftlog.raft import hello
 from raftlog.raft.codec.checks import INDEX_MAX
-from raftlog.raft.codec.frame import FRAME_POINTS, FrameDecoder
+from raftlog.raft.codec.frame import FRAME_FORWARD, FRAME_POINTS, FRAME_READ, FrameDecoder
+from raftlog.raft.configuration import Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.hello import Met
 from raftlog.raft.messages import Message
@@ -42,6 +43,10 @@ Input = Callable[[RaftCore, Now], None]
 """Something to ask a core."""
 TICK_US: Final = 5_000
 """How often a process ticks where requests wait, in microseconds; else it ticks when something is due."""
+
+DIALLED_US: Final = 20_000
+CLOSED_US: Final = 5_000
+"""Within these times a node that it dials anew is connected, and one that it dials no more hears of the close."""
 
 STOP_S: Final = 5.0
 """How long a process that ends waits for what it still writes, in seconds."""
@@ -256,45 +261,80 @@ class Node(Watching):
         """A process of `sender` connected and said so of itself; whether it is taken."""
         if self.core is None:
             return False
-        disk, run = (sender, said.incarnation), said.run
         if self.refusal_of(sender, said) is not None:
             self.world.count("hellos refused")
             return False
-        self.world.witness.believes((self.node, self.life), (sender, said.incarnation), said.boot, run)
         self.greeted[sender] = said
-        self.met[disk] = Met(said.boot, run)
-        self._input(link_events.link_opened, self.state, sender, said.incarnation, said.knows, said.start)
+        self.believed.pop(sender, None)
+        if self.dialled.get(sender) == said.incarnation:
+            self._believe(sender, said)
+        elif sender not in self.dialled:
+            self.strangers[sender] = Member(sender, said.incarnation, f"node-{sender}:7001", "")
         return True
+
+    def _believe(self, sender: NodeId, said: Hello) -> None:
+        """The node at the address that this one dials has shown that the hello is its own."""
+        self.world.witness.believes((self.node, self.life), (sender, said.incarnation), said.boot, said.run)
+        self.believed[sender] = said
+        self.met[sender, said.incarnation] = Met(said.boot, said.run)
+        self._input(link_events.link_opened, self.state, sender, said.incarnation, said.knows, said.start)
+
+    def dial(self, nodes: Mapping[NodeId, str]) -> None:
+        """Dials exactly these nodes from now on: each with the disk that is expected there."""
+        world, before = self.world, self.dialled
+        self.dialled = dict(nodes)
+        for peer in before:
+            if peer not in nodes:
+                world.after(self.random.randint(0, CLOSED_US), world.replicas[peer].link_closed, self.node)
+        for peer, disk in nodes.items():
+            if before.get(peer) != disk:
+                world.after(self.random.randint(0, DIALLED_US), self._reached, self.life, peer, disk)
+
+    def _reached(self, life: int, peer: NodeId, disk: str) -> None:
+        """The connection to a node that is dialled since a moment is up, unless one of the two ends is down."""
+        world, other = self.world, self.world.replicas[peer]
+        if self.life != life or self.core is None or other.core is None or self.dialled.get(peer) != disk:
+            return
+        if world.replicas[self.node] is self and not world.dials.is_down(self.node, peer):
+            if other.greeted.get(self.node) == self.hello or other.greet(self.node, self.hello):
+                self.link_dialled(peer)
+                if world.links.is_up(self.node, peer):
+                    self.bulk_opened(peer)
+        said = self.greeted.get(peer)
+        if said is not None and said.incarnation == disk and self.believed.get(peer) != said:
+            self._believe(peer, said)
 
     def link_closed(self, peer: NodeId) -> None:
         """The connection of that peer closed: the next one begins with its hello."""
         self.greeted.pop(peer, None)
-        if self.core is not None:
+        self.strangers.pop(peer, None)
+        if self.believed.pop(peer, None) is not None and self.core is not None:
             self._input(link_events.link_closed, self.state, peer)
 
     def link_dialled(self, peer: NodeId) -> None:
         """This node's consensus link to that peer is up."""
-        if self.core is not None:
+        if self.core is not None and peer in self.dialled:
             self._input(partial(link_events.link_dialled, self.state, peer, is_bulk=False))
 
     def link_refused(self, peer: NodeId) -> None:
         """No process listens at that peer."""
-        if self.core is not None:
+        if self.core is not None and peer in self.dialled:
             self._input(link_events.link_refused, self.state, peer)
 
     def bulk_opened(self, peer: NodeId) -> None:
         """This node's bulk link to that peer is up."""
-        if self.core is not None:
+        if self.core is not None and peer in self.dialled:
             self._input(partial(link_events.link_dialled, self.state, peer, is_bulk=True))
 
     def bulk_closed(self, life: int, peer: NodeId) -> None:
         """This node's bulk link to that peer closed."""
-        if life == self.life and self.core is not None:
+        if life == self.life and self.core is not None and peer in self.dialled:
             self._input(link_events.bulk_link_closed, self.state, peer)
 
     def deliver(self, message: Message) -> None:
         """A peer's message arrives; messages that come before the loop runs are taken together."""
-        self.heard_us[message.sender] = self.world.now_us
+        if message.sender in self.believed:
+            self.heard_us[message.sender] = self.world.now_us
         if self._inbox is None:
             inbox = [message]
             self._input(self._take, inbox)
@@ -314,6 +354,8 @@ class Node(Watching):
 
     def _take_bulk(self, peer: NodeId, data: bytes) -> None:
         frames = FrameDecoder().feed(data)
+        if self.dialled.get(peer) != self.world.replicas[peer].hello.incarnation:  # its hello is not proved
+            frames = [frame for frame in frames if frame.kind in (FRAME_FORWARD, FRAME_READ)]
         if not self.state.life.is_over:
             for frame in frames:
                 if frame.kind == FRAME_POINTS:

@@ -18,7 +18,7 @@ from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.invariants import Witness
 from raftlog.chaos.sim.replica.hello import Hello
 from raftlog.cluster.config.settings import Settings
-from raftlog.raft.configuration import Configuration
+from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.messages import Message
 from raftlog.raft.ready import Ready
@@ -62,7 +62,7 @@ class World(Timeline, Protocol):
     scrub_us: int
 
     @property
-    def replicas(self) -> Mapping[NodeId, SeenNode]:
+    def replicas(self) -> Mapping[NodeId, OtherNode]:
         """All nodes."""
 
     @property
@@ -145,11 +145,25 @@ class SeenNode(Protocol):
         """The end of the entry that it applied last."""
 
 
+class OtherNode(SeenNode, Protocol):
+    """One node, as another one that connects to it sees it."""
+
+    greeted: dict[NodeId, Hello]
+
+    def greet(self, sender: NodeId, said: Hello) -> bool:
+        """A process of `sender` connected and said so of itself; whether it is taken."""
+
+    def link_closed(self, peer: NodeId) -> None:
+        """The connection of that peer closed."""
+
+
 class SimNode(SeenNode, Protocol):
     """One node, as the parts of its process see it."""
 
     loop: SimLoop | None
     greeted: dict[NodeId, Hello]
+    dialled: dict[NodeId, str]
+    strangers: dict[NodeId, Member]
     heard_us: dict[NodeId, int]
     random: Random
     scrub_random: Random
@@ -183,6 +197,9 @@ class SimNode(SeenNode, Protocol):
 
     def posted_failed(self, error: Exception) -> None:
         """A job of the disk failed, and no code waits for its result."""
+
+    def dial(self, nodes: Mapping[NodeId, str]) -> None:
+        """Dials exactly these nodes from now on."""
 
     def sends(self, message: Message) -> None:
         """A consensus message leaves."""

@@ -1,4 +1,4 @@
-"""Decodes the body of a request. Raises an error for one that is wrong, with the byte."""
+"""Decodes the body of a request from JSON or MessagePack."""
 
 from __future__ import annotations
 

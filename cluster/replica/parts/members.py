@@ -17,7 +17,8 @@ from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import history_guard
 from raftlog.cluster.runtime import clock
 from raftlog.raft.changes import MemberChange
-from raftlog.raft.configuration import Configuration
+from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.consensus import recall
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.consensus.state import State
 from raftlog.raft.events import ChangeGivenUp, Event
@@ -58,15 +59,16 @@ def follow(replica: ReplicaState, leader: NodeId) -> None:
     configuration = state.configurations[-1][1]
     progress = len(state.role.progress) if isinstance(state.role, Leader) else 0
     seen = (len(state.configurations), leader, progress)
-    if configuration is not membership.followed or seen != membership.seen:
+    strangers = _strangers(replica, leader)
+    if configuration is not membership.followed or seen != membership.seen or strangers != membership.strangers:
         is_news = configuration is not membership.followed
-        membership.followed, membership.seen = configuration, seen
+        membership.followed, membership.seen, membership.strangers = configuration, seen, strangers
         membership.is_member = _names(replica, configuration)
         membership.was_member |= membership.is_member
         # A joining node's log may have only the first addresses of members; its join file has the current ones.
         is_joining = membership.cluster is not None and not membership.was_member
         known = membership.cluster.configuration().members if is_joining and membership.cluster else ()
-        replica.links.set_members(configuration, known, _leaving(state))
+        replica.links.set_members(configuration, (*known, *strangers), _leaving(state))
         if is_news:
             replica.logger.info(
                 "members", index=state.configurations[-1][0], voters=configuration.voters,
@@ -74,6 +76,19 @@ def follow(replica: ReplicaState, leader: NodeId) -> None:
             )  # fmt: skip
     if not membership.is_member or membership.is_removed:
         _tell_removed(replica)
+
+
+def _strangers(replica: ReplicaState, leader: NodeId) -> tuple[Member, ...]:
+    """The nodes to dial that the configuration here does not name, or not so. The members may have been changed while
+    this node was down. The leader must get its answers, or it never sends the entries that say so. And while this node
+    asks for lost promises, any of them may know of one. Those that are dialled once stay, while they are connected.
+    """
+    met = replica.links.strangers
+    if not met:
+        return ()
+    dialled = {each.node for each in replica.members.strangers}
+    is_waiting = recall.is_waiting(replica.core.state)
+    return tuple(each for node, each in met.items() if is_waiting or node == leader or node in dialled)
 
 
 def _leaving(state: State) -> set[NodeId]:

@@ -127,6 +127,8 @@ def leadership_changed(replica: ReplicaState, leader: NodeId) -> None:
     """Another leader or term: forwards waiting requests again, or fails those whose outcome is unknown."""
     replica.writes.pending.leadership_changed()
     replica.writes.appended.clear()
+    replica.clock.proposed = 0  # a clock entry may have been cut, and so may a digest point
+    replica.watch.points.leadership_changed()
     if leader != NOBODY:
         within_s = replica.options.election_timeout_min_ms / 2_000
         is_answering = partial(replica.links.is_answering, within_s=within_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -203,6 +204,44 @@ async def test_of_a_member_whose_address_does_not_answer_requests_are_taken_and_
             assert (ear.opened, one.current, one.met) == ([], {}, {})
         await wait_until_async(lambda: not one.accepted)
         assert ear.closed == []
+
+
+@pytest.mark.usefixtures("known_challenge")
+async def test_the_end_of_an_old_disk_does_not_end_its_successor() -> None:
+    """A node was replaced by itself with another disk. The process of the old disk ends late: the new one stays the
+    process that this node knows under the number."""
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+        before = configuration_of([port, other])
+        one.set_members(before)
+        disk = replace(before.members[1], incarnation=FOREIGN)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(spoken(port, encode_hello(hello_of())))
+            await wait_until_async(lambda: len(ear.opened) == 1)
+            one.set_members(replace(before, members=(before.members[0], disk)))
+            async with spoken(port, encode_hello(hello_of(incarnation=FOREIGN))):
+                await wait_until_async(lambda: len(ear.opened) == 2)
+                await stack.aclose()
+                await wait_until_async(lambda: len(one.current) == 1)
+                assert ear.closed == []
+                assert [disk for _, disk, _ in ear.opened][-1] == FOREIGN
+            await wait_until_async(lambda: ear.closed == [2])
+
+
+@pytest.mark.usefixtures("known_challenge")
+async def test_a_node_outside_the_configuration_is_believed_once_it_is_dialled_back() -> None:
+    """It names its own address. The replica has it dialled; the listener there confirms its hello, as a member's does.
+    An address that is none is not kept."""
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+        one.set_members(configuration_of([port]))
+        async with spoken(port, encode_hello(hello_of(at=f"127.0.0.1:{other}")), encode_message(vote())):
+            await wait_until_async(lambda: 2 in one.strangers)
+            assert (ear.opened, ear.messages) == ([], [])
+            one.set_members(configuration_of([port]), tuple(one.strangers.values()))
+            await wait_until_async(lambda: [peer for peer, _, _ in ear.opened] == [2])
+        await wait_until_async(lambda: not one.strangers)
+        async with spoken(port, encode_hello(hello_of(at="nowhere"))):
+            await wait_until_async(lambda: len(one.accepted) == 1)
+            assert not one.strangers
 
 
 @pytest.mark.usefixtures("known_challenge")

@@ -7,6 +7,7 @@ import pytest
 
 from raftlog.cluster.protocol.digest_points import DIFFER_EVERY_S, POINTS_KEPT, DigestPoints, Diverged
 from raftlog.raft.configuration import Configuration, Member
+from tests.statemachine.driver import Driver, appends
 
 A, B, C = b"a", b"b", b"c"
 
@@ -195,3 +196,16 @@ def test_a_new_disk_under_the_same_number_inherits_no_report() -> None:
     assert not points.is_reported(replaced, 10)
     points.take(2, disk(9), ((10, A),))
     assert points.is_reported(replaced, 10)
+
+
+def test_a_point_that_was_cut_does_not_hold_up_the_next_one() -> None:
+    """A leader without its followers proposed one far ahead, was deposed, and leads again with a shorter log."""
+    driver = Driver()
+    points = DigestPoints(1)
+    for _ in range(3):
+        driver.entry(appends())
+    assert points.is_due(driver.machine, 3, 0.0)
+    points.proposed(100_000, 0.0)
+    assert not points.is_due(driver.machine, 3, 1.0)
+    points.leadership_changed()
+    assert points.is_due(driver.machine, 3, 1.0)

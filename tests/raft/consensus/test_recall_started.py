@@ -49,6 +49,41 @@ def test_a_started_node_acknowledges_nothing_before_the_voters_have_reported_the
     assert (answer.success, answer.match) == (True, 2)
 
 
+def test_a_started_node_does_not_confirm_a_read_by_a_rejection() -> None:
+    """The leader would count the rejection's round. This node's disk may have lost a vote for a newer leader.
+
+    Guard: `is_waiting` above the rejection in `on_append` of raft/consensus/replication.py.
+    """
+    core = a_core(log_of(THREE, 1, 1), 2)
+    connect(core, 2, run=20, last=(2, 3), term=2)
+    connect(core, 3, run=30, last=(2, 3), term=2)
+    probe = AppendEntries(sender=2, to=1, term=2, prev_index=3, prev_term=2, commit=1, round=5)
+    core.step(probe, at(2))
+    assert not [each for each in sent(outputs(core, 2)) if isinstance(each, AppendEntriesReply)]
+    for peer in (2, 3):
+        core.step(reply_of(peer, term=2), at(3))
+    outputs(core, 3)
+    core.step(probe, at(4))
+    (answer,) = [each for each in sent(outputs(core, 4)) if isinstance(each, AppendEntriesReply)]
+    assert (answer.success, answer.round) == (False, 5)
+
+
+def test_a_started_node_waits_for_a_node_that_its_configuration_does_not_name() -> None:
+    """Its disk may have lost the configuration that names it, and with that the promises that this node knows of.
+
+    Guard: `strangers` in `is_waiting` of raft/consensus/recall.py.
+    """
+    core = a_core(log_of(THREE), 2)
+    connect(core, 2, run=20, last=(1, 1), term=2)
+    connect(core, 5, run=50, last=(2, 2), term=2)
+    core.step(reply_of(2), at(2))
+    core.step(vote_request(2, 1, 3, (1, 1)), at(core.state.options.election_timeout_min_ms + 10))
+    assert not [each for each in sent(outputs(core, 400)) if isinstance(each, RequestVoteReply) and each.granted]
+    core.step(reply_of(5, acked=(2, 2), promised=2), at(500))
+    outputs(core, 500)
+    assert core.state.floor == 4
+
+
 @pytest.mark.parametrize(("term", "vote"), [(2, NOBODY), (3, NOBODY), (3, 2)])
 def test_a_started_node_votes_for_no_other_node_in_a_term_that_a_peer_began_in(term: int, vote: NodeId) -> None:
     """The peer's process remembers promises since its start, and its disk the term then. In this term an earlier

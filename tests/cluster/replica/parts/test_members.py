@@ -184,6 +184,54 @@ async def test_a_restarted_node_believes_a_moved_peer_once_it_knows_the_address(
         assert (await nodes.append(again, b"of the two", seconds=20)).last > last
 
 
+async def test_a_restarted_node_answers_a_leader_that_it_does_not_know(tmp_path: Path) -> None:
+    """The members changed while it was down, and the new one leads. Without its answers the leader would never send it
+    the entries that name the new member.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        replaced, away = [node.node_id for node in await nodes.followers()]
+        await nodes.stop(away)
+        old_file = nodes.file.read_bytes()
+        disk = formatted(nodes, 5)
+        new = await nodes.start(5)
+        await leader.change_members(Replace(replaced, disk), deadline())
+        await settled(nodes, tuple(sorted({1, 2, 3, 5} - {replaced})))
+        await leader.transfer(5, deadline())
+        for number in range(3):
+            await nodes.append(new, b"of the new leader %d" % number)
+        await nodes.stop(replaced)
+        nodes.file.write_bytes(old_file)  # of the day of its start, too
+        again = await nodes.start(away)
+        last = (await nodes.append(new, b"there")).last
+        await again.wait_applied(last, deadline(20))
+        assert again.state.core.state.configuration.member(5) is not None
+        await nodes.kill(leader.node_id)
+        assert (await nodes.append(again, b"of the two", seconds=20)).last > last
+
+
+async def test_a_restarted_node_answers_a_leader_that_has_moved(tmp_path: Path) -> None:
+    """At the address that it knows no process listens any more."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        moved, away = [node.node_id for node in await nodes.followers()]
+        before = member_of(nodes.running[moved])
+        await nodes.stop(away)
+        (port,) = free_ports(1)
+        place = Member(moved, before.incarnation, f"127.0.0.1:{port}", before.url)
+        await leader.change_members(ChangeAddresses((place,)), deadline())
+        await nodes.stop(moved)
+        new = await nodes.start(moved, peer__listen=place.peer)
+        await wait_until_async(lambda: new.is_ready, what="the moved node follows")
+        await leader.transfer(moved, deadline())
+        await nodes.append(new, b"before")
+        again = await nodes.start(away)
+        last = (await nodes.append(new, b"there")).last
+        await again.wait_applied(last, deadline(20))
+        await nodes.kill(leader.node_id)
+        assert (await nodes.append(again, b"of the two", seconds=20)).last > last
+
+
 async def test_leadership_is_handed_over_at_once(tmp_path: Path) -> None:
     """To the named node, without the time-out of an election."""
     async with cluster_of(3, tmp_path) as nodes:
