@@ -74,5 +74,27 @@ MUTANTS: Final = (
         old="\n        and not is_cut_off(replica)",
         new="",
     ),
+    Mutant(
+        name="unknown_leader_not_answered",
+        pitfall=45,
+        title="a node hears a leader that its configuration does not name, and cannot answer it: it stays behind",
+        source="this project, until a review found it; etcd sends peers' URLs with each connection for this",
+        story=(
+            "tests/cluster/replica/parts/test_members.py::test_a_restarted_node_answers_a_leader_that_it_does_not_know"
+        ),
+        target="raftlog.cluster.replica.parts.members:_strangers",
+        old="if not met:",
+        new="if True:",
+    ),
+    Mutant(
+        name="old_disk_ends_its_successor",
+        pitfall=45,
+        title="the end of an old disk's connection is taken for the end of the disk that replaced it under its number",
+        source="this project, until a review found it",
+        story="tests/cluster/peers/test_forged_hello.py::test_the_end_of_an_old_disk_does_not_end_its_successor",
+        target="raftlog.cluster.peers.accepted:Accepted.connection_lost",
+        old="if not others:",
+        new="if True:",
+    ),
 )
-"""The simulator's wires carry no hellos that are forged: directed stories see these."""
+"""The simulator's wires carry no hellos that are forged, and one connection of each node: directed stories see these."""
