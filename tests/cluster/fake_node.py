@@ -25,6 +25,7 @@ from raftlog.cluster.records.entries import last_user_index, log_entry
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.replica.log.log_reader import compacted
 from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.codec.configuration import decode_configuration, encode_configuration
 from raftlog.raft.codec.entry import seal_entry
@@ -277,12 +278,14 @@ class Served:
 @asynccontextmanager
 async def serve(
     node: NodeInterface | None = None, *, http: HttpSettings | None = None, fast_path: bool = True, port: int = 0,
-    **limits: int,
+    credentials: Credentials | None = None, **limits: int,
 ) -> AsyncIterator[Served]:  # fmt: skip
-    """The fake node (or the one given) behind the real HTTP server, on that port or a free one of its own."""
+    """The fake node (or the one given) behind the real HTTP server, on that port or a free one of its own.
+
+    `credentials`: it takes itself for a node with TLS. The port is a plain one all the same."""
     settings = Settings(http=http or HttpSettings(access_log=False), limits=LimitSettings(**limits))
     node = node or FakeNode()
-    runner = build_runner(node, settings, fast_path=fast_path)
+    runner = build_runner(node, settings, fast_path=fast_path, credentials=credentials)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()

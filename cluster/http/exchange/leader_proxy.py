@@ -25,11 +25,19 @@ GRACE_S: Final = 0.25
 async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | None:
     """The leader's answer. None if this node must answer itself.
 
-    Raises ApiError no_leader if the leader cannot be reached, leader_lost if its answer does not come."""
+    Raises ApiError no_leader if the leader cannot be reached, or not by TLS; leader_lost if its answer does not
+    come."""
     node = service.node
     leader = node.leader_hint()
     if leader is None or leader.node == node.node_id or H_PASSED_ON in call.headers:
         return None
+    at = f"node {leader.node}, which leads, at {leader.url}"
+    if not _is_safe(service, call, leader.url):
+        raise ApiError(
+            Code.NO_LEADER,
+            f"this node does not lead, and forwards nothing to {at}: others could read the request there. Ask the "
+            f"leader itself, and correct its URL: raftlog members address {leader.node} --url https://HOST:PORT",
+        )
     left_s = max(0.001, call.deadline - service.clock())
     host = leader.url.partition("://")[2]
     headers = (
@@ -43,7 +51,6 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
     finally:
         pool.close()
     if isinstance(told, Lost):
-        at = f"node {leader.node}, which leads, at {leader.url}"
         if told.failure is Failure.NOT_SENT:
             raise ApiError(
                 Code.NO_LEADER, f"this node does not lead, and cannot reach {at}: {told.reason}; ask it there"
@@ -54,6 +61,18 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
         status=told.head.status, content_type=told.head.content_type or JSON,
     )  # fmt: skip
     return answer
+
+
+def _is_safe(service: Service, call: Call, url: str) -> bool:
+    """Whether the leader's URL may get this request. An operator gave that URL: without TLS nothing proves that the
+    leader listens there, and a token would go unencrypted.
+
+    With `security.mode = both` plain URLs get requests without a token. A node without TLS got the request
+    unencrypted, too."""
+    credentials = service.credentials
+    if credentials is None or url.startswith("https://"):
+        return True
+    return credentials.takes_plain and "Authorization" not in call.headers
 
 
 def _principal(service: Service, call: Call) -> tuple[tuple[str, str], ...]:

@@ -70,6 +70,7 @@ async def change_members(service: Service, call: Call) -> HttpAnswer:
     call.action = f"{asked.change} node {asked.node}"
     node = service.node
     before = node.configuration
+    _check_url(service, asked.url)
     change, newcomer = _change_of(asked, before)
     join = None if newcomer is None else await _join_file(service, before, newcomer)
     index = await node.change_members(change, call.deadline)
@@ -82,6 +83,19 @@ async def change_members(service: Service, call: Call) -> HttpAnswer:
 
 # ---------------------------------------------------------------------------------------------------------------
 # The requested change.
+
+
+def _check_url(service: Service, url: str | None) -> None:
+    """Raises ApiError bad_request for a URL by which no client may reach a member of this cluster.
+
+    A cluster with TLS takes a plain URL only with `security.mode = both`, while it changes to TLS or back."""
+    if url is None or url.startswith("https://"):
+        return
+    credentials = service.credentials
+    if credentials is not None and not credentials.takes_plain:
+        raise ApiError(Code.BAD_REQUEST, f"url is {url!r}: this node has TLS, so it must begin with https://")
+    if not url.startswith("http://"):
+        raise ApiError(Code.BAD_REQUEST, f"url is {url!r}: it must begin with http://, or https:// with TLS")
 
 
 def _change_of(asked: ChangeIn, members: Configuration) -> tuple[MemberChange, Member | None]:
@@ -130,8 +144,6 @@ def _member(asked: ChangeIn, node: int, old: Member | None, members: Configurati
         split_address(peer, "peer")
     except SettingsError as error:
         raise ApiError(Code.BAD_REQUEST, str(error)) from error
-    if not url.startswith(("http://", "https://")):
-        raise ApiError(Code.BAD_REQUEST, f"url is {url!r}: it must begin with http://")
     incarnation = asked.incarnation or secrets.token_hex(16)
     if not HEX32.fullmatch(incarnation):
         raise ApiError(Code.BAD_REQUEST, f"incarnation is {incarnation!r}: it must be 32 lower-case hex digits")

@@ -134,7 +134,7 @@ async def test_a_copy_of_an_applied_request_is_never_answered_not_applied(code: 
     node = FakeNode()
     async with (
         serve(node, fast_path=fast_path) as served,
-        serve(node, fast_path=fast_path, http=None, port=0, **second.limits) as other,
+        serve(node, fast_path=fast_path, http=None, port=0, credentials=None, **second.limits) as other,
     ):
         session = await open_session(served)
         first = Sent("PUT", "/v1/kv/k", second.sent.body)
@@ -330,7 +330,7 @@ async def test_an_answer_to_a_request_that_was_not_read_says_unknown(what: str) 
     """It may be a copy of an applied request: the node does not know whether it names a session. Guard: the gate's
     `problem` without a call."""
     data, limits, code = UNREAD[what]
-    async with serve(None, http=None, fast_path=True, port=0, **limits) as served:
+    async with serve(None, http=None, fast_path=True, port=0, credentials=None, **limits) as served:
         problem = (await exchange(served.port, data)).problem()
         assert (problem.code, problem.outcome) == (code, Outcome.UNKNOWN)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.security.authority import make_authority, make_node
+from raftlog.cluster.security.tls import Credentials, TlsFiles
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.http_probe import ask
 from tests.cluster.nodes import cluster_of
@@ -91,6 +95,65 @@ async def test_a_leader_that_cannot_be_reached_or_does_not_answer() -> None:
             follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{port}")
             problem = (await ask(follower.port, "POST", "/v1/members", ADD)).problem()
             assert (problem.code, problem.outcome) == (Code.LEADER_LOST, Outcome.UNKNOWN)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> TlsFiles:
+    """Of a node with TLS, whose plain test port clients may use all the same: their certificates are optional."""
+    make_authority(tmp_path, "test")
+    made = make_node(tmp_path, "c" * 32, 2, ["127.0.0.1"])
+    return TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key), is_optional=True)
+
+
+TOKEN = {"Authorization": "Bearer rl_1_secret"}
+
+
+@pytest.mark.parametrize(("target", "body"), ASKED)
+@pytest.mark.parametrize(
+    ("takes_plain", "headers", "is_forwarded"),
+    [(False, {}, False), (False, TOKEN, False), (True, TOKEN, False), (True, {}, True)],
+)
+async def test_a_node_with_tls_sends_no_token_to_a_plain_url_of_the_leader(
+    target: str, body: bytes, takes_plain: bool, headers: dict[str, str], is_forwarded: bool, files: TlsFiles
+) -> None:
+    """An operator gave the URL of the member: another program that listens there would read the token, and make up the
+    answer. The refusal names the repair. With `security.mode = both` requests without a token are forwarded."""
+    leader, follower = FakeNode(), FakeNode()
+    follower.node_id = 2
+    credentials = Credentials(msgspec.structs.replace(files, takes_plain=takes_plain), is_node=True)
+    async with serve(leader) as first, serve(follower, credentials=credentials) as second:
+        follower.leader = LeaderHint(1, first.url)
+        reply = await ask(second.port, "POST", target, body, headers)
+        assert (reply.status == 200) is is_forwarded, reply.body
+        assert len(leader.changes) + len(leader.transfers) == is_forwarded
+        if not is_forwarded:
+            problem = reply.problem()
+            assert (problem.code, problem.outcome, problem.leader) == (
+                Code.NO_LEADER, Outcome.NOT_APPLIED, LeaderHint(1, first.url),
+            )  # fmt: skip
+            assert f"node 1, which leads, at {first.url}" in problem.message
+            assert "raftlog members address 1 --url https://" in problem.message
+
+
+@pytest.mark.parametrize("change", ["add", "replace", "address"])
+async def test_a_node_with_tls_takes_a_plain_url_of_a_member_only_in_mode_both(change: str, files: TlsFiles) -> None:
+    """Other nodes would dial it unencrypted. A change without a URL goes on where the former one is plain."""
+    fields = {"change": change, "node": 4 if change == "add" else 1, "peer": "127.0.0.1:7104"}
+    with_url = json.dumps(fields | {"url": "http://127.0.0.1:7004"}).encode()
+    for takes_plain in (False, True):
+        credentials = Credentials(msgspec.structs.replace(files, takes_plain=takes_plain), is_node=True)
+        async with serve(credentials=credentials) as served:
+            reply = await ask(served.port, "POST", "/v1/members", with_url)
+            assert (reply.status == 200) is takes_plain, reply.body
+            if not takes_plain:
+                assert reply.problem().code is Code.BAD_REQUEST
+                assert "url is 'http://127.0.0.1:7004': this node has TLS, so it must begin with https://" in (
+                    reply.problem().message
+                )
+                assert served.node.changes == []
+    if change != "add":
+        async with serve(credentials=Credentials(files, is_node=True)) as served:
+            assert (await ask(served.port, "POST", "/v1/members", json.dumps(fields).encode())).status == 200
 
 
 async def test_real_nodes_hand_over_and_change_members_through_any(tmp_path: Path) -> None:
