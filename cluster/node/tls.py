@@ -35,7 +35,7 @@ class NodeTls:
         self._lines = LineLimit()
         self._timer: asyncio.TimerHandle | None = None
         self._check_holder()
-        self.credentials = Credentials(files, self._changed, is_node=True)
+        self.credentials = Credentials(files, self._changed, node=self._wanted)
         self._expires_s = self._expiry()
         self._end_revoked: Callable[[], None] | None = None
         self._warn()

@@ -156,19 +156,19 @@ class Credentials:
     """
 
     def __init__(
-        self, files: TlsFiles, report: Callable[[str], None] = lambda trouble: None, *, is_node: bool = False
+        self, files: TlsFiles, report: Callable[[str], None] = lambda trouble: None, *, node: Holder | None = None
     ) -> None:
-        """A node needs all contexts, a client one. `report` gets the trouble of changed files that do not fit, and ""
-        once they fit again. Raises TlsError."""
+        """`node`: that of a node, which needs all contexts and tests changed files. A client needs one. `report`
+        gets the trouble of changed files that do not fit, and "" once they fit again. Raises TlsError."""
         self.files = files
-        self._is_node = is_node
+        self._node = node
         self.trouble = ""
         self.refused: tuple[float, str, str] | None = None  # the newest refused client: when, where, why
         self._report = report
         self._stamp = _stamp(files)
         self._looked_at = clock.monotonic()
         self._revoked = Revoked()
-        self._make()
+        self._revoked, self._contexts = self._made()
 
     def api(self) -> ssl.SSLContext:
         """For the next connection of a client that a node accepts."""
@@ -218,16 +218,16 @@ class Credentials:
         self._look()
         return self._contexts["peer"]
 
-    def _make(self) -> None:
+    def _made(self) -> tuple[Revoked, dict[str, ssl.SSLContext]]:
+        """What the files hold now. Raises TlsError."""
         contexts = {"client": client_context(self.files, checks_host=True)}
-        if self._is_node:
+        if self._node is not None:
             contexts |= {
                 "api": server_context(self.files, is_optional=self.files.is_optional),
                 "server": server_context(self.files),
                 "peer": client_context(self.files, checks_host=False),
             }
-        self._revoked = _read_revoked(self.files.revoked)
-        self._contexts = contexts
+        return _read_revoked(self.files.revoked), contexts
 
     def look(self) -> None:
         """Looks for changed files now."""
@@ -243,14 +243,46 @@ class Credentials:
         if stamp == self._stamp:
             return
         try:
-            self._make()
+            revoked, contexts = self._made()
+            if self._node is not None and stamp[:3] != self._stamp[:3]:  # not the list alone
+                _check_serves(self._node, contexts["server"], contexts["peer"], self.files)
         except TlsError as error:
             if str(error) != self.trouble:
                 self.trouble = str(error)
                 self._report(self.trouble)
             return
+        self._revoked, self._contexts = revoked, contexts
         self._stamp, self.trouble = stamp, ""
         self._report("")
+
+
+def _check_serves(node: Holder, server: ssl.SSLContext, peer: ssl.SSLContext, files: TlsFiles) -> None:
+    """Raises TlsError if other nodes would refuse the certificate of these new files."""
+    if (reason := _refusal(node, server, peer)) is not None:
+        raise TlsError(
+            f"{files.certificate}: other nodes would refuse it: {reason}. It must be the certificate of {node}, count "
+            f"now, and be signed by an authority of {files.ca}"
+        )
+
+
+def _refusal(node: Holder, server: ssl.SSLContext, peer: ssl.SSLContext) -> str | None:
+    """Why another node would refuse this one. None: it would not.
+
+    The node shakes hands with itself in memory: OpenSSL checks chain, dates and usages of its certificate at both ends,
+    as it will do between two nodes."""
+    to_peer, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    dialling = peer.wrap_bio(to_peer, to_server)
+    accepting = server.wrap_bio(to_server, to_peer, server_side=True)
+    for end in (dialling, accepting, dialling, accepting):  # one round trip of TLS 1.3, which both ends know
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            pass  # it is the other end's turn
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+        except ssl.SSLError as error:
+            return _reason(error)
+    return peer_refusal(dialling.getpeercert(), node.log, int(node.name))
 
 
 def _read_revoked(path: str) -> Revoked:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security import authority, tls
 from raftlog.cluster.security.authority import (
+    MadeFiles,
     check_files,
     holder_of_file,
     make_authority,
@@ -22,6 +29,7 @@ from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles, client_context, credentials_for
 
 LOG = "c" * 32
+NODE = Holder(LOG, HolderKind.NODE, "1")
 
 
 @pytest.fixture
@@ -112,7 +120,7 @@ def test_changed_files_count_and_bad_ones_do_not(folder: Path, monkeypatch: pyte
     now = [100.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     reports: list[str] = []
-    credentials = Credentials(files_of(folder), reports.append, is_node=True)
+    credentials = Credentials(files_of(folder), reports.append, node=NODE)
     first = credentials.server()
     good = (folder / "node-1.pem").read_bytes()
     (folder / "node-1.pem").write_bytes(b"half of a fi")
@@ -127,6 +135,137 @@ def test_changed_files_count_and_bad_ones_do_not(folder: Path, monkeypatch: pyte
     assert credentials.server() is not first
     assert reports[1:] == [""]
     assert credentials.trouble == ""
+
+
+def in_days(days: int, make: Callable[[], MadeFiles]) -> MadeFiles:
+    """Makes a certificate as if it were that many days later."""
+    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(authority, "_now", lambda: then)
+        return make()
+
+
+def put(made: MadeFiles, folder: Path) -> None:
+    """Puts these files in the place of those of node 1."""
+    made.certificate.replace(folder / "node-1.pem")
+    made.key.replace(folder / "node-1.key")
+
+
+def another(folder: Path, *, has_ca: bool = True) -> Path:
+    """A further folder, with the same authority or one of its own."""
+    made = folder.parent / "another"
+    made.mkdir()
+    if has_ca:
+        for name in ("ca.pem", "ca.key"):
+            shutil.copy(folder / name, made / name)
+    else:
+        make_authority(made, "another one")
+    return made
+
+
+def issued(certificate: Path, by: MadeFiles) -> bytes:
+    """The certificate of an authority again, signed by that one; both may sign for further authorities."""
+    own, issuer = (x509.load_pem_x509_certificate(path.read_bytes()) for path in (certificate, by.certificate))
+    key = serialization.load_pem_private_key(by.key.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    extensions = [each for each in own.extensions if not isinstance(each.value, x509.BasicConstraints)]
+    builder = x509.CertificateBuilder(
+        issuer.subject, own.subject, own.public_key(), own.serial_number, own.not_valid_before_utc,
+        own.not_valid_after_utc, extensions,
+    ).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)  # fmt: skip
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+class Renewed:
+    """The credentials of node 1, and what they report after each change of its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reports: list[str] = []
+        self.credentials = Credentials(files_of(folder), self._reports.append, node=NODE)
+
+    def report(self) -> str:
+        """What the next look for changed files reports: "" if they are taken."""
+        self._reports.clear()
+        before = self.credentials.server()
+        self.credentials.look()
+        [told] = self._reports
+        assert (self.credentials.server() is before) == bool(told), "a bad file leaves the contexts in use"
+        assert self.credentials.trouble == told
+        return told
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda at: make_node(at, LOG, 2, []), f"its certificate is that of node 2 of log {LOG}"),
+        (lambda at: make_node(at, "d" * 32, 1, []), f"its certificate is that of node 1 of log {'d' * 32}"),
+        (lambda at: in_days(-9, lambda: make_node(at, LOG, 1, [], days=1)), "certificate has expired"),
+        (lambda at: in_days(9, lambda: make_node(at, LOG, 1, [])), "certificate is not yet valid"),
+        (lambda at: make_client(at, "alice"), "purpose"),
+    ],
+    ids=["another node", "another cluster", "expired", "too early", "a client"],
+)
+def test_renewed_files_that_cannot_serve_are_not_taken(
+    make: Callable[[Path], MadeFiles], reason: str, folder: Path
+) -> None:
+    """Certificate and key fit each other, and every new connection would fail with them. The report names the file, and
+    whose certificate it must be. The right files are taken afterwards."""
+    renewed = Renewed(folder)
+    made = another(folder)
+    put(make(made), folder)
+    told = renewed.report()
+    assert told.startswith(f"{folder / 'node-1.pem'}: ")
+    assert reason in told
+    assert f"the certificate of {NODE}" in told
+    put(make_node(made, LOG, 1, []), folder)
+    assert renewed.report() == ""
+
+
+def test_a_renewed_certificate_must_be_of_an_authority_that_is_trusted_by_then(folder: Path) -> None:
+    """An unknown authority's is refused. With both authorities in `ca.pem` it is taken, and then the old one may go.
+    Before that it may not: the certificate in use would be refused everywhere."""
+    renewed = Renewed(folder)
+    made, ca = another(folder, has_ca=False), folder / "ca.pem"
+    before = {name: (folder / name).read_bytes() for name in ("ca.pem", "node-1.pem", "node-1.key")}
+    new_ca = (made / "ca.pem").read_bytes()
+    ca.write_bytes(new_ca)
+    assert "unable to get local issuer certificate" in renewed.report()
+    ca.write_bytes(before["ca.pem"])
+    assert renewed.report() == ""
+    put(make_node(made, LOG, 1, []), folder)
+    assert "unable to get local issuer certificate" in renewed.report()
+    ca.write_bytes(before["ca.pem"] + new_ca)
+    assert renewed.report() == ""
+    ca.write_bytes(new_ca)
+    assert renewed.report() == ""
+
+
+def test_a_renewed_certificate_may_have_a_chain(folder: Path) -> None:
+    """An authority between signed it, whose certificate follows in the same file. Without that one it is refused."""
+    renewed = Renewed(folder)
+    made = another(folder)
+    root, between = make_authority(folder.parent / "root", "root"), made / "ca.pem"
+    for certificate in (root.certificate, between):
+        certificate.write_bytes(issued(certificate, root))
+    put(make_node(made, LOG, 1, []), folder)
+    shutil.copy(root.certificate, folder / "ca.pem")
+    assert "unable to get local issuer certificate" in renewed.report()
+    with (folder / "node-1.pem").open("ab") as file:
+        file.write(between.read_bytes())
+    assert renewed.report() == ""
+
+
+def test_a_list_of_revoked_certificates_counts_beside_an_expired_certificate(folder: Path) -> None:
+    """Only changed certificates are tested: open connections of a revoked certificate must end all the same."""
+    put(in_days(-9, lambda: make_node(another(folder), LOG, 1, [], days=1)), folder)
+    revoked = folder / "revoked"
+    revoked.touch()
+    reports: list[str] = []
+    files = msgspec.structs.replace(files_of(folder), revoked=str(revoked))
+    credentials = Credentials(files, reports.append, node=NODE)
+    revoked.write_text("serial:1\n")
+    credentials.look()
+    assert reports == [""]
 
 
 def test_https_needs_the_files_of_the_client(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +287,6 @@ def test_https_needs_the_files_of_the_client(folder: Path, monkeypatch: pytest.M
 
 def test_a_key_with_a_password_is_refused_without_asking(folder: Path, tmp_path: Path) -> None:
     """OpenSSL would ask on the terminal, and a node has none."""
-    from cryptography.hazmat.primitives import serialization
-
     key = serialization.load_pem_private_key((folder / "node-1.key").read_bytes(), None)
     locked = tmp_path / "locked.key"
     locked.write_bytes(

@@ -15,6 +15,7 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.security.authority import make_authority, make_node
+from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tls import Credentials, TlsFiles
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.http_probe import ask
@@ -101,10 +102,11 @@ async def test_a_leader_that_cannot_be_reached_or_does_not_answer() -> None:
 def files(tmp_path: Path) -> TlsFiles:
     """Of a node with TLS, whose plain test port clients may use all the same: their certificates are optional."""
     make_authority(tmp_path, "test")
-    made = make_node(tmp_path, "c" * 32, 2, ["127.0.0.1"])
+    made = make_node(tmp_path, NODE.log, 2, ["127.0.0.1"])
     return TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key), is_optional=True)
 
 
+NODE = Holder("c" * 32, HolderKind.NODE, "2")
 TOKEN = {"Authorization": "Bearer rl_1_secret"}
 
 
@@ -120,7 +122,7 @@ async def test_a_node_with_tls_sends_no_token_to_a_plain_url_of_the_leader(
     answer. The refusal names the repair. With `security.mode = both` requests without a token are forwarded."""
     leader, follower = FakeNode(), FakeNode()
     follower.node_id = 2
-    credentials = Credentials(msgspec.structs.replace(files, takes_plain=takes_plain), is_node=True)
+    credentials = Credentials(msgspec.structs.replace(files, takes_plain=takes_plain), node=NODE)
     async with serve(leader) as first, serve(follower, credentials=credentials) as second:
         follower.leader = LeaderHint(1, first.url)
         reply = await ask(second.port, "POST", target, body, headers)
@@ -141,7 +143,7 @@ async def test_a_node_with_tls_takes_a_plain_url_of_a_member_only_in_mode_both(c
     fields = {"change": change, "node": 4 if change == "add" else 1, "peer": "127.0.0.1:7104"}
     with_url = json.dumps(fields | {"url": "http://127.0.0.1:7004"}).encode()
     for takes_plain in (False, True):
-        credentials = Credentials(msgspec.structs.replace(files, takes_plain=takes_plain), is_node=True)
+        credentials = Credentials(msgspec.structs.replace(files, takes_plain=takes_plain), node=NODE)
         async with serve(credentials=credentials) as served:
             reply = await ask(served.port, "POST", "/v1/members", with_url)
             assert (reply.status == 200) is takes_plain, reply.body
@@ -152,7 +154,7 @@ async def test_a_node_with_tls_takes_a_plain_url_of_a_member_only_in_mode_both(c
                 )
                 assert served.node.changes == []
     if change != "add":
-        async with serve(credentials=Credentials(files, is_node=True)) as served:
+        async with serve(credentials=Credentials(files, node=NODE)) as served:
             assert (await ask(served.port, "POST", "/v1/members", json.dumps(fields).encode())).status == 200
 
 
