@@ -95,13 +95,30 @@ def _revoke(
     """Add certificates to the list of revoked ones. Copy the list to every node: it counts within a second."""
     from raftlog.cluster.security.authority import read_facts
 
-    lines = [
-        f"sha256:{facts.fingerprint}  # {facts.holder}, until {facts.not_after:%Y-%m-%d}\n"
-        for facts in map(read_facts, certificates)
-    ]
+    found = [read_facts(path) for path in certificates]
+    _add(revoked, found)
+    cli.printer.all([_row(facts) for facts in found], LISTED)
+
+
+def _add(revoked: Path, certificates: list[Any]) -> None:
+    """Adds lines to the list, as text that was read as a node will read it. Raises Failed, OSError."""
+    from raftlog.cluster.security.revoked import parse_revoked
+
+    try:
+        before = revoked.read_bytes() if revoked.exists() else b""
+        added = "" if not before or before.endswith(b"\n") else "\n"  # an editor may have left the last line open
+        for facts in certificates:
+            holder = "".join(each if each.isprintable() else "?" for each in facts.holder)  # one line
+            added += f"sha256:{facts.fingerprint}  # {holder}, until {facts.not_after:%Y-%m-%d}\n"
+        digests = parse_revoked(before.decode() + added).digests
+    except ValueError as error:
+        raise Failed(
+            f"{revoked}: {error}; nothing was revoked: nodes could not read this list. Correct it, or name another one "
+            "with --list"
+        ) from error
+    assert digests >= {bytes.fromhex(facts.fingerprint) for facts in certificates}
     with revoked.open("a", encoding="utf-8") as file:
-        file.writelines(lines)
-    cli.printer.all([_row(read_facts(path)) for path in certificates], LISTED)
+        file.write(added)
 
 
 def _list(cli: Cli, folder: FolderOption = FOLDER) -> None:
