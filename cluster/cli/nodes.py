@@ -71,7 +71,7 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
     from rich.console import Console  # here: rich takes long to import, and `raftlog node` does not need it
 
     from raftlog.cluster.files.errors import DiskError
-    from raftlog.cluster.node.first_admin import make_first_admin, token_file, use_token
+    from raftlog.cluster.node.first_admin import AccessState, ensure_first_admin, use_token
     from raftlog.cluster.node.local_cluster import CLUSTER_FILE, LocalCluster, LocalClusterError
 
     stop = threading.Event()
@@ -116,15 +116,22 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                 for node, url in urls.items():
                     cluster.wait_ready([node])
                     _say(f"node {node} serves at {url} after {time.monotonic() - began:.1f} s")
-                token = make_first_admin(cluster) if tls is not None and cluster.is_new else token_file(cluster)
+                access = AccessState(is_on=False, token=None) if tls is None else ensure_first_admin(cluster)
             except LocalClusterError as error:
                 raise Failed(str(error)) from error
-            if token is not None:
-                use_token(token)
-                _say(f"access control is on; the token of its first admin is in {token}")
+            if access.token is not None:
+                use_token(access.token)
+            if access.is_on:
+                where = f"; the token of its first admin is in {access.token}" if access.token is not None else ""
+                _say(f"access control is on{where}")
+            elif tls is not None:
+                _say(
+                    "access control is off: a client with any certificate of this authority may do everything. "
+                    f"Switch it on: raftlog access enable --config {cluster.settings_file(cluster.nodes[0])}"
+                )
             is_up = True
             try:
-                other = remember(list(urls.values()), tls, str(token or ""))
+                other = remember(list(urls.values()), tls, str(access.token or ""))
             except OSError as error:
                 print(
                     f"{error.filename}: {error.strerror}: other commands will not find this cluster by themselves; "

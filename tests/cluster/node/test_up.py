@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.cli import nodes as cli_local
 from raftlog.cluster.cli.frame.common import Failed
+from raftlog.cluster.cli.nodes import PEER_PORT_OFFSET
+from raftlog.cluster.client.access_requests import change, show
+from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.demo.story import COMMAND
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.support import port_for_up, wait_until
 
 pytestmark = pytest.mark.serial
@@ -64,6 +69,68 @@ def refusal(environment: dict[str, str], *arguments: str) -> str:
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
+
+
+def access_line(environment: dict[str, str], data: Path) -> str:
+    """What an `up` of a cluster with TLS says about access control, before it says how to use the cluster."""
+    process = subprocess.Popen(
+        [*COMMAND, "up", "--secure", "--data", str(data)], env=environment, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("node 1 "), process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, said
+    [line] = [line for line in said.splitlines() if line.startswith("access control is ")]
+    return line
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path) -> LocalCluster:
+    """What a first start of `up --secure` leaves that ended before it made the first admin: data and certificates."""
+    port = port_for_up()
+    return LocalCluster(tmp_path / "data", 1, secure=True, ports=(port + PEER_PORT_OFFSET, port))
+
+
+def token_of(cluster: LocalCluster) -> Path:
+    """The file with the token of the first admin."""
+    return cluster.folder / "tls" / "operator.token"
+
+
+def test_a_secure_cluster_whose_first_start_did_not_finish_gets_its_first_admin_at_the_next(
+    unfinished: LocalCluster, environment: dict[str, str]
+) -> None:
+    """Each start says whether access control is on. If an admin has switched it off, it stays off, and the line has the
+    command that switches it on."""
+    token = token_of(unfinished)
+    for _ in range(2):
+        line = access_line(environment, unfinished.folder)
+        assert line == f"access control is on; the token of its first admin is in {token}"
+    with unfinished as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        with SyncClient(cluster.urls, tls=cluster.tls_files(), token_file=str(token), sessions=False) as client:
+            assert [user.name for user in client.call(show()).users] == ["operator"]
+            client.call(change(AccessIn("disable")))
+    line = access_line(environment, unfinished.folder)
+    assert line.startswith("access control is off: ")
+    assert line.endswith(f"raftlog access enable --config {unfinished.settings_file(1)}")
+
+
+def test_the_token_of_a_start_that_was_killed_is_replaced(
+    unfinished: LocalCluster, environment: dict[str, str]
+) -> None:
+    """Its file was made, and access control was not set up: the file proves nothing."""
+    token = token_of(unfinished)
+    token.write_text("never counted\n")
+    assert access_line(environment, unfinished.folder).startswith("access control is on")
+    assert token.read_text().startswith("rl_")
 
 
 def test_one_folder_has_one_up(tmp_path: Path, environment: dict[str, str]) -> None:
