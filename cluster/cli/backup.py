@@ -20,7 +20,7 @@ from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.config.settings import DiskSettings
 from raftlog.cluster.files.errors import DiskError
 from raftlog.cluster.records.backup_format import BackupDamaged, BackupEnd, BackupHead
-from raftlog.cluster.runtime.file_errors import naming, replace_file, sync_folder
+from raftlog.cluster.runtime.file_errors import create_private, naming, replace_file, sync_folder
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.statemachine.snapshot import FRAME_SIZE, KEYS
 
@@ -86,7 +86,7 @@ def _receive(cli: Cli, aside: Path, stale: bool, told: Callable[[int, int, str],
     """Writes a backup aside and syncs it. Every byte is checked before it is written."""
     cursor = BackupCursor("stale" if stale else "linearizable")
     keys = size = 0
-    with cli.client(sessions=False) as client, naming(aside), aside.open("xb") as target:
+    with cli.client(sessions=False) as client, naming(aside), create_private(aside, "xb") as target:
         for piece in client.stream(cursor):
             if piece.is_first:
                 target.seek(0)

@@ -27,6 +27,7 @@ from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
+from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER
 from raftlog.cluster.security.tls import TlsError
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _say(what: str) -> None:
 def _held(where: Path | str) -> Iterator[Path]:
     """The folder, locked for this `raftlog up` alone. Raises Failed."""
     folder = Path(where)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

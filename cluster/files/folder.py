@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,7 @@ from raftlog.cluster.files.errors import (
 )
 from raftlog.cluster.files.shard_files import ShardFiles, write_new
 from raftlog.cluster.files.snapshot_files import RecoveredSnapshot
-from raftlog.cluster.runtime.file_errors import sync_folder
+from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, sync_folder
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.frame import SHARD_MAX
 from raftlog.raft.configuration import Configuration
@@ -150,8 +150,8 @@ def make_folder(directory: Path | str, identity: DiskIdentity, fill: Callable[[S
         )
     shard = folder / SHARD
     try:
-        for path in (shard / LOG_FOLDER, shard / SNAPSHOTS):
-            path.mkdir(parents=True)
+        folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        _make_shard(shard)
         files = ShardFiles(shard)
         try:
             fill(files, LogIdentity(bytes.fromhex(identity.log_id)))
@@ -166,6 +166,11 @@ def make_folder(directory: Path | str, identity: DiskIdentity, fill: Callable[[S
     except OSError as error:
         shutil.rmtree(shard, ignore_errors=True)  # unfinished: it may be tried again
         raise explain(folder, error) from error
+
+
+def _make_shard(shard: Path) -> None:
+    for path in (shard, shard / LOG_FOLDER, shard / SNAPSHOTS):
+        path.mkdir(PRIVATE_FOLDER)
 
 
 def format_shard(
@@ -184,8 +189,7 @@ def format_shard(
     aside = folder.with_name(f"{folder.name}.new")
     try:
         shutil.rmtree(aside, ignore_errors=True)  # a crash left it
-        for path in (aside / LOG_FOLDER, aside / SNAPSHOTS):
-            path.mkdir(parents=True)
+        _make_shard(aside)
         files = ShardFiles(aside)
         try:
             log = LogIdentity(bytes.fromhex(identity.log_id), shard)
@@ -270,6 +274,7 @@ def _open_shard(
 ) -> OpenedFolder:
     shard = folder / shard_folder(number)
     log = LogIdentity(bytes.fromhex(identity.log_id), number)
+    _keep_others_out(shard)
     files = ShardFiles(shard)
     steps = open_shard(
         log, files, files.close, identity.node, segment_bytes=segment_bytes, tail_bytes_max=tail_bytes_max
@@ -288,6 +293,13 @@ def _open_shard(
         opened.notices, number, opened.floor,
     )  # fmt: skip
     return OpenedFolder(recovered, lock, shard, opened.journal, opened.ledger, files)
+
+
+def _keep_others_out(shard: Path) -> None:
+    """Makes the folder of a Raft group private: in earlier versions all users of the machine could read its files."""
+    with suppress(OSError):  # the folder of another user: its files are read and written all the same
+        if shard.stat().st_mode & ~PRIVATE_FOLDER & 0o777:
+            shard.chmod(PRIVATE_FOLDER)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from raftlog.cluster.runtime.file_errors import PRIVATE_FILE
+
 RESERVE: Final = "reserve"
 """Name of the file in the data folder. Its content is never read."""
 RESERVE_SEGMENTS: Final = 2
@@ -67,7 +69,7 @@ class Reserve:
         there = self._path.stat().st_size if self._path.exists() else 0
         if there < wanted and self._free() < wanted - self.bytes:
             return  # not even tried: for a moment no other write would find space
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             if there > wanted:
                 os.ftruncate(descriptor, wanted)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.cluster.runtime.clock import monotonic
-from raftlog.cluster.runtime.file_errors import sync_folder
+from raftlog.cluster.runtime.file_errors import PRIVATE_FILE, PRIVATE_FOLDER, sync_folder
 from raftlog.raft.wal.operations import (
     Allocate,
     Create,
@@ -104,7 +104,7 @@ class ShardFiles:
                 case Create(name, data):
                     self.close(name)
                     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                    self._keep(name, os.open(self.root / name, flags, 0o644))
+                    self._keep(name, os.open(self.root / name, flags, PRIVATE_FILE))
                     self.write(name, 0, data)
                 case Allocate(name, size):
                     if self.size(name) < size:
@@ -126,7 +126,7 @@ class ShardFiles:
                 case SyncFolder(name):
                     sync_folder(self.root / name)
                 case MakeFolder(name):
-                    (self.root / name).mkdir(parents=True, exist_ok=True)
+                    (self.root / name).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
                 case DeleteFolder(name):
                     self._close_below(name)
                     if (folder := self.root / name).exists():
@@ -180,7 +180,7 @@ class Allocation:
     def __init__(self, path: Path, size: int, *, is_gentle: bool = False) -> None:
         self._path, self._size, self._position, self.is_gentle = path, size, 0, is_gentle
         path.unlink(missing_ok=True)  # a file that was renamed meanwhile must not be written
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
 
     def step(self) -> bool:
         """Writes some more zeros; the last step syncs the file. Returns whether it is done.
@@ -223,7 +223,7 @@ def write_rest(descriptor: int, name: str, data: bytes, position: int, written: 
 
 def write_new(path: Path, data: bytes) -> None:
     """Writes a new file and syncs it; its name is durable only after `sync_folder`."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         if (written := os.write(descriptor, data)) != len(data):
             write_rest(descriptor, str(path), data, 0, written)

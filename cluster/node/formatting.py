@@ -146,7 +146,7 @@ def format_cluster(cluster: ClusterFile, file: Path, *, segment_bytes: int, node
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
-        replace_file(file, render_cluster_file(cluster).encode())
+        replace_file(file, render_cluster_file(cluster).encode(), is_private=True)
     entry = first_entry(cluster)
     folders: list[Path] = []
     for node in cluster.node:

@@ -45,7 +45,7 @@ from raftlog.cluster.node.formatting import (
     tls_files,
     tls_lines,
 )
-from raftlog.cluster.runtime.file_errors import replace_file
+from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, replace_file
 from raftlog.cluster.security.tls import TlsFiles, client_context
 
 CLUSTER_FILE: Final = "cluster.toml"
@@ -131,6 +131,7 @@ class LocalCluster:
             self.cluster = new_cluster(
                 nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:], scheme="https" if secure else "http"
             )
+            self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             if secure:
                 make_certificates(self.folder / TLS_FOLDER, self.cluster)
             format_cluster(self.cluster, self.file, segment_bytes=self._segment_bytes())
@@ -436,7 +437,7 @@ class LocalCluster:
             lines += tls_lines(node.id)
         lines += [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in self._settings.items()]
         lines += [f"dial.{to} = {quoted(address)}" for to, address in dial.items()]
-        replace_file(self.settings_file(node.id), ("\n".join(lines) + "\n").encode())
+        replace_file(self.settings_file(node.id), ("\n".join(lines) + "\n").encode(), is_private=True)
 
 
 def process_state(pid: int) -> str:

@@ -9,7 +9,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final, Literal
+
+PRIVATE_FILE: Final = 0o600
+PRIVATE_FOLDER: Final = 0o700
+"""Modes of what only its owner may read: the data of nodes, keys, tokens, backups."""
 
 
 @contextmanager
@@ -40,9 +44,9 @@ def replace_file(path: Path, data: bytes, *, is_private: bool = False) -> None:
         raise
 
 
-def create_private(path: Path) -> BinaryIO:
-    """Creates or empties a file that only its owner can read. Raises OSError."""
-    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
+def create_private(path: Path, mode: Literal["wb", "xb"] = "wb") -> BinaryIO:
+    """Creates or empties a file that only its owner can read; `xb`: it must not be there. Raises OSError."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, PRIVATE_FILE))
 
 
 def sync_folder(folder: Path) -> None:

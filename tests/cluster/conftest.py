@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,14 @@ def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(_template: Path, tmp_path: Path) -> Path:
     """A stopped node's folder, to break: five segments, two snapshots."""
     return copy_of(_template, tmp_path / "node-1")
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    """That of most machines: others may read new files, unless their maker asks for less."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture

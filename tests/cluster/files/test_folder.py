@@ -24,10 +24,12 @@ from raftlog.cluster.files.errors import (
     FormatUnknown,
     NoSpace,
 )
-from raftlog.cluster.files.folder import DiskIdentity, encode_identity, format_node, parse_identity
+from raftlog.cluster.files.folder import DiskIdentity, encode_identity, format_node, format_shard, parse_identity
+from raftlog.cluster.files.reserve import Reserve
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.types import GENESIS
 from raftlog.raft.wal.formats import HARD_STATE_SLOT
+from tests.cluster.files.disk_folder import make_full_folder
 from tests.cluster.files.disk_lab import IDENTITY, SEGMENT_BYTES, batch, effects_of, make_folder, open_disk, read_all
 from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, make_entries
 
@@ -60,6 +62,46 @@ async def test_opening_a_missing_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(FolderMissing, match="raftlog format"):
             open_disk(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+def modes(place: Path) -> dict[str, int]:
+    """The permissions of everything below a folder, and of itself."""
+    return {str(path.relative_to(place)): path.stat().st_mode & 0o777 for path in (place, *place.rglob("*"))}
+
+
+def is_private(folder: Path) -> bool:
+    """Whether only the owner may use a folder and everything in it."""
+    return all(mode == (0o700 if (folder / name).is_dir() else 0o600) for name, mode in modes(folder).items())
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_other_users_cannot_read_the_data_of_a_node(tmp_path: Path) -> None:
+    """The log and the snapshots hold every value, past TLS and access control: of new folders, also of a further group,
+    all is private. Folders above the data folder are as the operator's own."""
+    folder = tmp_path / "above" / "node"
+    make_full_folder(folder)
+    format_shard(folder, IDENTITY, 1, FIRST, segment_bytes=SEGMENT_BYTES)
+    reserve = Reserve(folder, SEGMENT_BYTES)
+    reserve.keep(0, may_make=True)
+    found = modes(folder)
+    assert {Path(name).suffix or Path(name).name for name in found} >= {
+        ".seg", ".idx", ".ledger", ".json", "hard_state", "snapshots", "shard-1", "reserve",
+    }  # fmt: skip
+    assert is_private(folder), found
+    assert folder.parent.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.usefixtures("usual_umask")
+async def test_a_start_makes_the_folders_of_an_earlier_version_private(tmp_path: Path) -> None:
+    """Their files keep their modes, because other users do not reach them any more. So does the data folder itself."""
+    folder = make_folder(tmp_path)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    disk, _ = open_disk(folder)
+    await disk.close()
+    assert (folder / "shard-0").stat().st_mode & 0o777 == 0o700
+    assert segment(folder).stat().st_mode & 0o777 == 0o644
+    assert folder.stat().st_mode & 0o777 == 0o755
 
 
 async def test_format_never_overwrites(tmp_path: Path) -> None:

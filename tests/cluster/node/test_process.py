@@ -65,6 +65,17 @@ def test_format_never_touches_a_folder_with_something_in_it(tmp_path: Path) -> N
         format_file(tmp_path / "no.toml", segment_bytes=SEGMENT)
 
 
+@pytest.mark.usefixtures("usual_umask")
+def test_only_its_owner_can_read_the_folder_of_a_local_cluster(tmp_path: Path) -> None:
+    """Data, certificates, cluster file and settings. The folders above it are as all others."""
+    folder = tmp_path / "above" / "cluster"
+    LocalCluster(folder, 2, secure=True, ports=free_ports(4))
+    assert (folder / "node-2.toml").exists()
+    for path in (folder, *folder.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    assert folder.parent.stat().st_mode & 0o777 == 0o755
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """A cluster of three, not started."""

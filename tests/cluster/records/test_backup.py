@@ -251,6 +251,16 @@ def decode(data: bytes) -> BackupDecoder:
     return decoder
 
 
+@pytest.mark.usefixtures("usual_umask")
+async def test_only_its_owner_can_read_a_backup(tmp_path: Path) -> None:
+    """It holds every value. The file that it takes the place of may have been open to others."""
+    (tmp_path / "old").touch(0o644)
+    async with serve() as served:
+        await run("backup", tmp_path / "new", url=served.url)
+        await run("backup", tmp_path / "old", "--force", url=served.url)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "old")] == [0o600, 0o600]
+
+
 async def test_disk_check_names_a_torn_backup(tmp_path: Path) -> None:
     """0 and what it is; 1 and where it is damaged; restore refuses it with 7."""
     async with serve() as served:
