@@ -43,12 +43,16 @@ def _named(name: str) -> Iterator[None]:
 
 
 class InputFile:
-    """One open file of an import. `is_continued`: an earlier run has imported its beginning."""
+    """One open file of an import, the one after `number` others. `is_continued`: an earlier run has imported its
+    beginning.
+    """
 
     def __init__(
-        self, opened: Opened, chunks: Iterator[bytes], reading: InputOptions, is_continued: bool, shown: str | None
-    ) -> None:
+        self, opened: Opened, chunks: Iterator[bytes], reading: InputOptions, number: int, is_continued: bool,
+        shown: str | None,
+    ) -> None:  # fmt: skip
         self.name = opened.name
+        self.number = number  # counts empty files, which are skipped
         self.shown = shown  # in the file of rejected lines
         self.inode = 0
         self.is_continued = is_continued
@@ -164,12 +168,12 @@ class InputFiles:
                 except BaseException:
                     opened.close()
                     raise
-            self._is_first = False
             if not any(first):
                 opened.close()
                 if len(self.names) > 1:
                     self._plan.tell(f"{name}: the file is empty, and was skipped")
                 continue
+            self._is_first = False  # a note of an earlier version may count to an empty file before the continued one
             try:
                 if self._reading is None:
                     self._decide(opened, first)
@@ -177,7 +181,7 @@ class InputFiles:
                 opened.close()
                 raise
             shown = name if len(self.names) > 1 else None
-            source = InputFile(opened, chunks, self.reading, is_continued, shown)
+            source = InputFile(opened, chunks, self.reading, number, is_continued, shown)
             source.inode = self._tail.inode if self._tail is not None else 0
             return source
         return None

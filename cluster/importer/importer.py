@@ -61,7 +61,7 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
         while (source := files.next()) is not None:
             with closing(source):
                 if note is None:
-                    at, hasher = source.skip_lines(Acknowledged(), plan.from_line)
+                    at, hasher = source.skip_lines(Acknowledged(file=source.number), plan.from_line)
                     note = _begin(plan, client, log, files, at)
                 elif source.is_continued:
                     at = note.acknowledged
@@ -71,7 +71,8 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
                 else:
                     at, hasher = source.skip_lines(note.acknowledged, 1)
                     note = replace(note, acknowledged=at, end=at.offset, end_hash=at.hash)
-                note = replace(note, acknowledged=replace(note.acknowledged, inode=source.inode))
+                at = replace(note.acknowledged, file=source.number, inode=source.inode)
+                note = replace(note, acknowledged=at)
                 note = _describe(plan, client, note, files.reading)
                 for newest, result, share in _import(plan, client, note, source, files, hasher):
                     note, at = newest, newest.acknowledged

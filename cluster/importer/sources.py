@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -148,12 +149,12 @@ def copy(
     with closing(_Reader(source, now.position)) as reader:
         while part := reader.next(batch_records):
             if not part.records:
-                now = msgspec.structs.replace(now, position=part.position)
+                now = replace(now, position=part.position)
                 replace_file(state, msgspec.msgpack.encode(now), is_private=True)
                 confirm(now.position)
                 continue
             kept = _SentBatch(now.sequence + 1, [*part.records], part.position)
-            now = msgspec.structs.replace(now, kept=kept)
+            now = replace(now, kept=kept)
             replace_file(state, msgspec.msgpack.encode(now), is_private=True)
             at(CopyStep.KEPT)
             now, answer = _send(client, state, now, kept, opened)
@@ -203,9 +204,9 @@ def _send(
             break
         session, before = opened()
         sequence = before + 1
-        now = msgspec.structs.replace(now, session=session, kept=msgspec.structs.replace(kept, sequence=sequence))
+        now = replace(now, session=session, kept=replace(kept, sequence=sequence))
         replace_file(state, msgspec.msgpack.encode(now), is_private=True)
-    done = msgspec.structs.replace(
+    done = replace(
         now, sequence=sequence, records=now.records + len(kept.records),
         first=first if now.first is None else now.first, last=last, position=kept.position, kept=None,
     )  # fmt: skip
@@ -317,12 +318,12 @@ class FileSource:
                             raise SourceError(f"{source.name} has changed before line {done.line}")
                     else:
                         done, hasher = source.skip_lines(done, 1)
+                    done = replace(done, file=source.number, inode=source.inode)
                     for batch in batches(source.lines, files.reading, Cut(BATCH_LINES, BATCH_BYTES_MAX), hasher):
                         self.rejected += len(batch.rejected)
-                        done = Acknowledged(
-                            file=done.file, offset=done.offset + batch.bytes, line=done.line + batch.lines,
-                            hash=batch.hash, inode=source.inode,
-                        )  # fmt: skip
+                        done = replace(
+                            done, offset=done.offset + batch.bytes, line=done.line + batch.lines, hash=batch.hash
+                        )
                         if batch.records:
                             yield Part(batch.records, msgspec.to_builtins(done))
                 done = Acknowledged(file=done.file + 1)

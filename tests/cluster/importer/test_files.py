@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.formats.lines import InputError
 from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, ImportStep, run
-from raftlog.cluster.importer.session_file import SessionFileError, read_session
+from raftlog.cluster.importer.session_file import SessionFileError, read_session, write_session
 from tests.cluster.fake_node import FakeNode, serve
 
 QUAKE = '2016/01/{day:02d} 00:30:04.91,{magnitude:.2f},"Place {day}, X"'
@@ -97,6 +98,37 @@ def test_a_folder_of_earthquakes_is_exactly_once_through_kills(tmp_path: Path, s
         assert note is not None
         assert (note.acknowledged.records, note.acknowledged.file, note.done) == (12, 3, True)
         assert rows(client) == expected
+
+    with_node(work)
+
+
+@pytest.mark.parametrize("step", [ImportStep.NOTED, ImportStep.ANSWERED])
+@pytest.mark.parametrize("empty", ["a0", "b", "z"])
+@pytest.mark.parametrize("time", [1, 5])
+def test_a_folder_with_an_empty_file_is_exactly_once_through_kills(
+    tmp_path: Path, step: ImportStep, empty: str, time: int
+) -> None:
+    """The empty file is the first, between the others, or the last. The note counts it, so that a restart continues the
+    file in which the import was killed. A note of an earlier version names the empty file `b`, and continues after it.
+    """
+    folder = tmp_path / "events"
+    folder.mkdir()
+    lines = {name: [f'{{"id": "{name}{n}"}}' for n in range(count)] for name, count in (("a1", 3), ("c", 12))}
+    for name, each in lines.items():
+        (folder / f"{name}.ndjson").write_text("\n".join(each) + "\n")
+    (folder / f"{empty}.ndjson").touch()
+
+    def work(client: SyncClient) -> None:
+        given: dict[str, Any] = {"batch_lines": 2, "key": "id"}
+        with pytest.raises(Killed):
+            finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", at=killer(step, time), **given), client)
+        note = read_session(tmp_path / "n")
+        assert note is not None
+        if time > 2 and empty == "b":
+            assert note.acknowledged.file == 2
+            write_session(tmp_path / "n", replace(note, acknowledged=replace(note.acknowledged, file=1)))
+        assert finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", **given), client).records == 15
+        assert [value for _, value, _ in rows(client)] == [line.encode() for each in lines.values() for line in each]
 
     with_node(work)
 

@@ -181,6 +181,17 @@ def test_files_are_a_source_with_their_own_times(tmp_path: Path) -> None:
     with_node(work)
 
 
+def test_a_position_in_a_file_after_an_empty_one_continues_that_file(tmp_path: Path) -> None:
+    """The position counts the empty file, so that no line comes twice."""
+    (tmp_path / "files").mkdir()
+    for name, count in (("a", 3), ("b", 0), ("c", 6_001)):
+        (tmp_path / "files" / f"{name}.ndjson").write_text("".join(f'{{"id": {n}}}\n' for n in range(count)))
+    parts = [*FileSource(str(tmp_path / "files")).read(None)]
+    assert [len(part.records) for part in parts] == [3, 5_000, 1_001]
+    for number, part in enumerate(parts, start=1):
+        assert [*FileSource(str(tmp_path / "files")).read(part.position)] == parts[number:]
+
+
 class Stream(ThreadingHTTPServer):
     """Sends events after the last id, at most `at_once` in a connection; 204 at the end."""
 
