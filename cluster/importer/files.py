@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from raftlog.cluster.importer import following
 from raftlog.cluster.importer.batches import Hash
 from raftlog.cluster.importer.formats import converting, rows
 from raftlog.cluster.importer.formats.deciding import Sample, decide
+from raftlog.cluster.importer.formats.dialect import names_of
 from raftlog.cluster.importer.formats.lines import (
     TABLES,
     InputError,
@@ -32,6 +33,9 @@ from raftlog.cluster.importer.formats.lines import (
 from raftlog.cluster.importer.inputs import SAMPLE_BYTES, STDIN, Opened, as_utf8, expand, open_input, sample_of
 from raftlog.cluster.importer.plan import ImportPlan
 from raftlog.cluster.importer.session_file import Acknowledged, ImportSession, SessionFileError, read_session
+
+_SHOWN_MAX: Final = 200
+"""Most characters of a line that a message shows."""
 
 
 @contextmanager
@@ -84,10 +88,18 @@ class InputFile:
         return replace(at, offset=offset, line=number, hash=hasher.hexdigest()), hasher
 
     def _check_columns(self, line: Line) -> None:
+        """Raises InputError if the first line does not name the columns as the first line of the first file did."""
         (found,) = rows.csv_rows([line.raw], self._reading.dialect)
-        wanted = self._reading.columns
-        if isinstance(found, ValueError) or len(found) != len(wanted):
-            raise InputError(f"{self.name}: line 1 has not the {len(wanted)} columns {', '.join(wanted)}")
+        names = () if isinstance(found, ValueError) else names_of(found)
+        wanted = self._reading.names or self._reading.columns
+        if names == wanted or (not self._reading.names and len(names) == len(wanted)):  # an earlier version's note
+            return
+        has = ", ".join(names) or repr(line.data.decode("utf-8", "replace"))
+        raise InputError(
+            f"{self.name}: line 1 has not the {len(wanted)} columns {', '.join(wanted)} of the first file, but "
+            f"{len(names)}: {has[:_SHOWN_MAX]}. Import {self.name} by itself, with --columns NAME,… if its line 1 is "
+            f"data; or give --no-header if no file has a line of names"
+        )
 
     def skip_bytes(self, at: Acknowledged) -> Hash:
         """Skips the acknowledged bytes, and returns their hash."""

@@ -108,6 +108,7 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
         check_fields(reading)
     except InputError as error:
         raise InputError(f"{sample.name}: {error}") from error
+    reading = _with(reading, names=_names(sample, reading))
     lines = first_lines(sample, reading)
     parsed = [*zip(lines, parse([line.data for line in lines], reading), strict=True)]
     good = [(line, row) for line, row in parsed if line.data.strip() and not isinstance(row, ValueError)]
@@ -170,6 +171,15 @@ def first_lines(sample: Sample, reading: InputOptions) -> list[Line]:
     if reading.format in TABLES and reading.dialect.header:
         next(lines, None)
     return [line for line in islice(lines, ROWS_LOOKED_AT) if line.raw]
+
+
+def _names(sample: Sample, reading: InputOptions) -> tuple[str, ...]:
+    """The names in the first line, parsed as those of further files are; none if it is no line of names."""
+    if reading.format not in TABLES or not reading.dialect.header:
+        return ()
+    first = [line.data for line in islice(split_lines(sample.pieces, reading), 1)]
+    found = next(parse(first, reading), ValueError())
+    return () if isinstance(found, ValueError) else names_of(found)
 
 
 def _format(sample: Sample, options: ImportOptions) -> tuple[InputFormat, str]:

@@ -93,7 +93,8 @@ class InputOptions(msgspec.Struct, frozen=True):
     """How to read the lines of one input.
 
     `columns`: the names of a CSV file's columns. `types`: the fields found in the first batch. Without `times`, values
-    of the field `time` are ISO 8601 or Unix milliseconds.
+    of the field `time` are ISO 8601 or Unix milliseconds. `names`: the names in the first line of the first CSV file,
+    which every further file must repeat; they differ from `columns` where the user gave other names.
     """
 
     format: InputFormat
@@ -106,6 +107,7 @@ class InputOptions(msgspec.Struct, frozen=True):
     times: TimeRule | None = None
     types: tuple[InputColumn, ...] = ()
     charset: str = "utf-8"
+    names: tuple[str, ...] = ()
 
     @property
     def has_time(self) -> bool:

@@ -198,20 +198,49 @@ def test_a_doubt_stops_before_anything_is_written(tmp_path: Path) -> None:
     with_node(work)
 
 
-def test_a_file_with_other_columns_stops_the_import(tmp_path: Path) -> None:
-    """The error names the file; what came before it is in the log."""
+@pytest.mark.parametrize(
+    ("second", "has"),
+    [("x\n1\n", "1: x"), ("3,4\n5,6\n", "2: 3, 4"), ("y,x\n4,3\n", "2: y, x")],
+    ids=["fewer", "no line of names", "another order"],
+)
+@pytest.mark.parametrize("options", [{}, {"columns": ("p", "q"), "header": True}], ids=["named", "renamed"])
+def test_a_file_with_other_columns_stops_the_import(
+    tmp_path: Path, second: str, has: str, options: dict[str, Any]
+) -> None:
+    """The error names the file, both lists and the choices; what came before it is in the log, and no line is lost."""
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
-    (tmp_path / "b.csv").write_text("x\n1\n")
+    (tmp_path / "b.csv").write_text(second)
     (tmp_path / "c.csv").touch()
 
     def work(client: SyncClient) -> None:
         names = [str(tmp_path / name) for name in ("a.csv", "c.csv", "b.csv")]
         told: list[str] = []
-        plan = ImportPlan(names[0], tmp_path / "n", tmp_path / "r", more=tuple(names[1:]), tell=told.append)
-        with pytest.raises(InputError, match=r"b\.csv: line 1 has not the 2 columns x, y"):
+        plan = ImportPlan(names[0], tmp_path / "n", tmp_path / "r", more=tuple(names[1:]), tell=told.append, **options)
+        message = rf"b\.csv: line 1 has not the 2 columns x, y of the first file, but {has}\. .*--columns.*--no-header"
+        with pytest.raises(InputError, match=message):
             finish(plan, client)
         assert [value for _, value, _ in rows(client)] == [b"1,2"]
         assert any("c.csv: the file is empty" in each for each in told)
+        (tmp_path / "b.csv").write_text("x, y\n3,4\n")
+        assert finish(plan, client).records == 2
+
+    with_node(work)
+
+
+def test_a_note_of_an_earlier_version_without_the_first_lines_names_continues(tmp_path: Path) -> None:
+    """Its names of columns may be those that the user gave, so only their number is compared."""
+    for name, row in (("a.csv", "1,2"), ("b.csv", "3,4")):
+        (tmp_path / name).write_text(f"x,y\n{row}\n")
+
+    def work(client: SyncClient) -> None:
+        given: dict[str, Any] = {"more": (str(tmp_path / "b.csv"),), "columns": ("p", "q"), "header": True, "key": "p"}
+        files = (str(tmp_path / "a.csv"), tmp_path / "n", tmp_path / "r")
+        with pytest.raises(Killed):
+            finish(ImportPlan(*files, at=killer(ImportStep.ANSWERED, 1), **given), client)
+        note = json.loads((tmp_path / "n").read_text())
+        assert note["reading"].pop("names") == ["x", "y"]
+        (tmp_path / "n").write_text(json.dumps(note))
+        assert finish(ImportPlan(*files, **given), client).records == 2
 
     with_node(work)
 

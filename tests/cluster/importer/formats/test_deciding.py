@@ -175,3 +175,12 @@ def test_binary_data_is_no_text() -> None:
     with pytest.raises(InputError, match=r"a\.bin is not text; .*--format lines keeps any bytes"):
         told("a.bin", ["\0\x01", "a,b"])
     assert told("a.bin", ["\0\x01"], format=InputFormat.LINES).reading.format is InputFormat.LINES
+
+
+def test_the_names_in_the_first_line_are_kept_beside_the_given_ones() -> None:
+    """Also a name over two lines, which is compared with the same line of a further file."""
+    lines = ['id,"when', 'it was"', "1,2"]
+    assert told("q.csv", lines).reading.names == ("id", "when\nit was")
+    given = told("q.csv", lines, columns=("a", "b"), header=True).reading
+    assert (given.columns, given.names) == (("a", "b"), ("id", "when\nit was"))
+    assert told("q.csv", QUAKES, header=False).reading.names == ()
