@@ -4,7 +4,6 @@ A row of text cells is a `Cells`, so that "12" becomes a number there, and in JS
 format is an `Unreadable`, so that one bad value costs only itself.
 """
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ LINE: Final = "line"
 """Member of a plain line."""
 
 _MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})  # first bytes of a map in msgpack
-_FIELD_BYTES_MAX: Final = 1 << 30  # a request limits a value; module csv would limit a cell to 128 KiB
 
 Parse = Callable[[Sequence[bytes]], Iterable[Any]]
 
@@ -143,7 +141,6 @@ def _named(cells: list[str], names: tuple[str, ...]) -> Cells:
 
 
 def _cells(values: Sequence[bytes], dialect: Dialect) -> list[list[str] | Unreadable]:
-    csv.field_size_limit(_FIELD_BYTES_MAX)
     quote = dialect.quote.encode()
     found: list[list[str] | Unreadable] = []
     for value, row in zip(values, rows.csv_rows(values, dialect), strict=True):

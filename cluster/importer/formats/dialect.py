@@ -9,9 +9,9 @@ import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -26,6 +26,9 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 """Byte order marks."""
+
+_CELL_MAX: Final = 1 << 30
+"""Most characters of a cell: more than any row has, which a line or a request limits. The module csv allows 128 Ki."""
 
 ROWS_LOOKED_AT: Final = 200
 _NAME: Final = re.compile(r"\S(?:.{0,62}\S)?")
@@ -122,20 +125,20 @@ def is_table(lines: Sequence[str]) -> bool:
 
 def rows_of(lines: Sequence[str], dialect: Dialect) -> list[list[str]]:
     """The rows of the lines."""
-    csv.field_size_limit(1 << 30)  # `raftlog.cluster.importer.formats.lines.LINE_BYTES_MAX` limits a row
     try:
-        return [*csv.reader((line.replace("\r", " ") for line in lines), **options_of(dialect))]  # a lone one raises
+        return [*cells_of((line.replace("\r", " ") for line in lines), dialect)]  # a lone one raises
     except csv.Error as error:
         why, _, _ = str(error).partition(" - do you need")  # the rest is for programmers
         raise ValueError(f"not a CSV row: {why}") from error
 
 
-def options_of(dialect: Dialect) -> dict[str, Any]:
-    """The dialect in the words of the module csv."""
-    return {
-        "delimiter": dialect.delimiter, "quotechar": dialect.quote, "escapechar": dialect.escape,
-        "doublequote": dialect.escape is None, "strict": False,
-    }  # fmt: skip
+def cells_of(lines: Iterable[str], dialect: Dialect) -> Iterator[list[str]]:
+    """The cells of each row, by the module csv, which may raise its Error at each row."""
+    csv.field_size_limit(_CELL_MAX)  # it is of the whole process, so other code may have set another one
+    return csv.reader(
+        lines, delimiter=dialect.delimiter, quotechar=dialect.quote, escapechar=dialect.escape,
+        doublequote=dialect.escape is None, strict=False,
+    )  # fmt: skip
 
 
 def names_of(cells: Sequence[str]) -> tuple[str, ...]:

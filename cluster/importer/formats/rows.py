@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from raftlog.cluster.importer.formats import access_log, syslog
-from raftlog.cluster.importer.formats.dialect import Dialect, options_of
+from raftlog.cluster.importer.formats.dialect import Dialect, cells_of
 
 InputRow = Any
 """A parsed row: a dict of fields, a list of cells, or the ValueError that parsing raised."""
@@ -64,11 +64,9 @@ def json_slowly(data: bytes) -> object:
 
 def csv_rows(values: Sequence[bytes], dialect: Dialect) -> Iterator[InputRow]:
     """The cells of each row. All rows are parsed at once if each ends with its line, which is the usual case."""
-    options = options_of(dialect)
     try:
         texts = [data.decode("utf-8").rstrip("\r\n") for data in values]
-        parsed = csv.reader(texts, **options)
-        rows = [*parsed]
+        rows = [*cells_of(texts, dialect)]
     except (UnicodeDecodeError, csv.Error):
         rows = []
     if len(rows) == len(values):
@@ -77,7 +75,7 @@ def csv_rows(values: Sequence[bytes], dialect: Dialect) -> Iterator[InputRow]:
     for data in values:
         try:
             text = data.decode("utf-8").rstrip("\r\n")
-            yield next(csv.reader([text], **options), [])
+            yield next(cells_of([text], dialect), [])
         except UnicodeDecodeError as error:
             yield ValueError(f"not a CSV row: {error}; if the file has another charset, give --charset")
         except csv.Error as error:

@@ -1,5 +1,7 @@
 """Lines of NDJSON, CSV and access logs to records: the value is the line, only the key can be missing."""
 
+import csv
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -173,6 +175,17 @@ def test_a_line_too_long_is_rejected_whole_with_its_number(format: InputFormat) 
         assert (first, rejected, last) == (NewRecord(b"1"), Rejected(2, reason, long), NewRecord(b"3"))
     with pytest.raises(InputError, match="line 2 has more than 16777216 bytes"):
         [*split_lines(pieces_of([b"1\n", long, b"yy\n3\n"]), reading)]
+
+
+def test_a_large_cell_is_read_without_a_decision_before() -> None:
+    """A continued import does not decide anything. The limit of the module csv is of the process, and of 128 Ki."""
+    before = csv.field_size_limit(1 << 17)
+    try:
+        for value in (b"k," + b"x" * 200_000, b'k,"' + b"x" * 200_000 + b'"'):
+            record = told(InputOptions(InputFormat.CSV, "key", columns=("key", "text")), value)
+            assert record == NewRecord(value, b"k")
+    finally:
+        csv.field_size_limit(before)
 
 
 _CELLS = st.sampled_from([b"", b"k", b'"quoted, ""k"""', b"2016/01/01 00:30:04.91", b"no time", b"\xff"])
