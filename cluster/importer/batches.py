@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats.lines import (
@@ -29,6 +31,9 @@ AHEAD: Final = 2
 
 STOP_S: Final = 1.0
 """How long the end of an import waits for the thread that reads, in seconds. A pipe may never have another byte."""
+
+LatestMs = Callable[[], int]
+"""Gives the newest time that the lines read now can have, in Unix milliseconds: the age of their file."""
 
 
 class Hash(Protocol):
@@ -51,6 +56,7 @@ class ImportBatch:
     bytes: int = 0
     without_time: int = 0
     hash: str = ""
+    reading: InputOptions | None = None  # how its lines were read
     seen: int = 0  # bytes of the file, as it is on disk, that were read so far
 
 
@@ -60,7 +66,9 @@ class Unacceptable(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where batches end. `first_bytes`: the first batch has exactly these bytes, because it may have been sent."""
+    """Where batches end. `first_bytes`: the first batch has exactly these bytes, because it may have been sent. For the
+    same reason it is read exactly as it was.
+    """
 
     lines_max: int
     bytes_max: int
@@ -68,8 +76,13 @@ class Cut:
     strict: bool = False
 
 
-def batches(lines: Iterable[Line], reading: InputOptions, cut: Cut, hasher: Hash) -> Iterator[ImportBatch]:
-    """The batches of the lines. Raises Unacceptable, with `strict`, after the batch before the bad line."""
+def batches(
+    lines: Iterable[Line], reading: InputOptions, cut: Cut, hasher: Hash, latest_ms: LatestMs | None = None
+) -> Iterator[ImportBatch]:
+    """The batches of the lines. Raises Unacceptable, with `strict`, after the batch before the bad line.
+
+    `latest_ms` is asked for each batch: times without a year are not after it. Without it that of the reading holds.
+    """
     taken: list[Line] = []
     size = 0
     first = cut.first_bytes
@@ -82,10 +95,18 @@ def batches(lines: Iterable[Line], reading: InputOptions, cut: Cut, hasher: Hash
         else:
             is_full = len(taken) >= cut.lines_max or size >= cut.bytes_max or not line.raw
         if taken and is_full:
-            yield from _batch(taken, reading, cut, hasher)
+            yield from _batch(taken, reading if first is not None else _dated(reading, latest_ms), cut, hasher)
             taken, size, first = [], 0, None
     if taken:
-        yield from _batch(taken, reading, cut, hasher)
+        yield from _batch(taken, reading if first is not None else _dated(reading, latest_ms), cut, hasher)
+
+
+def _dated(reading: InputOptions, latest_ms: LatestMs | None) -> InputOptions:
+    """The reading, with the newest possible time of now if its times have no year."""
+    times = reading.times
+    if times is None or times.latest_ms is None or latest_ms is None:
+        return reading
+    return replace(reading, times=replace(times, latest_ms=latest_ms()))
 
 
 def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash) -> Iterator[ImportBatch]:
@@ -105,6 +126,7 @@ def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash)
         yield ImportBatch(
             records, [each for each in found if isinstance(each, Rejected)], sum(line.lines for line in lines),
             len(raw), sum(each.time_ms is None for each in records) if reading.has_time else 0, hasher.hexdigest(),
+            reading,
         )  # fmt: skip
     if refusal is not None:
         raise refusal

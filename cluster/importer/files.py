@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from msgspec.structs import replace
 
 from raftlog.cluster.importer import following
-from raftlog.cluster.importer.batches import Hash
+from raftlog.cluster.importer.batches import Hash, LatestMs
 from raftlog.cluster.importer.formats import converting, rows
 from raftlog.cluster.importer.formats.deciding import Sample, decide
 from raftlog.cluster.importer.formats.dialect import names_of
@@ -61,6 +60,7 @@ class InputFile:
         self.inode = 0
         self.is_continued = is_continued
         self.seen: Callable[[], int] = opened.seen
+        self.latest_ms: LatestMs | None = opened.latest_ms
         self.lines: Iterator[Line] = iter(())
         self._opened = opened
         self._chunks = chunks
@@ -195,6 +195,8 @@ class InputFiles:
             shown = name if len(self.names) > 1 else None
             source = InputFile(opened, chunks, self.reading, number, is_continued, shown)
             source.inode = self._tail.inode if self._tail is not None else 0
+            if self._plan.rejected_of is not None:
+                source.latest_ms = None  # the rejected lines are as old as the file that they are of
             return source
         return None
 
@@ -236,19 +238,15 @@ class InputFiles:
             found = path if before is None else following.after(path, before)
         self._tail = tail = following.Tail(path, found, self._stopped.wait)
         charset, chunks = as_utf8(tail.chunks(), self._plan.charset, self._plan.format)
-        return Opened(self._plan.source, chunks, tail.close, self._plan.format, charset)
+        return Opened(self._plan.source, chunks, tail.close, self._plan.format, charset, latest_ms=tail.latest_ms)
 
     def _decide(self, opened: Opened, first: list[bytes]) -> None:
         is_whole = sum(map(len, first)) < SAMPLE_BYTES and bool(first[-1])
         pieces = [piece for piece in pieces_of(first) if piece]
         if len(pieces) > 1 and not is_whole and not pieces[-1].endswith(b"\n"):
             pieces.pop()
-        latest_ms = round(time.time() * 1000)
-        if opened.name != STDIN:
-            with suppress(OSError):
-                latest_ms = round(Path(opened.name).stat().st_mtime * 1000)
         sample = Sample(
-            opened.name, pieces, opened.format, opened.charset, opened.compression, opened.columns, latest_ms
+            opened.name, pieces, opened.format, opened.charset, opened.compression, opened.columns, opened.latest_ms()
         )
         decided = decide(sample, self._plan.options)
         self._reading = decided.reading

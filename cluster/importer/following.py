@@ -97,6 +97,10 @@ class Tail:
             return os.fstat(self._file.fileno()).st_size < self._read
         return inode != -1
 
+    def latest_ms(self) -> int:
+        """The time of the newest write to the file, in Unix milliseconds."""
+        return round(os.fstat(self._file.fileno()).st_mtime * 1000)
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()

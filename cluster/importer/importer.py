@@ -140,8 +140,8 @@ def _import(
     _truncate(plan.rejects, at.rejected_bytes)
     is_noted = note.end > at.offset
     cut = Cut(plan.batch_lines, BATCH_BYTES_MAX, note.end - at.offset if is_noted else None, plan.strict)
-    lines = source.lines
-    with closing(Ahead(_with_seen(batches(lines, files.reading, cut, hasher), source.seen))) as ahead:
+    found = batches(source.lines, files.reading, cut, hasher, source.latest_ms)
+    with closing(Ahead(_with_seen(found, source.seen))) as ahead:
         try:
             for batch in ahead:
                 at = note.acknowledged
@@ -151,7 +151,9 @@ def _import(
                 if batch.records:
                     end = at.offset + batch.bytes
                     if not is_noted:
-                        note = replace(note, next_sequence=at.sequence + 1, end=end, end_hash=batch.hash)
+                        note = replace(
+                            note, next_sequence=at.sequence + 1, end=end, end_hash=batch.hash, reading=batch.reading
+                        )
                         write_session(plan.state, note)
                     elif (end, batch.hash) != (note.end, note.end_hash):
                         raise changed(plan, note, source.name)

@@ -16,6 +16,7 @@ import select
 import shutil
 import tempfile
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -78,7 +79,7 @@ class Opened:
     """An open input. `chunks` ends with the input; an empty chunk means that there is no more for now.
 
     `columns`: of a format that brings its own. `seen` is a function: the bytes of the file that were read, before any
-    decompression, of `size`.
+    decompression, of `size`. `latest_ms` gives the age of the file in Unix milliseconds, of a pipe the time of now.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Opened:
     columns: tuple[InputColumn, ...] = ()
     size: int | None = None
     seen: Callable[[], int] = field(default=lambda: 0)
+    latest_ms: Callable[[], int] = field(default=lambda: round(time.time() * 1000))
 
 
 def open_input(
@@ -109,8 +111,10 @@ def open_input(
         format = format or _container(name, first)
         opened = Opened(name, iter(()), raw.close, format, UTF8, compression)
         opened.seen = counted.tell
-        with suppress(OSError):
-            opened.size = Path(name).stat().st_size if name != STDIN else None
+        if name != STDIN:
+            with suppress(OSError):
+                status = Path(name).stat()
+                opened.size, opened.latest_ms = status.st_size, lambda: round(status.st_mtime * 1000)
         if format in (InputFormat.PARQUET, InputFormat.ARROW):
             lines = converting.parquet_lines if format is InputFormat.PARQUET else converting.arrow_lines
             table = _seekable(raw, peeked, compression, name)

@@ -59,7 +59,7 @@ class ImportSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_hash: str  # of the file up to `end`
     done: bool = False
     files: tuple[str, ...] = ()  # as they were when the import began
-    reading: InputOptions | None = None  # as it was decided
+    reading: InputOptions | None = None  # as it was decided; its `times.latest_ms` is of the batch under way
     options: dict[str, Any] = {}  # further options that the same command must have
 
 

@@ -319,7 +319,8 @@ class FileSource:
                     else:
                         done, hasher = source.skip_lines(done, 1)
                     done = replace(done, file=source.number, inode=source.inode)
-                    for batch in batches(source.lines, files.reading, Cut(BATCH_LINES, BATCH_BYTES_MAX), hasher):
+                    cut = Cut(BATCH_LINES, BATCH_BYTES_MAX)
+                    for batch in batches(source.lines, files.reading, cut, hasher, source.latest_ms):
                         self.rejected += len(batch.rejected)
                         done = replace(
                             done, offset=done.offset + batch.bytes, line=done.line + batch.lines, hash=batch.hash

@@ -1,9 +1,12 @@
 """Imports of many files, rejected lines and earlier versions' notes are exactly once, wherever they are killed."""
 
 import asyncio
+import dataclasses
 import io
 import json
+import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.importer.formats.lines import InputError
+from raftlog.cluster.importer.formats.lines import InputError, InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, ImportStep, run
 from raftlog.cluster.importer.session_file import SessionFileError, read_session, write_session
+from raftlog.cluster.importer.sources import FileSource
 from tests.cluster.fake_node import FakeNode, serve
 
 QUAKE = '2016/01/{day:02d} 00:30:04.91,{magnitude:.2f},"Place {day}, X"'
@@ -157,6 +161,58 @@ def test_rejected_lines_are_corrected_and_imported_once(tmp_path: Path) -> None:
             finish(ImportPlan(str(rejects), tmp_path / "rn", tmp_path / "rr", **again), client)
         assert [key for key, _, _ in rows(client)] == [b"a", b"c", b"b"]
         assert rows(client)[2][2] == 1_769_860_801_000
+
+    with_node(work)
+
+
+def syslog_line(when: datetime) -> str:
+    """A line of RFC 3164, whose time has no year."""
+    return f"{when:%b %d %H:%M:%S} host app: m\n"
+
+
+def ms(when: datetime) -> int:
+    """Unix milliseconds."""
+    return round(when.timestamp() * 1000)
+
+
+def aged(path: Path, when: datetime) -> None:
+    """Sets the time of the newest write to the file."""
+    os.utime(path, (when.timestamp(), when.timestamp()))
+
+
+def test_a_time_without_a_year_gets_that_of_its_own_file(tmp_path: Path) -> None:
+    """Files of different ages: the age of the first one says nothing about the others."""
+    whens = [datetime(2024, 12, 30, 1, 2, 3, tzinfo=UTC), datetime(2025, 1, 9, 1, 2, 3, tzinfo=UTC)]
+    names = [tmp_path / "logs" / "messages.1", tmp_path / "logs" / "messages.2"]
+    (tmp_path / "logs").mkdir()
+    for path, when in zip(names, whens, strict=True):
+        path.write_text(syslog_line(when))
+        aged(path, when)
+
+    def work(client: SyncClient) -> None:
+        finish(ImportPlan(str(names[0]), tmp_path / "n", tmp_path / "r", more=(str(names[1]),)), client)
+        assert [time for _, _, time in rows(client)] == [*map(ms, whens)]
+
+    with_node(work)
+    parts = FileSource(str(tmp_path / "logs"), format=InputFormat.SYSLOG).read(None)
+    assert [record.time_ms for part in parts for record in part.records] == [*map(ms, whens)]
+
+
+def test_a_noted_batch_of_times_without_a_year_is_sent_again_as_it_was(tmp_path: Path) -> None:
+    """The file is written to after the kill. The noted batch keeps its years, later lines get theirs by the new age."""
+    source, old = tmp_path / "messages", datetime(2024, 6, 10, 1, 2, 3, tzinfo=UTC)
+    source.write_text(syslog_line(old) * 6)
+    aged(source, old)
+    newer = old.replace(year=2026)
+
+    def work(client: SyncClient) -> None:
+        plan = ImportPlan(str(source), tmp_path / "n", tmp_path / "r", batch_lines=2)
+        with pytest.raises(Killed):
+            finish(dataclasses.replace(plan, at=killer(ImportStep.ANSWERED, 2)), client)
+        aged(source, newer)
+        results = [each.result for each in run(plan, client, io.BytesIO())]
+        assert results == ["repeated", "applied"]
+        assert [time for _, _, time in rows(client)] == [ms(old)] * 4 + [ms(newer)] * 2
 
     with_node(work)
 

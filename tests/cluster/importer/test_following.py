@@ -2,8 +2,11 @@
 
 import asyncio
 import io
+import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +133,25 @@ def test_a_file_that_was_cut_begins_again(path: Path) -> None:
             pass
         steps.close()  # type: ignore[attr-defined]
         assert values(client) == [b"1111", b"2222", b"3"]
+
+    with_node(work)
+
+
+def test_a_time_without_a_year_gets_that_of_the_newest_write(path: Path) -> None:
+    """The file is ten days old when the import begins. A line that is written then is of now, not of a year ago."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    old = now - timedelta(days=10)
+    write(path, f"{old:%b %d %H:%M:%S} host app: m")
+    os.utime(path, (old.timestamp(), old.timestamp()))
+
+    def work(client: SyncClient) -> None:
+        steps = run(replace(plan_of(path), format=InputFormat.SYSLOG), client, io.BytesIO())
+        assert next(steps).records == 1
+        write(path, f"{now:%b %d %H:%M:%S} host app: m")
+        assert next(steps).records == 2
+        steps.close()  # type: ignore[attr-defined]
+        times = [record.client_time_ms for record in client.log() if record.operation == "append"]
+        assert times == [round(when.timestamp() * 1000) for when in (old, now)]
 
     with_node(work)
 
