@@ -25,11 +25,12 @@ from raftlog.cluster.importer.formats.lines import (
     InputFormat,
     InputOptions,
     Line,
+    detect,
     pieces_of,
     split_lines,
     suffix_of,
 )
-from raftlog.cluster.importer.inputs import SAMPLE_BYTES, STDIN, Opened, as_utf8, expand, open_input, sample_of
+from raftlog.cluster.importer.inputs import STDIN, Opened, as_utf8, expand, open_input, sample_of
 from raftlog.cluster.importer.plan import ImportPlan
 from raftlog.cluster.importer.session_file import Acknowledged, ImportSession, SessionFileError, read_session
 
@@ -51,9 +52,8 @@ class InputFile:
     """
 
     def __init__(
-        self, opened: Opened, chunks: Iterator[bytes], reading: InputOptions, number: int, is_continued: bool,
-        shown: str | None,
-    ) -> None:  # fmt: skip
+        self, opened: Opened, reading: InputOptions, number: int, is_continued: bool, shown: str | None
+    ) -> None:
         self.name = opened.name
         self.number = number  # counts empty files, which are skipped
         self.shown = shown  # in the file of rejected lines
@@ -63,7 +63,7 @@ class InputFile:
         self.latest_ms: LatestMs | None = opened.latest_ms
         self.lines: Iterator[Line] = iter(())
         self._opened = opened
-        self._chunks = chunks
+        self._chunks = opened.chunks
         self._reading = reading
 
     def skip_lines(self, at: Acknowledged, from_line: int) -> tuple[Acknowledged, Hash]:
@@ -176,11 +176,13 @@ class InputFiles:
             with _named(name):
                 opened = self._follow() if self._plan.follow else self._open(name)
                 try:
-                    first, chunks = sample_of(opened.chunks)
+                    first, opened.chunks, is_whole = sample_of(opened.chunks, lines=0 if self._reading else 1)
+                    if self._reading is None and self._may_name_columns(opened, first):
+                        first, opened.chunks, is_whole = sample_of(opened.chunks, lines=2)
                 except BaseException:
                     opened.close()
                     raise
-            if not any(first):
+            if not first:
                 opened.close()
                 if len(self.names) > 1:
                     self._plan.tell(f"{name}: the file is empty, and was skipped")
@@ -188,12 +190,12 @@ class InputFiles:
             self._is_first = False  # a note of an earlier version may count to an empty file before the continued one
             try:
                 if self._reading is None:
-                    self._decide(opened, first)
+                    self._decide(opened, first, is_whole)
             except BaseException:
                 opened.close()
                 raise
             shown = name if len(self.names) > 1 else None
-            source = InputFile(opened, chunks, self.reading, number, is_continued, shown)
+            source = InputFile(opened, self.reading, number, is_continued, shown)
             source.inode = self._tail.inode if self._tail is not None else 0
             if self._plan.rejected_of is not None:
                 source.latest_ms = None  # the rejected lines are as old as the file that they are of
@@ -216,8 +218,10 @@ class InputFiles:
 
     def _is_json(self, opened: Opened) -> bool:
         """Whether the text is an array of objects, or objects over several lines."""
-        first, opened.chunks = sample_of(opened.chunks)
-        text = b"".join(first).lstrip()
+        first, opened.chunks, _ = sample_of(opened.chunks, lines=1)
+        if first.strip() == b"[":
+            first, opened.chunks, _ = sample_of(opened.chunks, lines=2)
+        text = first.lstrip()
         if text.startswith(b"["):
             return text[1:].lstrip()[:1] in (b"{", b"]") or suffix_of(opened.name) == "json"
         line = text.partition(b"\n")[0].rstrip()
@@ -240,9 +244,17 @@ class InputFiles:
         charset, chunks = as_utf8(tail.chunks(), self._plan.charset, self._plan.format)
         return Opened(self._plan.source, chunks, tail.close, self._plan.format, charset, latest_ms=tail.latest_ms)
 
-    def _decide(self, opened: Opened, first: list[bytes]) -> None:
-        is_whole = sum(map(len, first)) < SAMPLE_BYTES and bool(first[-1])
-        pieces = [piece for piece in pieces_of(first) if piece]
+    def _may_name_columns(self, opened: Opened, first: bytes) -> bool:
+        """Whether the first line may have the names of columns, so that only the second shows what they hold."""
+        if self._plan.header is False or (self._plan.columns and not self._plan.header):
+            return False
+        try:
+            return (opened.format or detect(opened.name, first.partition(b"\n")[0])) in TABLES
+        except InputError:
+            return True
+
+    def _decide(self, opened: Opened, first: bytes, is_whole: bool) -> None:
+        pieces = [*pieces_of([first])]
         if len(pieces) > 1 and not is_whole and not pieces[-1].endswith(b"\n"):
             pieces.pop()
         sample = Sample(

@@ -251,9 +251,8 @@ def _told(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def as_utf8(chunks: Iterator[bytes], charset: str | None, format: InputFormat | None) -> tuple[str, Iterator[bytes]]:
     """The charset and the chunks in UTF-8, without a byte order mark."""
-    first, chunks = sample_of(chunks)
-    sample = b"".join(first)
-    found, mark = charset_of(sample, is_whole=len(sample) < SAMPLE_BYTES)
+    sample, chunks, is_whole = sample_of(chunks, lines=0 if format is InputFormat.JSON else 1)
+    found, mark = charset_of(sample, is_whole)
     if charset is None and found == WINDOWS and format in (InputFormat.LINES, InputFormat.ACCESS):
         found = UTF8  # these formats keep any bytes
     if charset is not None:
@@ -289,16 +288,22 @@ def _decoded(chunks: Iterable[bytes], charset: str) -> Iterator[bytes]:
         raise InputError(f"line {lines + 1} or later is not {charset}: {error}; give --charset") from error
 
 
-def sample_of(chunks: Iterator[bytes], size: int = SAMPLE_BYTES) -> tuple[list[bytes], Iterator[bytes]]:
-    """The first chunks, until they have `size` bytes or there is no more for now, and all chunks again."""
+def sample_of(chunks: Iterator[bytes], lines: int) -> tuple[bytes, Iterator[bytes], bool]:
+    """The first bytes, all chunks again, and whether the first bytes are the whole input.
+
+    They are `SAMPLE_BYTES`, or all that there is for now, but at least `lines` lines: a pause of the writer in the
+    middle of a line, or behind the names of columns, decides nothing.
+    """
     first: list[bytes] = []
-    total = 0
-    while total < size and (chunk := next(chunks, None)) is not None:
-        first.append(chunk)
-        total += len(chunk)
-        if not chunk and total:
-            break
-    return first, _again(first, chunks)
+    total = ends = 0
+    for chunk in chunks:
+        if chunk:
+            first.append(chunk)
+            total += len(chunk)
+            ends += chunk.count(b"\n")
+        if total >= SAMPLE_BYTES or (not chunk and total and ends >= lines):
+            return b"".join(first), _again([*first, chunk] if not chunk else first, chunks), False
+    return b"".join(first), iter(first), True
 
 
 def _again(first: Sequence[bytes], chunks: Iterator[bytes]) -> Iterator[bytes]:

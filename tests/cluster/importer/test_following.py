@@ -5,6 +5,7 @@ import io
 import os
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer import following
+from raftlog.cluster.importer.files import InputFiles
 from raftlog.cluster.importer.formats.lines import InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, ImportStep, run
 from raftlog.cluster.importer.session_file import SessionFileError, read_session
@@ -135,6 +137,39 @@ def test_a_file_that_was_cut_begins_again(path: Path) -> None:
         assert values(client) == [b"1111", b"2222", b"3"]
 
     with_node(work)
+
+
+class Script(threading.Event):
+    """In place of the event that ends the waiting: each wait for more is the next step of a story."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        super().__init__()
+        self.steps = [*steps]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Takes a step."""
+        if self.steps:
+            self.steps.pop(0)()
+        else:
+            self.set()
+        return self.is_set()
+
+
+def test_the_names_of_columns_alone_decide_nothing_until_the_waiting_is_ended(path: Path) -> None:
+    """The types are those of the first row, whenever it comes. Without one the import waits until it is stopped."""
+    stories: list[tuple[list[Callable[[], object]], list[str]]] = [
+        ([lambda: None, lambda: write(path, "7,1.5")], ["integer", "number"]),
+        ([], ["string", "string"]),
+    ]
+    for steps, types in stories:
+        path.write_text("id,n\n")
+        files = InputFiles(replace(plan_of(path), format=InputFormat.CSV), None, io.BytesIO())
+        files._stopped = Script(*steps)
+        with closing(files):
+            found = files.next()
+            assert found is not None
+            found.close()
+            assert [column.type for column in files.reading.types] == types
 
 
 def test_a_time_without_a_year_gets_that_of_the_newest_write(path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer import inputs
 from raftlog.cluster.importer.batches import Cut, Unacceptable, batches
+from raftlog.cluster.importer.files import InputFiles
 from raftlog.cluster.importer.formats import converting
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, InputOptions, split_lines
 from raftlog.cluster.importer.importer import ImportPlan, preview
@@ -88,6 +89,55 @@ def test_windows_1252_reads_every_byte_and_a_given_charset_is_kept(tmp_path: Pat
         stored(tmp_path / "a.csv", charset="utf-99")
     with pytest.raises(InputError, match="line 1 or later is not ascii"):
         stored(tmp_path / "a.csv", charset="ascii")
+
+
+def test_a_pause_inside_a_character_does_not_decide_the_charset() -> None:
+    """UTF-8 whose last character is not there yet is UTF-8. Only at the end of the input is it cut."""
+    whole = "id,city\n1,Kiruna\n2,åmål\n".encode()
+    for at in range(1, len(whole)):
+        charset, chunks = inputs.as_utf8(iter([whole[:at], b"", whole[at:]]), None, InputFormat.CSV)
+        assert (charset, b"".join(chunks)) == ("utf-8", whole)
+    charset, chunks = inputs.as_utf8(iter([whole[:20]]), None, InputFormat.CSV)
+    assert charset == "windows-1252"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "ts,amount\n2026-01-31T12:00:00Z,5\n",
+        '{"ts": "2026-01-31T12:00:00Z", "amount": 5}\n',
+        '[\n{"ts": "2026-01-31T12:00:00Z", "amount": 5}\n]\n',
+    ],
+    ids=["csv", "ndjson", "json"],
+)
+def test_a_pause_before_the_first_whole_line_of_data_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: str
+) -> None:
+    """A pipe that stops in the middle of a line, or behind the names of columns: times and numbers are found."""
+    for at in range(1, len(data)):
+        parts = [data[:at].encode(), b"", b"", data[at:].encode()]
+        monkeypatch.setattr(inputs, "_chunks", lambda *_, parts=parts: iter(parts))
+        plan = ImportPlan("-", tmp_path / "note", tmp_path / "rejected", time="ts", select=("amount",))
+        ((_, found),) = preview(plan, io.BytesIO(), 9)
+        assert isinstance(found, NewRecord)
+        assert (found.value, found.time_ms) == (b'{"amount":5}', 1_769_860_800_000)
+
+
+def test_a_line_after_a_pause_is_still_taken_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One whole line of data is enough to begin: a slow stream of events is not held back."""
+    for data, options in (
+        (b'{"a": 1}\n', {}), (b"1,2\n", {"columns": ("a", "b")}), (b"a,b\n1,2\n", {"format": InputFormat.CSV}),
+    ):  # fmt: skip
+        asked: list[int] = []
+
+        def chunks(*_: Any, data: bytes = data, asked: list[int] = asked) -> Iterator[bytes]:
+            yield from (data, b"")
+            asked.append(1)
+
+        monkeypatch.setattr(inputs, "_chunks", chunks)
+        files = InputFiles(ImportPlan("-", tmp_path / "note", tmp_path / "rejected", **options), None, io.BytesIO())
+        assert files.next() is not None
+        assert not asked
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
