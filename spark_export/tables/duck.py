@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from raftlog.cluster.importer.formats.rows import COMMA_NUMBER
+from raftlog.cluster.importer.formats.rows import BOOLEANS, COMMA_NUMBER
 from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
 from raftlog.spark_export.errors import ExportError, ExtraMissingError, UsageError
@@ -25,6 +25,12 @@ from raftlog.spark_export.tables.value_schema import NESTED, ValueColumn, ValueS
 _TYPES: Final = {
     "integer": "BIGINT", "number": "DOUBLE", COMMA_NUMBER: "DOUBLE", "boolean": "BOOLEAN",
 } | dict.fromkeys(NESTED, "JSON")  # fmt: skip
+_FITTING: Final = {
+    "integer": r"[+-]?[0-9]+(\.0+)?", "number": "[^_]*", COMMA_NUMBER: "[^_]*", "boolean": "|".join(BOOLEANS),
+}  # fmt: skip
+"""Patterns of the cells that a column takes. DuckDB alone would take 2.7 as 3, 0x1f and 1_000, and yes, 1 and 0 as
+booleans; the Spark source takes none of them either."""
+
 _IS_MISSING: Final = re.compile(r"(?:column|Table with name) \S+ (?:not found|does not exist)")
 _GLOB: Final = frozenset("*?[")
 
@@ -164,7 +170,7 @@ def _of_values(connection: Any, function: str, rows: LogRows, schema: ValueSchem
         if column.type == COMMA_NUMBER:
             cells[place] = f"replace({cells[place]}, ',', '.')"
     shown = [
-        f"try_cast({cell} AS {_TYPES.get(column.type, 'VARCHAR')}) AS {_name(name)}"
+        f"{_cast(cell, column.type)} AS {_name(name)}"
         for column, cell, name in zip(schema.columns, cells, schema.named(rows.columns), strict=True)
     ]
     sessions = ", ".join(map(str, schema.sessions))
@@ -174,6 +180,12 @@ def _of_values(connection: Any, function: str, rows: LogRows, schema: ValueSchem
         f"SELECT * EXCLUDE (raftlog_cells){read}, {', '.join(shown)} FROM (SELECT *, {told} AS raftlog_cells FROM log "
         f"WHERE operation = 'append' AND session IN ({sessions}))"
     )
+
+
+def _cast(cell: str, type: str) -> str:
+    """The cell in the type of its column, null if it does not fit."""
+    cast = f"try_cast({cell} AS {_TYPES.get(type, 'VARCHAR')})"
+    return f"CASE WHEN regexp_full_match({cell}, {_text(_FITTING[type])}) THEN {cast} END" if type in _FITTING else cast
 
 
 def _arrow(column: ValueColumn) -> str:

@@ -28,7 +28,8 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _COMMA_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:,\d+)?")
 COMMA_NUMBER: Final = "comma_number"
 """Type of a CSV column of numbers with a decimal comma."""
-_BOOLEANS: Final = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
+BOOLEANS: Final = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
+"""The spellings of booleans in CSV."""
 _INT64: Final = 2**63
 
 
@@ -165,7 +166,7 @@ def typed(value: object, type: str | None) -> object:
         return None
     match type:
         case "boolean":
-            return _BOOLEANS.get(value, value)
+            return BOOLEANS.get(value, value)
         case "integer" if _INTEGER.fullmatch(value):
             return int(value)
         case "number" if _NUMBER.fullmatch(value):
@@ -198,7 +199,7 @@ def type_of_text(text: object) -> str | None:
     """The type of a CSV cell; None for an empty one. A number with a leading zero is text."""
     if not isinstance(text, str) or not text:
         return None
-    if text in _BOOLEANS:
+    if text in BOOLEANS:
         return "boolean"
     if _INTEGER.fullmatch(text):
         return "integer" if -_INT64 <= int(text) < _INT64 else "number"

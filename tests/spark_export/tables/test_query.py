@@ -1,6 +1,7 @@
 """`raftlog query` answers SQL about a cluster as about its export, and says in one line what it cannot answer."""
 
 import json
+import math
 import sys
 from collections import Counter
 from pathlib import Path
@@ -154,6 +155,25 @@ def test_members_of_json_have_any_name() -> None:
         found, rows = tables.ask("SELECT * FROM events")
         assert next(iter(rows))[-len(names) :] == (0, 1, 2, 3, 4, 5)
     assert found[-len(names) :] == ["a.b", 'e"f', "x/y~0", "column", "it's", "$"]
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_cell_that_does_not_fit_its_column_is_null(form: str) -> None:
+    """No fraction is rounded to an integer, and no other text is taken for a number or a boolean."""
+    cells: list[tuple[str, list[str], list[Any]]] = [
+        ("integer", ["1", "-7", "2.0", "2.7", "0x1f", "1_000", "", "x"], [1, -7, 2] + [None] * 5),
+        ("number", ["1", "2.7", "1e3", "inf", "1_000", "0x1f", "", "x"], [1.0, 2.7, 1e3, math.inf] + [None] * 4),
+        ("boolean", ["true", "FALSE", "False", "yes", "1", "0", "", "t"], [True, False, False] + [None] * 5),
+    ]  # fmt: skip
+    log = appended()
+    for type, given, _ in cells:
+        rows = [each.encode() if form == "csv" else json.dumps({"a": each}).encode() for each in given]
+        add_import(log, schema(form, ("a", type), source=type), [row or b'""' for row in rows])
+    add_import(log, schema("json", ("b", "integer"), source="numbers"), [b'{"b":1}', b'{"b":2.7}', b'{"b":true}'])
+    with serving(Served(log)) as url, duck.opened(arrow.log(url)) as tables:
+        for type, _, due in cells:
+            assert [row[0] for row in tables.ask(f'SELECT a FROM "{type}" ORDER BY index')[1]] == due
+        assert [*tables.ask("SELECT sum(b), count(b) FROM numbers")[1]] == [(1, 1)]
 
 
 def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
