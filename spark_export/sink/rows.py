@@ -32,6 +32,7 @@ _TYPES: Final = {
     "client_time": ("timestamp",),
     "headers": ("array<struct<name:string,value:binary>>",),
 }
+_LINE_END: Final = "\r\n"
 _KEYS: Final = ("string", "binary", "tinyint", "smallint", "int", "bigint")
 
 
@@ -185,8 +186,9 @@ def _msgpack(names: Sequence[str], values: Sequence[Any]) -> bytes:
 def _csv(names: Sequence[str], values: Sequence[Any]) -> bytes:
     """The cells in the order of the columns; null is an empty cell, and a nested value is JSON."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([_cell(value) for value in values])
-    return line.getvalue().encode()
+    # The module csv quotes a cell for a line feed or carriage return only if the line end has it.
+    csv.writer(line, lineterminator=_LINE_END).writerow([_cell(value) for value in values])
+    return line.getvalue().removesuffix(_LINE_END).encode()
 
 
 def _cell(value: Any) -> str:

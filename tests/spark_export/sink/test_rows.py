@@ -93,6 +93,18 @@ def test_csv_is_read_back_by_the_order_of_its_columns() -> None:
     assert [row["user"] for row in back] == ['ü "x", y\nz', None, None]
 
 
+def test_a_csv_cell_with_any_line_end_is_read_back() -> None:
+    """It is quoted, also if nothing else in the cell needs quotes."""
+    schema = T.StructType().add("a", "string").add("b", "string").add("c", "integer")
+    cells = ["line one\nline two", "one\rtwo", "one\r\ntwo", "\n", "\r", "ends\r\n", "plain"]
+    found = written([{"a": "x", "b": cell, "c": 3} for cell in cells], schema, valueFormat="csv")
+    assert [each.value for each in found] == [f'x,"{cell}",3'.encode() for cell in cells[:-1]] + [b"x,plain,3"]
+    (last,) = written([{"a": "x\n"}], T.StructType().add("a", "string"), valueFormat="csv")
+    assert last.value == b'"x\n"'
+    back = shown(log_of(found), schema=T.StructType([*schema.fields]).add("_rescued_data", "string"), valueFormat="csv")
+    assert back == [{"a": "x", "b": cell, "c": 3, "_rescued_data": None} for cell in cells]
+
+
 def test_a_row_always_gives_the_same_bytes() -> None:
     """A repeated task must send the requests that it sent before."""
     for form in ("json", "msgpack", "csv"):
