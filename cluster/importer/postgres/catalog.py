@@ -11,7 +11,7 @@ from typing import Final
 
 from raftlog.cluster.importer.postgres.connection import PgConnection, identifier, literal
 from raftlog.cluster.importer.postgres.messages import PgColumn, Relation
-from raftlog.cluster.importer.postgres.values import lsn_of
+from raftlog.cluster.importer.postgres.values import KeyColumn, lsn_of
 from raftlog.cluster.importer.source import SourceError
 
 SERVER_MIN: Final = 150_000
@@ -23,8 +23,13 @@ class Published:
     """A table of the publication: its columns, and the SELECT that gives what the stream would."""
 
     relation: Relation
-    primary: tuple[str, ...]
+    key: tuple[KeyColumn, ...]  # the primary key
     select: str
+
+    @property
+    def primary(self) -> tuple[str, ...]:
+        """The names of the columns of the primary key."""
+        return tuple(each.name for each in self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +137,19 @@ def _published(
     rows: str,
 ) -> Published:
     columns = connection.query(
-        "SELECT a.attname, a.atttypid, i.indisprimary IS TRUE, i.indisreplident IS TRUE FROM pg_publication_tables p "
-        f"JOIN pg_attribute a ON a.attrelid = {number} AND a.attname = ANY(p.attnames) "
+        "SELECT a.attname, a.atttypid, i.indisprimary IS TRUE, i.indisreplident IS TRUE, a.attnum "
+        f"FROM pg_publication_tables p JOIN pg_attribute a ON a.attrelid = {number} AND a.attname = ANY(p.attnames) "
         f"LEFT JOIN pg_index i ON i.indrelid = {number} AND (i.indisprimary OR i.indisreplident) "
         "AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1]) "
         f"WHERE p.pubname = {literal(publication)} AND p.schemaname = {literal(schema)} "
         f"AND p.tablename = {literal(table)} ORDER BY a.attnum"
     )
-    found: dict[str, tuple[int, bool, bool]] = {}
-    for name, type, is_primary, is_identity in columns:  # a column may be in both indexes
-        _, before_primary, before_identity = found.get(name or "", (0, False, False))
+    found: dict[str, tuple[int, bool, bool, int]] = {}
+    for name, type, is_primary, is_identity, number_in_table in columns:  # a column may be in both indexes
+        _, before_primary, before_identity, _ = found.get(name or "", (0, False, False, 0))
         found[name or ""] = (
-            int(type or 0), before_primary or is_primary == "t", before_identity or is_identity == "t"
+            int(type or 0), before_primary or is_primary == "t", before_identity or is_identity == "t",
+            int(number_in_table or 0),
         )  # fmt: skip
     is_key = {"d": 1, "i": 2}.get(identity)
     relation = Relation(
@@ -157,7 +163,13 @@ def _published(
     only = "" if kind == "p" else "ONLY "
     where = f" WHERE {rows}" if rows else ""
     select = f"SELECT {names} FROM {only}{_quoted(schema, table)}{where}"
-    return Published(relation, tuple(name for name, each in found.items() if each[1]), select)
+    # New columns come at the end. So a column's place never changed if none before it was dropped or left out.
+    key = tuple(
+        KeyColumn(name, each[0], place if each[3] == place + 1 else None)
+        for place, (name, each) in enumerate(found.items())
+        if each[1]
+    )
+    return Published(relation, key, select)
 
 
 def _quoted(schema: str, table: str) -> str:

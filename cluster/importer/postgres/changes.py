@@ -7,13 +7,14 @@ the reading can go on in its middle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import (
+    FULL,
     Begin,
     Commit,
     Message,
@@ -25,9 +26,10 @@ from raftlog.cluster.importer.postgres.messages import (
     RowUpdated,
     TablesTruncated,
 )
-from raftlog.cluster.importer.postgres.values import PgTable, Place, as_lsn, place_of
+from raftlog.cluster.importer.postgres.values import KeyColumn, PgTable, Place, as_lsn, names_of_key, place_of
 from raftlog.cluster.importer.source import SourceError
 
+PrimaryKeys: TypeAlias = Mapping[int, Sequence[KeyColumn]]
 RowChange: TypeAlias = RowInserted | RowUpdated | RowDeleted | TablesTruncated
 
 
@@ -38,14 +40,18 @@ def _before(table: PgTable, old: Row, is_full: bool) -> bytes:
 
 
 class Changes:
-    """The changes after a position. `lsn`, `commit` and `done` are the position after the newest message."""
+    """The changes after a position. `lsn`, `commit` and `done` are the position after the newest message.
 
-    def __init__(self, lsn: int, commit: int, done: int, primary: Mapping[int, Sequence[str]]) -> None:
+    `keys` has the primary keys of the published tables by the tables' numbers. `look_up` gives them as they are now.
+    """
+
+    def __init__(self, lsn: int, commit: int, done: int, keys: PrimaryKeys, look_up: Callable[[], PrimaryKeys]) -> None:
         self.lsn = lsn
         self.commit = commit  # of the transaction that has begun; 0 between transactions
         self.done = done  # its records so far
         self._skip_of, self._skip = (commit, done) if done else (0, 0)
-        self._primary = primary
+        self._look_up = look_up
+        self._keys = keys
         self._tables: dict[int, PgTable] = {}
         self._place: Place | None = None
         if not self._skip:
@@ -61,7 +67,8 @@ class Changes:
         elif isinstance(message, Commit):
             self._committed(message)
         elif isinstance(message, Relation):
-            self._tables[message.number] = PgTable(message, self._primary.get(message.number, ()))
+            primary = self._primary_of(message) if message.identity == FULL else ()
+            self._tables[message.number] = PgTable(message, primary)
         elif self._place is None:
             raise MessageError("PostgreSQL sent a change outside a transaction")
         else:
@@ -72,6 +79,30 @@ class Changes:
                 raise self._another(0)
             return [record for number, record in enumerate(records, self.done - len(records)) if number >= self._skip]
         return []
+
+    def _primary_of(self, relation: Relation) -> tuple[str, ...]:
+        """The names of the primary key, which a message of a table with a full identity does not say."""
+        if (names := self._certain_names(relation)) is None:
+            self._keys = self._look_up()
+            names = self._certain_names(relation)
+        if names is not None:
+            return names
+        again = "begin again with another state file: the log gets all rows once more, as a new snapshot"
+        if (key := self._keys.get(relation.number)) is None:
+            raise SourceError(
+                f"a change came of {relation.name}, which has REPLICA IDENTITY FULL and is not in the publication now, "
+                f"so its primary key is not known. If the table is still there, add it to the publication again; else "
+                f"{again}"
+            )
+        had, has = (", ".join(each.name for each in columns) for columns in (relation.columns, key))
+        raise SourceError(
+            f"a change of {relation.name} came with the columns {had}, and its primary key is now {has}: columns were "
+            f"renamed or dropped since, so it is not certain which of them is the key. To go on, {again}"
+        )
+
+    def _certain_names(self, relation: Relation) -> tuple[str, ...] | None:
+        key = self._keys.get(relation.number)
+        return None if key is None else names_of_key(relation, key)
 
     def _committed(self, message: Commit) -> None:
         if self._place is None or message.lsn != self.commit:

@@ -35,7 +35,7 @@ from raftlog.cluster.importer.postgres.snapshot import (
     read_head,
     rows_of,
 )
-from raftlog.cluster.importer.postgres.values import as_lsn, lsn_of
+from raftlog.cluster.importer.postgres.values import KeyColumn, as_lsn, lsn_of
 from raftlog.cluster.importer.source import Part, SourceError
 from raftlog.cluster.runtime.file_errors import naming
 
@@ -187,9 +187,17 @@ class Postgres:
         self._check_slot(connection, at)
         if not self._follow and self._target is None:
             self._target = lsn_of(connection.value("SELECT pg_current_wal_flush_lsn()"))
-        primary = {each.relation.number: each.primary for each in published(connection, self._publication)}
+        changes = Changes(at.lsn, at.commit, at.done, self._primary_keys(connection), self._look_up)
         self._start(connection, at)
-        yield from self._streamed(connection, at, Changes(at.lsn, at.commit, at.done, primary))
+        yield from self._streamed(connection, at, changes)
+
+    def _primary_keys(self, connection: PgConnection) -> dict[int, tuple[KeyColumn, ...]]:
+        return {each.relation.number: each.key for each in published(connection, self._publication)}
+
+    def _look_up(self) -> dict[int, tuple[KeyColumn, ...]]:
+        """The primary keys as they are now, by a connection of its own: the other one is streaming."""
+        with closing(PgConnection(self._conninfo)) as connection:
+            return self._primary_keys(connection)
 
     # -- the beginning ----------------------------------------------------------------------------------------------
     def _begun(self, connection: PgConnection, system: str) -> PgPosition:

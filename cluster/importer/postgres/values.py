@@ -95,6 +95,32 @@ def place_of(lsn: int, xid: int | None, time_us: int) -> Place:
     return Place(as_lsn(lsn).encode(), rest.encode(), _EPOCH_MS + time_us // 1000)
 
 
+class KeyColumn(NamedTuple):
+    """A column of a primary key, as PostgreSQL's catalog has it now.
+
+    `place` is its place among the columns of every message of the table, from 0. It is None if the place may have been
+    another one: a column before it was dropped, or is not published.
+    """
+
+    name: str
+    type: int
+    place: int | None
+
+
+def names_of_key(relation: Relation, key: Sequence[KeyColumn]) -> tuple[str, ...] | None:
+    """The names that the columns of the key have in the relation; None if they are not certain.
+
+    The relation is as old as the change that follows it, and the key is of now: a column may have another name since.
+    """
+    names: set[str] = set()
+    for column in key:
+        found = relation.columns[column.place : column.place + 1] if column.place is not None else ()
+        if not found or (column.name != found[0].name and column.type != found[0].type):
+            found = tuple(each for each in relation.columns if each.name == column.name)
+        names.update(each.name for each in found)
+    return tuple(sorted(names)) if len(names) == len(key) else None
+
+
 class PgTable:
     """A table with what its rows need: names, conversions, and the columns of the key.
 

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from raftlog.cluster.client.new_records import NewRecord
-from raftlog.cluster.importer.postgres.changes import Changes
-from raftlog.cluster.importer.postgres.messages import Commit, MessageError, Relation, decode
-from raftlog.cluster.importer.postgres.values import PgTable, lsn_of, unescaped
+from raftlog.cluster.importer.postgres.changes import Changes, PrimaryKeys
+from raftlog.cluster.importer.postgres.messages import (
+    Begin,
+    Commit,
+    MessageError,
+    PgColumn,
+    Relation,
+    RowInserted,
+    decode,
+)
+from raftlog.cluster.importer.postgres.values import KeyColumn, PgTable, lsn_of, unescaped
 from raftlog.cluster.importer.source import SourceError
 
 CAPTURED = [
@@ -22,6 +30,7 @@ CAPTURED = [
 """One message a line, as `pg_logical_slot_get_binary_changes` gave them; long texts of one letter are shortened."""
 
 F = 16418  # the number of public.f, whose replica identity is full
+KEYS = {F: (KeyColumn("x", 1700, 0),)}  # its primary key
 TIME_MS = 1_795_690_132_431
 BIG = "x" * 2100
 
@@ -42,7 +51,7 @@ def shown(record: NewRecord) -> tuple[Any, Any, Any]:
 
 def test_inserts_updates_deletes_truncates_and_new_columns_become_records() -> None:
     """Also a changed primary key, a large column that did not change, and the two kinds of images before."""
-    found = [*fed(Changes(0, 0, 0, {F: ("x",)}), CAPTURED)]
+    found = [*fed(Changes(0, 0, 0, KEYS, dict), CAPTURED)]
     full = "y" * 2100
     flags = {"cascade": True, "restart_identity": True}
     rows = [shown(each) for each in found]
@@ -79,7 +88,7 @@ def test_inserts_updates_deletes_truncates_and_new_columns_become_records() -> N
 
 def test_values_keep_their_types_and_every_digit() -> None:
     """Numbers, times, JSON, and PostgreSQL's own text for the rest."""
-    kinds = [each for each in fed(Changes(0, 0, 0, {}), CAPTURED) if b'"public.kinds"' in (each.key or b"")]
+    kinds = [each for each in fed(Changes(0, 0, 0, KEYS, dict), CAPTURED) if b'"public.kinds"' in (each.key or b"")]
     first, second = (re.sub(rb'.*"after":', b"", each.value or b"").decode() for each in kinds)
     assert first == (
         '{"id":9007199254740993,"b":false,"s":-7,"d":"NaN","n":12345678901234567890.1200,"txt":"a\\"\\\\\\t\\n€",'
@@ -95,15 +104,15 @@ def test_values_keep_their_types_and_every_digit() -> None:
 
 def test_reading_goes_on_after_any_record() -> None:
     """From the position after each message, the rest is what a reading without an interruption gives."""
-    whole = [*fed(Changes(0, 0, 0, {}), CAPTURED)]
-    one = Changes(0, 0, 0, {})
+    whole = [*fed(Changes(0, 0, 0, KEYS, dict), CAPTURED)]
+    one = Changes(0, 0, 0, KEYS, dict)
     given: list[NewRecord] = []
     for data in CAPTURED:
         if (message := decode(data)) is not None:
             given += one.feed(message)
         if one.commit and not one.done:
             continue  # the position before a transaction's first record is that of the one before
-        again = Changes(one.lsn, one.commit, one.done, {})
+        again = Changes(one.lsn, one.commit, one.done, KEYS, dict)
         # PostgreSQL sends every transaction whose commit is at the position or after it, from its beginning.
         sent, is_sent = [], False
         for each in CAPTURED:
@@ -119,7 +128,7 @@ def test_another_history_is_refused() -> None:
     begin, columns, insert, commit = (CAPTURED[at] for at in (0, 1, 2, 4))
     for at, lsn, messages in ((1, lsn_of("0/1593D68"), [begin, columns, commit]), (1, 5, [begin, columns, insert])):
         with pytest.raises(SourceError, match="another history"):
-            list(fed(Changes(0, lsn, at, {}), messages))
+            list(fed(Changes(0, lsn, at, KEYS, dict), messages))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +153,7 @@ def test_another_history_is_refused() -> None:
 def test_bytes_that_are_no_message_are_refused_with_what_is_wrong(messages: list[bytes], told: str) -> None:
     """The error has none of the user's data."""
     with pytest.raises(MessageError, match=told) as raised:
-        list(fed(Changes(0, 0, 0, {}), messages))
+        list(fed(Changes(0, 0, 0, KEYS, dict), messages))
     assert "xxx" not in str(raised.value)
 
 
@@ -157,7 +166,7 @@ def test_altered_bytes_give_a_record_or_a_clear_error_and_nothing_else(data: st.
     for _ in range(data.draw(st.integers(1, 3))):
         where = data.draw(st.integers(0, min(len(altered), 60)))
         altered[where : where + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
-    changes = Changes(0, 0, 0, {F: ("x",)})
+    changes = Changes(0, 0, 0, KEYS, dict)
     list(fed(changes, CAPTURED[:at]))
     try:
         for record in fed(changes, [bytes(altered), *CAPTURED[at + 1 :]]):
@@ -181,7 +190,61 @@ def test_a_key_or_a_change_that_is_too_long_names_the_table_and_the_way_out() ->
     table = PgTable(relation)
     with pytest.raises(MessageError, match=r"public\.t has a key of 6015 bytes: the limit is 4096\. .* USING INDEX"):
         table.key([b"a" * 6000, None, None])
-    place = Changes(0, 0, 0, {})
+    place = Changes(0, 0, 0, KEYS, dict)
     insert = CAPTURED[2][:6] + b"\0\3t\0\0\0\0011t" + (5 << 20).to_bytes(4) + b"1" * (5 << 20) + b"n"
     with pytest.raises(MessageError, match=r"a change of public\.t has \d+ bytes .* SET TABLE public\.t \(column"):
         list(fed(place, [CAPTURED[0], CAPTURED[1], insert]))
+
+
+def table_of(*columns: str) -> Relation:
+    """A table with a full identity, all of whose columns are integers."""
+    return Relation(7, "public.o", "f", tuple(PgColumn(each, 23, True) for each in columns))
+
+
+def keys_of(changes: Changes, *relations: Relation) -> list[Any]:
+    """The key of a row with the values 1, 2, … under each of the relations."""
+    changes.feed(Begin(1, 0, 1))
+    found = []
+    for each in relations:
+        changes.feed(each)
+        row: Any = [b"%d" % number for number in range(1, len(each.columns) + 1)]
+        found += [json.loads(record.key or b"") for record in changes.feed(RowInserted(7, row))]
+    return found
+
+
+def test_a_renamed_primary_key_of_a_full_table_stays_the_key() -> None:
+    """The messages before the rename have the old name, the catalog the new one; while following it is the other way.
+    The place of the column decides, also where another column has its old name.
+    """
+    for now in ("id", "order_id", "other"):
+        changes = Changes(0, 0, 0, {7: (KeyColumn(now, 23, 0),)}, dict)
+        relations = table_of("id", "v"), table_of("order_id", "v", "id"), table_of("x", "order_id")
+        assert keys_of(changes, *relations) == [["public.o", 1]] * 3
+
+
+def test_without_a_certain_place_the_names_decide_and_the_catalog_is_asked_again() -> None:
+    """A column before the key was dropped. A table that was added while following is asked for, too."""
+    answers: list[PrimaryKeys] = [{7: (KeyColumn("id", 23, None),)}, {7: (KeyColumn("order_id", 23, None),)}]
+    changes = Changes(0, 0, 0, {}, lambda: answers.pop(0))
+    assert keys_of(changes, table_of("a", "id"), table_of("id"), table_of("order_id")) == [
+        ["public.o", 2], ["public.o", 1], ["public.o", 1]
+    ]  # fmt: skip
+    assert answers == []
+    assert keys_of(Changes(0, 0, 0, {7: ()}, dict), table_of("a")) == [["public.o"]]  # it has no primary key
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({}, r"public\.o, which .* is not in the publication now.* add it to the publication again; else begin again"),
+        ({7: (KeyColumn("k", 23, None),)}, r"with the columns a, b, and its primary key is now k: .* begin again"),
+        ({7: (KeyColumn("k", 20, 0),)}, r"primary key is now k"),
+        ({7: (KeyColumn("a", 23, None), KeyColumn("k", 23, 0))}, r"primary key is now a, k"),
+        ({7: (KeyColumn("a", 23, 0), KeyColumn("k", 23, 2))}, r"primary key is now a, k"),
+    ],
+    ids=["unknown table", "no such name", "another type", "one column twice", "too few columns"],
+)
+def test_a_key_that_is_not_certain_is_refused_and_never_shorter(known: PrimaryKeys, told: str) -> None:
+    """The error names the table, the columns, and the way out."""
+    with pytest.raises(SourceError, match=told):
+        keys_of(Changes(0, 0, 0, known, lambda: known), table_of("a", "b"))

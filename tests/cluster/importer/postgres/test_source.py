@@ -161,6 +161,27 @@ def test_snapshot_and_stream_agree_on_keys_columns_and_rows_and_positions_are_co
         list(again.read({"offset": 1}))
 
 
+def test_a_renamed_primary_key_stays_the_key_of_a_table_with_a_full_identity(
+    postgres: PostgresServer, name: str, tmp_path: Path
+) -> None:
+    """The rename comes between rows that are not read yet. A table that is published later has its key, too."""
+    parts = list(made(postgres, name, tmp_path).read(None))
+    postgres.sql(
+        f"INSERT INTO {name} VALUES (107)", f"ALTER TABLE {name} RENAME COLUMN id TO order_id",
+        f"INSERT INTO {name} VALUES (109)", f"CREATE TABLE {name}_late (gone int, a int, b int PRIMARY KEY)",
+        f"ALTER TABLE {name}_late DROP COLUMN gone", f"ALTER TABLE {name}_late REPLICA IDENTITY FULL",
+        f"ALTER PUBLICATION {name} ADD TABLE {name}_late", f"INSERT INTO {name}_late VALUES (1, 2)",
+    )  # fmt: skip
+    source = made(postgres, name, tmp_path)
+    keys = [json.loads(record.key or b"") for part in source.read(parts[-1].position) for record in part.records]
+    assert keys == [[f"public.{name}", 107], [f"public.{name}", 109], [f"public.{name}_late", 2]]
+    postgres.sql(f"INSERT INTO {name}_late VALUES (3, 4)", f"ALTER TABLE {name}_late RENAME COLUMN b TO c")
+    with pytest.raises(
+        SourceError, match=f"public.{name}_late came with the columns a, b, and its primary key is now c"
+    ):
+        list(made(postgres, name, tmp_path).read(parts[-1].position))
+
+
 def test_what_cannot_be_copied_exactly_once_is_refused_with_a_way_out(
     postgres: PostgresServer, name: str, tmp_path: Path
 ) -> None:
