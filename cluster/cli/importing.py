@@ -283,7 +283,14 @@ def _standing(plan: importer.ImportPlan, newest: importer.ImportProgress | None)
         done = f"{newest.records:,} records (index {newest.first} to {newest.last}), up to line {newest.lines}"
     if plan.source == importer.STDIN:
         return f"{done or 'at most one batch'} of standard input is in the log; a pipe cannot be continued"
-    return f"{done or 'at most one batch'} of {plan.source} is in the log; the same command continues"
+    how = _continuing(again=plan.again, from_line=plan.from_line)
+    return f"{done or 'at most one batch'} of {plan.source} is in the log; {how}"
+
+
+def _continuing(*, again: bool, from_line: int = 1) -> str:
+    """Which command continues an import. With --again it would begin again; the session file has the line."""
+    dropped = [option for option, is_given in (("--again", again), ("--from-line", from_line > 1)) if is_given]
+    return f"the same command{' without ' if dropped else ''}{' and '.join(dropped)} continues"
 
 
 def _progress_row(progress: importer.ImportProgress, before: int, seconds: float) -> dict[str, Any]:
@@ -387,7 +394,7 @@ def _import_postgres(
     except KeyboardInterrupt:
         done = "nothing new" if newest is None else f"{newest.records:,} records (up to index {newest.last})"
         raise Failed(
-            f"interrupted: {done} of {slot} in the log; the same command continues", Exit.INTERRUPTED
+            f"interrupted: {done} of {slot} in the log; {_continuing(again=again)}", Exit.INTERRUPTED
         ) from None
     except SourceError as error:
         raise Failed(str(error)) from error

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,34 @@ def test_progress_in_a_pipe_is_a_line_with_rate_and_time_left(monkeypatch: pytes
     assert told.getvalue().splitlines() == [
         "10,000 records, 1,000/s, 60 %, about 40 s left", "20,000 records, 1,000/s, 70 %, about 30 s left",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ([], "the same command continues"),
+        (["--again"], "the same command without --again continues"),
+        (["--again", "--from-line", "2"], "the same command without --again and --from-line continues"),
+    ],
+)
+def test_an_interrupted_import_names_the_command_that_continues(
+    cli: Running, quakes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], how: str
+) -> None:
+    """With --again the same command would begin again, and the session file has the line. That command then goes on."""
+    with monkeypatch.context() as patch:
+
+        def interrupted(*_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        patch.setattr(importing, "_progress_row", interrupted)
+        told = cli.run("import", str(quakes), "--batch", "1", *options)
+        assert told.exit_code == 130
+        assert how in told.stderr
+        patch.setattr(importing, "_print", interrupted)
+        told = cli.run("import", "--postgres", "host=x", "--state", str(tmp_path / "pg"), *options[:1])
+        assert how.replace(" and --from-line", "") in told.stderr
+    done = cli.run("import", str(quakes), "--batch", "1", "-o", "json")
+    assert (done.exit_code, json.loads(done.stdout)["records"]) == (0, 2), done.stderr
 
 
 @pytest.mark.parametrize(
