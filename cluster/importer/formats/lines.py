@@ -22,6 +22,7 @@ from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats import access_log, rows, syslog
 from raftlog.cluster.importer.formats.dialect import Dialect, closed_row, is_row_open, names_of
 from raftlog.cluster.importer.formats.times import ISO, Read, TimeRule, reader
+from raftlog.raft.codec.block import encode_headers
 from raftlog.statemachine.commands import KEY_BYTES_MAX
 
 LINE_BYTES_MAX: Final = 1 << 20
@@ -32,6 +33,10 @@ LONG_LINE_BYTES_MAX: Final = 16 << 20
 
 ROW_BYTES_MAX: Final = 64 << 10
 """Most bytes of a CSV row over several lines."""
+
+
+HEADERS_BYTES_MAX: Final = 64 << 10
+"""Most bytes of the headers of a record, as they are stored: the default of `limits.record_headers_bytes_max`."""
 
 
 class InputFormat(StrEnum):
@@ -370,6 +375,8 @@ def _builder(reading: InputOptions) -> Callable[[bytes, rows.InputRow], NewRecor
             pairs = tuple(
                 (name, rows.as_bytes(each, name)) for name in headers if (each := look(row, name)) is not None
             )
+            if (size := len(encode_headers(pairs))) > HEADERS_BYTES_MAX:
+                raise ValueError(f"headers of {size:,} bytes: a record has at most {HEADERS_BYTES_MAX:,}")
         value = data
         if select:
             fields = {name: rows.typed(look(row, name), types.get(name)) for name in select}

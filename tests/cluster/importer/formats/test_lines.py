@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from raftlog.cluster.client.new_records import NewRecord
+from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.importer.formats import access_log
 from raftlog.cluster.importer.formats.lines import (
+    HEADERS_BYTES_MAX,
     LINE_BYTES_MAX,
     LONG_LINE_BYTES_MAX,
     InputError,
@@ -23,6 +25,7 @@ from raftlog.cluster.importer.formats.lines import (
     split_lines,
 )
 from raftlog.cluster.importer.formats.times import TimeRule
+from raftlog.raft.codec.block import encode_headers
 
 COMMON = b'10.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326'
 COMBINED = COMMON + b' "http://x/start" "Mozilla/5 \\"odd\\" (x)"'
@@ -175,6 +178,17 @@ def test_a_line_too_long_is_rejected_whole_with_its_number(format: InputFormat) 
         assert (first, rejected, last) == (NewRecord(b"1"), Rejected(2, reason, long), NewRecord(b"3"))
     with pytest.raises(InputError, match="line 2 has more than 16777216 bytes"):
         [*split_lines(pieces_of([b"1\n", long, b"yy\n3\n"]), reading)]
+
+
+def test_headers_over_the_limit_of_a_node_reject_their_line_alone() -> None:
+    """The node would refuse the whole request. The limit is its default, and counts the headers as they are stored."""
+    assert LimitSettings().record_headers_bytes_max == HEADERS_BYTES_MAX
+    reading = InputOptions(InputFormat.NDJSON, headers=("h",))
+    most = HEADERS_BYTES_MAX - len(encode_headers([("h", b"x" * 60_000)])) + 60_000
+    values = [b'{"h": "%b"}' % (b"x" * size) for size in (most, most + 1, 1)]
+    found = read_batch([Line(number, value) for number, value in enumerate(values, start=1)], reading)
+    assert [type(each) for each in found] == [NewRecord, Rejected, NewRecord]
+    assert found[1] == Rejected(2, "headers of 65,537 bytes: a record has at most 65,536", values[1])
 
 
 def test_a_large_cell_is_read_without_a_decision_before() -> None:
