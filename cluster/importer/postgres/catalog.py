@@ -59,9 +59,7 @@ def publish(connection: PgConnection, name: str, tables: Sequence[str]) -> None:
     """Makes the publication of the tables if there is none. Raises SourceError if it has other tables."""
     wanted = {_found(connection, each) for each in tables}
     if connection.query(f"SELECT 1 FROM pg_publication WHERE pubname = {literal(name)}"):
-        has = {(schema or "", table or "") for schema, table in connection.query(
-            f"SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = {literal(name)}"
-        )}  # fmt: skip
+        has = _tables_of(connection, name)
         if not has:
             raise SourceError(f"the publication {name} has no tables: ALTER PUBLICATION {identifier(name)} ADD TABLE …")
         if wanted and has != wanted:
@@ -78,6 +76,26 @@ def publish(connection: PgConnection, name: str, tables: Sequence[str]) -> None:
     connection.query(
         f"CREATE PUBLICATION {identifier(name)} FOR TABLE {listed} WITH (publish_via_partition_root = true)"
     )
+
+
+def check_tables(connection: PgConnection, name: str, tables: Sequence[str]) -> None:
+    """Raises SourceError if a copy that goes on names other tables than those of its publication."""
+    rest = (
+        f"This copy goes on with the tables of the publication {name}: leave the tables out, or copy other ones with "
+        f"another slot and another state file"
+    )
+    try:
+        wanted = {_found(connection, each) for each in tables}
+    except SourceError as error:
+        raise SourceError(f"{error}. {rest}") from None
+    if wanted != (has := _tables_of(connection, name)):
+        raise SourceError(f"the publication has the tables {_listed(has)}, not {_listed(wanted)}. {rest}")
+
+
+def _tables_of(connection: PgConnection, publication: str) -> set[tuple[str, str]]:
+    return {(schema or "", table or "") for schema, table in connection.query(
+        f"SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = {literal(publication)}"
+    )}  # fmt: skip
 
 
 def _found(connection: PgConnection, name: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats.lines import InputColumn, InputFormat
 from raftlog.cluster.importer.formats.schema import SCHEMA_VERSION, Schema
-from raftlog.cluster.importer.postgres.catalog import check_server, find_slot, publish, published
+from raftlog.cluster.importer.postgres.catalog import check_server, check_tables, find_slot, publish, published
 from raftlog.cluster.importer.postgres.changes import Changes
 from raftlog.cluster.importer.postgres.connection import (
     SLOT_IN_USE,
@@ -123,6 +123,7 @@ class Postgres:
         self._follow = follow
         self._again = again
         self._tell = tell
+        self._is_checked = False  # the tables
         self._stopped = threading.Event()
         self._has_ended = threading.Event()
         self._has_ended.set()
@@ -178,6 +179,9 @@ class Postgres:
             raise SourceError(
                 f"this is another PostgreSQL (system {system}) than the one that was copied (system {at.system})"
             )
+        elif self._tables and not self._is_checked:
+            check_tables(connection, self._publication, self._tables)
+        self._is_checked = True  # the publication may change while this copy follows
         if at.snapshot:
             rows = rows_of(self._snapshot, at.snapshot, at.reached, PART_RECORDS, PART_BYTES)
             for records, reached in rows:

@@ -172,14 +172,14 @@ def test_a_renamed_primary_key_stays_the_key_of_a_table_with_a_full_identity(
         f"ALTER TABLE {name}_late DROP COLUMN gone", f"ALTER TABLE {name}_late REPLICA IDENTITY FULL",
         f"ALTER PUBLICATION {name} ADD TABLE {name}_late", f"INSERT INTO {name}_late VALUES (1, 2)",
     )  # fmt: skip
-    source = made(postgres, name, tmp_path)
+    source = Postgres(postgres.conninfo, slot=name, snapshot=tmp_path / "snapshot", follow=False)
     keys = [json.loads(record.key or b"") for part in source.read(parts[-1].position) for record in part.records]
     assert keys == [[f"public.{name}", 107], [f"public.{name}", 109], [f"public.{name}_late", 2]]
     postgres.sql(f"INSERT INTO {name}_late VALUES (3, 4)", f"ALTER TABLE {name}_late RENAME COLUMN b TO c")
     with pytest.raises(
         SourceError, match=f"public.{name}_late came with the columns a, b, and its primary key is now c"
     ):
-        list(made(postgres, name, tmp_path).read(parts[-1].position))
+        list(source.read(parts[-1].position))
 
 
 def test_what_cannot_be_copied_exactly_once_is_refused_with_a_way_out(
@@ -202,6 +202,12 @@ def test_what_cannot_be_copied_exactly_once_is_refused_with_a_way_out(
     at = parts[-1].position
     assert sum(len(part.records) for part in parts) == 20
     refused("this is another PostgreSQL", {**at, "system": "7"})
+    for tables, told in (
+        ([f"{name}_none"], f"there is no table {name}_none; .* leave the tables out, or copy other ones with another"),
+        ([name, f"{name}_bare"], f"has the tables public.{name}, not public.{name}, public.{name}_bare. .*leave"),
+    ):  # fmt: skip
+        with pytest.raises(SourceError, match=told):
+            list(Postgres(postgres.conninfo, tables, slot=name, snapshot=tmp_path / "snapshot").read(at))
     postgres.sql(f"SELECT pg_create_logical_replication_slot('{name}_o', 'pgoutput')")
     postgres.sql(f"INSERT INTO {name} VALUES (1000)")
     postgres.sql(f"SELECT pg_replication_slot_advance('{name}', pg_current_wal_flush_lsn())")
