@@ -84,7 +84,7 @@ class AcceptedOwner(Protocol):
     def meet(self, accepted: Accepted, hello: Hello) -> None:
         """A node connected that the configuration does not name, or not so."""
 
-    def parted(self, accepted: Accepted) -> None:
+    def closed(self, accepted: Accepted, hello: Hello | None, error: str) -> None:
         """That connection closed."""
 
     def has_room(self, reason: str) -> bool:
@@ -407,8 +407,7 @@ class Accepted(ConnectionEnd):
         """Raises Corrupt when requests come a second time or not in the order of their numbers.
 
         TCP never does that, but a proxy between two nodes may. A request outside a session that came twice would be
-        carried
-        out twice.
+        carried out twice.
         """
         match frame.header:
             case (_, int(first), tuple(deadlines)):
@@ -438,30 +437,14 @@ class Accepted(ConnectionEnd):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection closed. The node hears of it only if no newer connection of that peer replaced it."""
+        """The connection closed."""
         if self._timer is not None:
             self._timer.cancel()
         owner, hello = self._owner, self._hello
         self._is_over = True
-        owner.accepted.discard(self)
-        owner.proofs.forget(self)
-        owner.parted(self)
-        if hello is not None and (owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):
-            del owner.current[key]
-            if hello.purpose is Purpose.CONSENSUS and not owner.is_closing:
-                owner.logger.info("peer_disconnected", peer=hello.sender, error=str(exc or "closed"))
-                others = [each for each in owner.current.values() if each.speaks_for(hello.sender)]
-                if not others:
-                    owner.receiver.peer_link_closed(hello.sender)
-                for other in others:  # of another disk under this number, as after a replacement
-                    other.report()
-
-    def speaks_for(self, node: NodeId) -> bool:
-        """Whether it carries the consensus messages of that node."""
-        return self._hello is not None and (self._hello.sender, self._hello.purpose) == (node, Purpose.CONSENSUS)
+        owner.closed(self, hello, str(exc or "closed"))
 
     def report(self) -> None:
         """Reports the process of this connection to the replica, as that of its node."""
-        hello = self._hello
-        assert hello is not None
+        assert (hello := self._hello) is not None
         self._owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows, hello.start)

@@ -178,11 +178,25 @@ class Transport:
         self.strangers[node] = Member(node, hello.incarnation, hello.at, "")
         self._met[node] = accepted
 
-    def parted(self, accepted: Accepted) -> None:
-        """That connection closed."""
-        if self._met.get(accepted.sender) is accepted:
-            del self._met[accepted.sender]
-            self.strangers.pop(accepted.sender, None)
+    def closed(self, accepted: Accepted, hello: Hello | None, error: str) -> None:
+        """That connection closed. The replica hears of it unless it was never believed, or a newer one replaced it."""
+        self.accepted.discard(accepted)
+        self.proofs.forget(accepted)
+        if hello is None:
+            return
+        if self._met.get(hello.sender) is accepted:
+            del self._met[hello.sender]
+            self.strangers.pop(hello.sender, None)
+        if self.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is not accepted:
+            return
+        del self.current[key]
+        if hello.purpose is Purpose.CONSENSUS and not self.is_closing:
+            self.logger.info("peer_disconnected", peer=hello.sender, error=error)
+            named = [each for (sender, _, use), each in self.current.items() if (sender, use) == (key[0], key[2])]
+            if not named:
+                self.receiver.peer_link_closed(hello.sender)
+            for other in named:  # of another disk under this number, as after a replacement
+                other.report()
 
     @property
     def configuration(self) -> Configuration:

@@ -46,7 +46,7 @@ TICK_US: Final = 5_000
 
 DIALLED_US: Final = 20_000
 CLOSED_US: Final = 5_000
-"""Within these times a node that it dials anew is connected, and one that it dials no more hears of the close."""
+"""Longest times in microseconds until a new connection is up, and until the other side hears that one closed."""
 
 STOP_S: Final = 5.0
 """How long a process that ends waits for what it still writes, in seconds."""

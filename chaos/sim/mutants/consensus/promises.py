@@ -113,8 +113,8 @@ MUTANTS: Final = (
         story="tests/sim/disk/test_promises.py::"
         "test_a_rolled_back_node_commits_nothing_with_the_leader_before_the_one_that_it_elected",
         target="raftlog.raft.consensus.replication:on_append",
-        old="if recall.is_waiting(state):",
-        new="if False:",
+        old="if recall.is_waiting(state):\n        return  # its disk",
+        new="if False:\n        return  # its disk",
     ),
     Mutant(
         name="takes_over_before_peers_were_asked",

@@ -65,7 +65,7 @@ MUTANTS: Final = (
         title="the position in a JSON error counts within the string that is wrong",
         source=_REVIEW,
         story="tests/cluster/http/test_corners.py::test_corner_the_place_of_an_error_counts_within_the_body",
-        target="raftlog.cluster.http.exchange.call:decode",
+        target="raftlog.cluster.http.exchange.decoding:decode",
         old="at = _not_utf8_at(body)",
         new="at = error.start",
     ),

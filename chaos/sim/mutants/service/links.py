@@ -34,15 +34,13 @@ MUTANTS: Final = (
         title="the end of a connection that was never believed counts as the leader's: its followers ask for votes",
         source="this project: connections in the leader's name that close",
         story="tests/cluster/peers/test_forged_hello.py::test_the_end_of_a_connection_that_was_never_believed_is_no_news",
-        target="raftlog.cluster.peers.accepted:Accepted.connection_lost",
+        target="raftlog.cluster.peers.transport:Transport.closed",
         old=(
-            "if hello is not None and "
-            "(owner.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is self):\n"
-            "        del owner.current[key]"
+            "if self.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is not accepted:\n"
+            "        return\n"
+            "    del self.current[key]"
         ),
-        new=(
-            "if hello is not None:\n        owner.current.pop((hello.sender, hello.incarnation, hello.purpose), None)"
-        ),
+        new=("key = (hello.sender, hello.incarnation, hello.purpose)\n    self.current.pop(key, None)"),
     ),
     Mutant(
         name="term_jumps_without_bound",
@@ -92,9 +90,9 @@ MUTANTS: Final = (
         title="the end of an old disk's connection is taken for the end of the disk that replaced it under its number",
         source="this project, until a review found it",
         story="tests/cluster/peers/test_forged_hello.py::test_the_end_of_an_old_disk_does_not_end_its_successor",
-        target="raftlog.cluster.peers.accepted:Accepted.connection_lost",
-        old="if not others:",
+        target="raftlog.cluster.peers.transport:Transport.closed",
+        old="if not named:",
         new="if True:",
     ),
 )
-"""The simulator's wires carry no hellos that are forged, and one connection of each node: directed stories see these."""
+"""The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""

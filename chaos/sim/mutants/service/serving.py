@@ -46,8 +46,8 @@ MUTANTS: Final = (
         source=_REFEREE,
         story="tests/cluster/http/routes/test_log.py::test_long_poll_at_the_end_is_answered_with_the_very_next_record",
         target="raftlog.cluster.http.routes.log:read_page",
-        old="service.wait_beyond(position - 1, service",
-        new="service.wait_beyond(position, service",
+        old="partial(service.wait_beyond, position - 1, service",
+        new="partial(service.wait_beyond, position, service",
     ),
     Mutant(
         name="repetition_told_as_applied",
