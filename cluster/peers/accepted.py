@@ -82,7 +82,7 @@ class AcceptedOwner(Protocol):
         """This node closed a connection that a peer made."""
 
     def meet(self, accepted: Accepted, hello: Hello) -> None:
-        """A node connected that the configuration does not name, or not so."""
+        """The configuration does not name that node, or not so."""
 
     def closed(self, accepted: Accepted, hello: Hello | None, error: str) -> None:
         """That connection closed."""
@@ -318,13 +318,11 @@ class Accepted(ConnectionEnd):
         member = self._owner.configuration.member(hello.sender)
         if member is not None and member.incarnation != hello.incarnation:
             self._owner.logger.warning(
-                "peer_disk_unknown",
-                peer=hello.sender,
-                disk=fingerprint(hello.incarnation),
+                "peer_disk_unknown", peer=hello.sender, disk=fingerprint(hello.incarnation),
                 named=fingerprint(member.incarnation),
                 meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one "
                 "that this node has not heard of yet",
-            )
+            )  # fmt: skip
 
     def _say(self, word: Word, number: int) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -446,5 +444,6 @@ class Accepted(ConnectionEnd):
 
     def report(self) -> None:
         """Reports the process of this connection to the replica, as that of its node."""
-        assert (hello := self._hello) is not None
+        hello = self._hello
+        assert hello is not None
         self._owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows, hello.start)
