@@ -27,6 +27,8 @@ from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tokens import NewToken, make_token
 from raftlog.statemachine.access.commands import AccessAction, decode_access
+from raftlog.statemachine.commands import Operation, TxnOperation
+from raftlog.statemachine.txn import decode_txn
 
 _DAY_MS: Final = 86_400_000
 SHOWN: Final = View(
@@ -224,9 +226,25 @@ def _audit(
             internal=True,
         )  # fmt: skip
         cli.printer.each(
-            (_audited(record) for record in found if record.operation in _AUDITED or record.kind == "configuration"),
+            (
+                _audited(record)
+                for record in found
+                if record.operation in _AUDITED or record.kind == "configuration" or _ranges(record)
+            ),
             AUDIT,
         )
+
+
+def _ranges(record: Record) -> list[TxnOperation]:
+    """The ranges of keys that a transaction deleted."""
+    if record.operation != "txn":
+        return []
+    try:
+        txn = decode_txn(record.value or b"")
+    except ValueError:
+        return []
+    steps = txn.then if record.succeeded else txn.orelse
+    return [step for step in steps if step.operation == Operation.DELETE_RANGE]
 
 
 def _audited(record: Record) -> dict[str, Any]:
@@ -247,6 +265,9 @@ def _audited(record: Record) -> dict[str, Any]:
             what |= {"what": " ".join(filter(None, named))}
     elif record.operation == "delete_range":
         what |= {"what": f"{_as_key(record.key)} to {_as_key(record.value)}"}
+    elif record.operation == "txn":
+        ranges = [f"{_as_key(step.key)} to {_as_key(step.end)}" for step in _ranges(record)]
+        what |= {"what": f"deletes {', '.join(ranges)}"}
     elif record.argument is not None:
         what |= {"what": str(record.argument)}
     return {"index": record.index, "time_ms": record.time_ms, "user": record.principal or "", **what}

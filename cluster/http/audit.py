@@ -19,11 +19,13 @@ from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.security.tokens import redacted
 
+_TXN: Final = "/v1/kv/txn"
 _CHANGING: Final = frozenset({
     ("POST", "/v1/access"), ("POST", "/v1/members"), ("POST", "/v1/leader/transfer"), ("GET", "/v1/backup"),
-    ("POST", "/v1/log/trim"), ("POST", "/v1/kv/compact"), ("DELETE", "/v1/kv"),
+    ("POST", "/v1/log/trim"), ("POST", "/v1/kv/compact"), ("DELETE", "/v1/kv"), ("POST", _TXN),
 })  # fmt: skip
-"""Method and pattern of the routes whose requests have a line, whatever came of them."""
+"""Method and pattern of the routes whose requests have a line, whatever came of them. Of transactions only those that
+delete ranges."""
 AUDITED: Final = frozenset(pattern for _, pattern in _CHANGING)
 REFUSALS: Final = frozenset({Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PERMISSION_LOST})
 _TARGET_MAX: Final = 300
@@ -45,7 +47,7 @@ class AuditLog:
             name = "" if call.caller is None else call.caller.name
             if self._limit.allows(f"{name} {call.method} {call.route} {code}"):
                 self._write("refused", call, status, code, self._limit.take_left_out())
-        elif call.route in AUDITED and (call.method, call.route) in _CHANGING:
+        elif (call.method, call.route) in _CHANGING and (call.action or call.route != _TXN):
             self._write("carried_out" if not code else "failed", call, status, code, 0)
 
     def _write(self, result: str, call: Call, status: int, code: str, left_out: int) -> None:

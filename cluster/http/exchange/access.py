@@ -151,7 +151,9 @@ class Access:
         nothing."""
         text = call.headers.get("Authorization")
         key: object = text
-        if text is None:
+        if text is not None:
+            _check_once(call.headers)
+        else:
             key = holder = call.holder
             if holder is not None and holder.kind is HolderKind.NODE:
                 self.check_member(holder)
@@ -176,7 +178,6 @@ class Access:
     def _found(self, call: Asking, text: str | None, table: AccessTable) -> Caller:
         generation = 0 if self._provider is None else self._provider.generation()  # before its keys decide
         if text is not None:
-            _check_once(call.headers)
             name, roles, expires_ms = self._of_token(text, table)
         else:
             name, roles, expires_ms = self._of_certificate(call), (), 0

@@ -21,6 +21,7 @@ from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, r
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.security.names import HolderKind
+from raftlog.cluster.security.tokens import PREFIX, redacted
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine import versions
 from raftlog.statemachine.access import needs
@@ -59,7 +60,13 @@ async def change_access(service: Service, call: Call) -> HttpAnswer:
     """Changes users, roles or tokens. `init` makes the first admin, and switches access control on."""
     call.query()
     asked = decode(_BODY, await call.body(service), "the body as JSON")
-    call.action = f"{asked.action} {asked.name or asked.token}".strip()[:100]
+    if asked.token.startswith(PREFIX):
+        raise ApiError(
+            Code.BAD_REQUEST,
+            "token is a whole token: give its id alone (in rl_ID_SECRET the part ID), and revoke that token by its id, "
+            "because its secret was sent",
+        )
+    call.action = redacted(f"{asked.action} {asked.name or asked.token}".strip())[:100]
     table = service.access.table
     if not table.is_on:
         _check_first(service, call)

@@ -127,7 +127,7 @@ def _sight(service: Service, call: Call, query: LogQuery) -> Permissions | None:
     """What the reader may see; None: all records. Raises ApiError."""
     access = service.access
     permissions = access.permissions(call)
-    if permissions is None or (query.format == "raw" and permissions.allows(needs.OPERATE)):
+    if permissions is None:
         return None
     access.check(call, *(READ_ALL if query.format == "raw" else (needs.READ_LOG,)))
     is_whole = not query.with_internal and all(permissions.allows(grant) for grant in READ_ALL)

@@ -57,6 +57,8 @@ async def transact(service: Service, call: Call) -> HttpAnswer:
         tuple(_step(service, item, f"then[{number}]") for number, item in enumerate(body.then)),
         tuple(_step(service, item, f"else[{number}]") for number, item in enumerate(body.orelse)),
     )
+    if any(step.operation == Operation.DELETE_RANGE for step in (*txn.then, *txn.orelse)):
+        call.action = "delete_range"
     limit = service.node.machine.limits.txn_operations_max
     if (most := max(map(len, txn))) > limit:
         raise ApiError(Code.TOO_LARGE, f"{most} operations in one list: the limit is {limit} (txn_operations_max)")

@@ -93,13 +93,15 @@ def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, mo
     cli.json("token", "revoke", made["id"])
     assert cli.run("token", "revoke", alice.read_text().strip()).exit_code == 2, "a secret is no argument"
     cli.run("del", "--prefix", "none/")
+    cli.run("txn", '{"then": [{"operation": "delete_range", "key": "some/", "end": ""}]}')
+    cli.run("txn", '{"then": [{"operation": "put", "key": "a", "value": "1"}]}')
     listed = cli.json("audit")
     assert [(row["user"], row["what"].split(" ")[0]) for row in listed if row["operation"] == "access"] == [
         ("", "init"), ("root", "set_role"), ("root", "set_user"), ("root", "add_token"), ("root", "delete_token"),
     ]  # fmt: skip
-    assert (listed[-1]["operation"], listed[-1]["user"], listed[-1]["what"]) == (
-        "delete_range", "root", "none/ to none0",
-    )  # fmt: skip
+    assert [(row["operation"], row["user"], row["what"]) for row in listed[-2:]] == [
+        ("delete_range", "root", "none/ to none0"), ("txn", "root", "deletes some/ to (the end)"),
+    ]  # fmt: skip
     monkeypatch.setenv("RAFTLOG_TOKEN", alice.read_text())
     monkeypatch.delenv("RAFTLOG_TOKEN_FILE")
     assert "was revoked" in cli.run("put", "orders/1", "v").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -175,3 +176,23 @@ async def test_a_token_of_a_withdrawn_key_counts_no_more() -> None:
         assert (await world.ask(None, "GET", "/v1/kv/a", bearer)).status == 404
         provider.keys = 2
         assert "no key 'old'" in (await world.ask(None, "GET", "/v1/kv/a", bearer)).problem().message
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_two_tokens_are_refused_even_if_one_is_known(fast_path: bool) -> None:
+    """Which of them counts could differ between a proxy and this node."""
+    async with AccessWorld(fast_path=fast_path) as world:
+        world.user("u", "read on keys:*")
+        assert (await world.ask("u", "GET", "/v1/kv/a")).status == 404
+        twice = await world.ask("u", "GET", "/v1/kv/a", *world.sign("root"))
+        assert (twice.status, "given twice" in twice.problem().message) == (400, True)
+
+
+async def test_a_whole_token_in_place_of_its_id_is_refused_and_not_repeated() -> None:
+    """It would stand in the log of the cluster, and in the audit log."""
+    async with AccessWorld() as world:
+        token = world.user("u", "read on keys:*")
+        body = json.dumps({"action": "delete_token", "token": token.text}).encode()
+        refused = await world.ask("root", "POST", "/v1/access", body=body)
+        assert (refused.status, "id alone" in refused.problem().message) == (400, True)
+        assert token.text.encode() not in refused.body
