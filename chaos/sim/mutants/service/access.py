@@ -8,6 +8,9 @@ from raftlog.chaos.sim.mutants.mutant import Mutant
 
 _MACHINE: Final = "raftlog.statemachine.machine:StateMachine."
 _TABLE: Final = "raftlog.statemachine.access.table:AccessTable."
+_DOOR: Final = "raftlog.cluster.http.exchange.access:Access."
+_ACCESS: Final = "tests/cluster/http/test_access.py::test_"
+_REVIEW: Final = "this project, until a review found it"
 
 MUTANTS: Final = (
     Mutant(
@@ -94,5 +97,60 @@ MUTANTS: Final = (
         target=_MACHINE + "state",
         old="self.access,",
         new="AccessTable(),",
+    ),
+    Mutant(
+        name="removed_node_still_counts",
+        pitfall=87,
+        title="the certificate of a removed node counts: its key operates the cluster, and acts as any user",
+        source=_REVIEW,
+        story=f"{_ACCESS}the_certificate_of_a_node_counts_while_it_is_a_member",
+        target=_DOOR + "check_member",
+        old="if not holder.name.isdecimal() or self._node.configuration.member(int(holder.name)) is None:",
+        new="if False:",
+    ),
+    Mutant(
+        name="node_names_users_everywhere",
+        pitfall=87,
+        title="a node's certificate names a user on every route, not only for a request that it passes on",
+        source=_REVIEW,
+        story=f"{_ACCESS}certificates_name_users_and_nodes_pass_requests_on",
+        target=_DOOR + "admit",
+        old="if caller.is_vouched and not (is_passed_on and H_PASSED_ON in call.headers):",
+        new="if False:",
+    ),
+    Mutant(
+        name="withdrawn_key_counts_on",
+        pitfall=87,
+        title="a token that was checked before counts until its own end, though the provider withdrew its key",
+        source=_REVIEW,
+        story="tests/cluster/http/test_access_tokens.py::test_a_token_of_a_withdrawn_key_counts_no_more",
+        target=_DOOR + "_is_current",
+        old="return not caller.keys_generation or (",
+        new="return True or (",
+    ),
+    Mutant(
+        name="long_poll_keeps_its_slot",
+        pitfall=87,
+        title="a request that waits for an index keeps the slot of its user, and delays the others",
+        source=_REVIEW,
+        story=(
+            "tests/cluster/http/test_fair_queue.py::test_a_long_poll_has_no_slot_and_counts_as_a_stream_of_its_user"
+        ),
+        target="raftlog.cluster.http.exchange.call:long_wait",
+        old="service.fair_queue.leave(call)",
+        new="pass",
+    ),
+    Mutant(
+        name="token_sent_to_a_plain_url",
+        pitfall=87,
+        title="a node with TLS forwards a user's token to whatever URL the leader is said to have",
+        source=_REVIEW,
+        story=(
+            "tests/cluster/http/routes/test_leader_proxy.py::"
+            "test_a_node_with_tls_sends_no_token_to_a_plain_url_of_the_leader"
+        ),
+        target="raftlog.cluster.http.exchange.leader_proxy:passed_on",
+        old="if not _is_safe(service, call, leader.url):",
+        new="if False:",
     ),
 )
