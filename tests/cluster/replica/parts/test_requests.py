@@ -18,7 +18,7 @@ from raftlog.cluster.protocol.request import Inflight, Settled
 from raftlog.cluster.protocol.waiters import IndexWaiters, Reads, ReadWaiter
 from raftlog.cluster.replica import shutdown
 from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, link_events, reads, serving, writes
-from raftlog.cluster.replica.state import ReadIndexes, Writes
+from raftlog.cluster.replica.state import ClockEntries, ReadIndexes, Writes
 from raftlog.cluster.replica.upkeep import clock_entries, disk_space, snapshots
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.codec.frame import FrameDecoder
@@ -45,7 +45,7 @@ def replica_of(**parts: Any) -> Any:
         core=SimpleNamespace(
             state=SimpleNamespace(leader=3, term=4, log=SimpleNamespace(committed=9, last=SimpleNamespace(index=9)))
         ),
-        writes=Writes(Pending(limits, metrics, 1)), reads=ReadIndexes(Reads()),
+        writes=Writes(Pending(limits, metrics, 1)), reads=ReadIndexes(Reads()), clock=ClockEntries(),
         links=SimpleNamespace(is_bulk_up=lambda peer: True, send_bulk=send_bulk),
         applier=SimpleNamespace(applied=7, waiters=IndexWaiters()), settings=SimpleNamespace(limits=limits),
         members=SimpleNamespace(is_removed=False), watch=SimpleNamespace(points=DigestPoints(1)),
