@@ -205,8 +205,9 @@ class SessionTable:
         return Verdict(Result.REPEATED, None, kept[_HASH.size :])
 
     def keep(self, session: Session, sequence: int, payload_hash: int, answer: bytes) -> None:
-        """Keeps the answer to an admitted request."""
-        self._keep(session, sequence, _HASH.pack(payload_hash) + answer)
+        """Keeps the answer to an admitted request; not if the request removed its own session, with its user."""
+        if self._sessions.get(session.id) is session:
+            self._keep(session, sequence, _HASH.pack(payload_hash) + answer)
 
     def void(
         self, request: RequestBlock, sequence: int | None, clock_ms: int, limits: Limits, owner: str | None = None

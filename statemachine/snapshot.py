@@ -219,11 +219,12 @@ def _framed(pack: Callable[[Any], bytes], version: int, kind: int, slices: Itera
                 yield _frame(version, kind, 0, b"".join(parts))
                 parts.clear()
                 count = size = 0
-            while len(item) > PAYLOAD_BYTES_MAX:
-                yield _frame(version, kind, CONTINUED, item[:PAYLOAD_BYTES_MAX])
-                item = item[PAYLOAD_BYTES_MAX:]
-            parts.append(item)
-            size += len(item)
+            cut = 0
+            while len(item) - cut > PAYLOAD_BYTES_MAX:
+                yield _frame(version, kind, CONTINUED, item[cut : cut + PAYLOAD_BYTES_MAX])
+                cut += PAYLOAD_BYTES_MAX
+            parts.append(item[cut:] if cut else item)
+            size += len(item) - cut
             count += items
         if count == FRAME_ITEMS_MAX:
             yield _frame(version, kind, 0, b"".join(parts))
@@ -253,6 +254,7 @@ class Restorer:
         self._kind = 0
         self._version = 0
         self._counts = [0] * _COUNTS
+        self._is_counted = False  # the end came, and its counts are right
         self._state: SnapshotState | None = None
         self._loader: Loader | None = None
         self._digest = SetDigest()
@@ -367,6 +369,9 @@ class Restorer:
         self._counts[4] += 1
 
     def _take_end(self, row: Any) -> None:
+        if self._is_counted:
+            raise ValueError("a second end")
+        self._is_counted = True
         told = list(row)
         if len(told) < _COUNTED or told + [0] * (len(self._counts) - len(told)) != self._counts:
             raise ValueError(f"it has {self._counts} keys, sessions, digests, consumers and access, its end says {row}")
@@ -378,7 +383,7 @@ class Restorer:
 
     def finish(self) -> SnapshotState:
         """The state, once all bytes were fed. Raises CorruptSnapshot where they are not a whole snapshot."""
-        if self._state is None or self._loader is None or self._kind != END or self._buffer or self._item:
+        if self._state is None or self._loader is None or not self._is_counted or self._buffer or self._item:
             raise CorruptSnapshot(f"the snapshot is cut short after {self._position + len(self._buffer)} bytes")
         try:
             store = self._loader.finish()

@@ -25,7 +25,7 @@ SLICE_KEYS: Final = 250
 SLICE_VERSIONS: Final = 64
 """Versions of one key that a row has."""
 SLICE_BYTES: Final = 64 << 10
-"""So many bytes of records end a slice: values may be large."""
+"""So many bytes of records end a slice, and a row of one key: values may be large."""
 
 
 def walk(store: Store, oldest: int, newest: int) -> Iterator[list[WalkRow]]:
@@ -73,13 +73,15 @@ def _versions(store: Store, key: bytes, oldest: int, newest: int) -> Iterator[li
     """What a walk gives of a key, in pieces; an empty one for each version that it passes over."""
     record = store.head.get(key) or store.tombs.get(key)
     stored: list[bytes] = []
+    size = 0
     while record is not None:
         mod = record_mod(record)
         if mod <= newest and (mod > oldest or not is_delete(record)):
             stored.append(record[:STORED_SIZE] + record[RECORD_SIZE:])
-            if len(stored) == SLICE_VERSIONS:
+            size += len(record)
+            if len(stored) == SLICE_VERSIONS or size >= SLICE_BYTES:
                 yield stored
-                stored = []
+                stored, size = [], 0
         else:
             yield []
         record = store._older(key, mod) if mod > oldest else None

@@ -20,7 +20,7 @@ from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import decode_entry, seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, Entry, EntryKind
-from raftlog.statemachine.commands import Limits
+from raftlog.statemachine.commands import BadParameter, Limits
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
 CLUSTER_FILE_VERSION: Final = 1
@@ -191,3 +191,7 @@ def _check_parameters(parameters: dict[str, int], name: str) -> None:
             raise SettingsError(f"{name}: cluster.parameters.{key} is not known; there are {', '.join(known)}")
         if value < 1:
             raise SettingsError(f"{name}: cluster.parameters.{key} is {value}: it must be at least 1")
+    try:
+        Limits().with_parameters(tuple(parameters.items()))
+    except BadParameter as error:  # every node would stop at the first entry
+        raise SettingsError(f"{name}: cluster.parameters: {error}") from error

@@ -82,17 +82,23 @@ def decode_forward(frame: Frame, peer: NodeId, now: float) -> list[Inflight]:
     return requests
 
 
+ANSWERS_MAX: Final = 1_024
+"""Most answers in one frame. They are its header, which has at most 65,535 bytes; the longest answer has 24."""
+
+
 def answer_frames(
     answers: list[PeerReply], term: int, version_of: Callable[[NodeId], int]
 ) -> Iterator[tuple[NodeId, bytes]]:
-    """The answers to forwarded requests, one frame for each peer. `term` is the term of the indexes.
+    """The answers to forwarded requests, in frames of at most ANSWERS_MAX. `term` is the term of the indexes.
 
     `version_of` gives the version of the peer protocol that a peer speaks.
     """
     answers.sort(key=attrgetter("peer"))
     for peer, each in groupby(answers, key=attrgetter("peer")):
         version = version_of(peer)
-        yield peer, encode_answers([_known_to(version, answer) for answer in each], term)
+        known = [_known_to(version, answer) for answer in each]
+        for start in range(0, len(known), ANSWERS_MAX):
+            yield peer, encode_answers(known[start : start + ANSWERS_MAX], term)
 
 
 def _known_to(version: int, answer: PeerReply) -> PeerReply:

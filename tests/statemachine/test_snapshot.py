@@ -21,6 +21,7 @@ from raftlog.statemachine.snapshot import (
     UnknownSnapshot,
 )
 from raftlog.statemachine.store import RevisionCompacted
+from raftlog.statemachine.store_walk import SLICE_BYTES, walk
 from tests.statemachine import mixture
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
 
@@ -154,6 +155,16 @@ def test_chunks_are_bounded_and_a_large_value_has_several() -> None:
     for chunk in chunks:
         restorer.feed(chunk)
     assert StateMachine.of(restorer.finish()).get(b"large") == driver.machine.get(b"large")
+
+
+def test_rows_of_a_key_with_large_versions_are_bounded_by_their_bytes() -> None:
+    """One step of a walk is work of a moment, and one item is loaded in a moment, however large the versions are."""
+    driver = Driver()
+    for number in range(20):
+        driver.put(b"large", bytes([number]) * SLICE_BYTES)
+    rows = [row for rows in walk(driver.machine._store, 1, driver.machine.revision) for row in rows]
+    assert [len(records) for _, records in rows] == [1] * 20
+    assert StateMachine.restore(driver.machine.snapshot()).get(b"large", 5) == driver.machine.get(b"large", 5)
 
 
 def test_an_unfinished_walk_lets_go_when_it_is_closed_or_dropped() -> None:

@@ -120,6 +120,8 @@ WRONG: dict[str, tuple[list[Frame], str]] = {
     "consumers that are not counted": (with_kind(END, packed(END_ROW[:3])), "its end says"),
     "two counts": (with_kind(END, packed(END_ROW[:2])), "its end says"),
     "no end": (FRAMES[:-1], "cut short"),
+    "an end without counts": ([FRAMES[0], (END, 0, b"")], "cut short"),
+    "counts that come twice": (with_kind(END, packed(END_ROW, END_ROW)), "a second end"),
     "an item that never ends": ([*FRAMES[:-1], (END, CONTINUED, FRAMES[-1][2])], "cut short"),
     "something behind the end": ([*FRAMES, FRAMES[-1]], "comes after one of kind"),
 }

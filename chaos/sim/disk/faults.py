@@ -94,11 +94,13 @@ def stale_block(disk: DiskState, area: str, random: Random) -> Hit | None:
 
 
 def opened(disk: DiskState, opened: OpenedShard) -> None:
-    """A start repaired some damage: it writes the hard state, the newest .idx and the ledgers again, reads the newest
-    segment whole and cuts it, and sets damaged snapshots aside. All other damage stays."""
+    """A start repaired some damage: it writes the hard state, the .idx files and the newest ledger again, reads the
+    newest segment whole and cuts it, and sets damaged snapshots aside. All other damage stays: it does not look into a
+    sealed ledger whose footer is intact."""
     newest = segment_name(opened.journal.active.first)
+    again = (HARD_STATE, newest, newest.replace(".seg", ".ledger"))
     for name in list(disk.damaged):
-        if name in (HARD_STATE, newest) or name.endswith((".idx", ".ledger")) or name not in disk.files.nodes:
+        if name in again or name.endswith(".idx") or name not in disk.files.nodes:
             del disk.damaged[name]
     disk.files.whole.discard(HARD_STATE)
     disk.was_hit = disk.is_hurt

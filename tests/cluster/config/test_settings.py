@@ -128,6 +128,7 @@ def test_a_cluster_file_gives_addresses_and_the_data_folder(tmp_path: Path) -> N
         ("127.0.0.1:7002", "7002", "it must be host:port"),
         ("log = ", "lag = ", "lag"),
         ("sessions_max = 5", "session_max = 5", "cluster.parameters.session_max is not known"),
+        ("sessions_max = 5", "session_ttl_min_ms = 1000000000", "cluster.parameters: "),
         ("sessions_max = 5", "sessions_max = 0", "it must be at least 1"),
     ],
 )

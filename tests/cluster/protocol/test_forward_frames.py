@@ -54,6 +54,17 @@ def test_an_older_peer_gets_a_code_that_it_knows(version: int, code: Code) -> No
     assert told.placed == [(9, 40)]
 
 
+@pytest.mark.parametrize("code", [None, Code.STATES_DIFFER])
+def test_any_number_of_answers_of_a_turn_fits_its_frames(code: Code | None) -> None:
+    """A follower forwards thousands of small requests at once after an election; a frame's header has 64 KiB."""
+    answers = [PeerReply(2, number, 2**40 + number, code) for number in range(2**40, 2**40 + 20_000)]
+    told = [decode_answers(one(frame)) for _, frame in answer_frames(list(answers), 3, lambda _: 5)]
+    if code is None:
+        assert [each for part in told for each in part.placed] == [(each.number, each.first) for each in answers]
+    else:
+        assert [each for part in told for each in part.refused] == [(each.number, code) for each in answers]
+
+
 def test_forwarded_requests_arrive_unchanged() -> None:
     """Count, session and sequence come from the block itself; the deadline as time that is left."""
     admitted = encode_block([BlockRecord(1, None, b"d")], admission=b"who")

@@ -207,6 +207,19 @@ def test_a_session_belongs_to_its_principal() -> None:
     assert cluster.machine.session_count == 1
 
 
+def test_a_user_that_removes_itself_in_its_session_leaves_nothing_behind() -> None:
+    """The answer is kept nowhere. Replicas that apply it and one that loads a later snapshot count alike."""
+    cluster = Cluster()
+    cluster.user("ada")
+    cluster.change(AccessAction.SET_USER, "ada", roles=("admin",))
+    session = cluster.sent("ada", request(Operation.SESSION_OPEN, argument=60_000)).last
+    gone = Command(Operation.ACCESS, None, encode_access(AccessCommand(int(AccessAction.DELETE_USER), "ada")))
+    block = RequestBlock(1, (gone,), session, 1, 1, 7)
+    assert cluster.sent("ada", block).result is Result.APPLIED
+    assert cluster.machine._sessions.answer_bytes == 0
+    assert StateMachine.restore(cluster.machine.snapshot())._sessions.answer_bytes == 0
+
+
 def test_nothing_without_a_principal_is_applied_but_what_nodes_do() -> None:
     """A request without admission, with a broken one, of an unknown name, or one that only sounds like a node's own."""
     cluster = Cluster()
