@@ -39,6 +39,8 @@ TOLD = {
     8202035: "a copy of a disk from a time when its node was the only voter led by itself, which no peer can prevent",
     8203475: "a wrong state passed the digest points that its replica applied at once but the newest, and answered",
     8301443: "a learner's state went wrong before its promotion, and no majority of two voters had the right one",
+    8500761: "a node that had just joined took a question of a disk that was rolled back before",
+    8501607: "a start was thought to look into sealed ledgers: damage there was forgotten, and its repair surprised",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
