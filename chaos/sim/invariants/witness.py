@@ -283,8 +283,8 @@ class Witness:
         self._terms.promises(node, term)
 
     def delivered(self, message: Message) -> None:
-        """A peer took a message: no promise of a disk that has forgotten what it promised (docs/promises.md: identity is
-        not address). The questions of such a disk count for nothing, as those of any node."""
+        """A peer took a message: no promise of a disk that has forgotten what it promised (docs/promises.md: identity
+        is not address). The questions of such a disk count for nothing, as those of any node."""
         if message.sender in self.known.lost and is_promise(message):
             evidence = f"node {message.to} believes {type(message).__name__} of term {message.term}"
             raise InvariantBroken(message.sender, "a lost disk takes no part", "identity is not address", evidence)
