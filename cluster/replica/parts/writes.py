@@ -165,7 +165,7 @@ def take_answers(replica: ReplicaState, peer: NodeId, answers: Answers) -> None:
 
 
 def send_answers(replica: ReplicaState) -> None:
-    """Sends one frame per peer with the outcomes of the requests that it forwarded.
+    """Sends each peer the outcomes of the requests that it forwarded.
 
     A peer that restarted forwards requests as soon as its own link is open. This node's link to it may open up
     to `peer.redial_max_ms` later. A frame that no link takes waits for `send_again`. Without its answer, the peer's

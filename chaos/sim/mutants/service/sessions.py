@@ -137,4 +137,30 @@ MUTANTS: Final = (
         old="if generation not in (0, group.generation):",
         new="if generation > group.generation:",
     ),
+    Mutant(
+        name="answer_kept_for_a_removed_session",
+        pitfall=77,
+        title="a user that removes itself under its session leaves its answer in the count of all, which no snapshot holds",
+        source="this project, until a review found it",
+        story=(
+            "tests/statemachine/access/test_access.py::"
+            "test_a_user_that_removes_itself_in_its_session_leaves_nothing_behind"
+        ),
+        target="raftlog.statemachine.sessions:SessionTable.keep",
+        old="if self._sessions.get(session.id) is session:",
+        new="if True:",
+    ),
+    Mutant(
+        name="answers_of_a_turn_in_one_frame",
+        pitfall=86,
+        title="a leader ends when it answers thousands of forwarded requests at once: a frame's header has 64 KiB",
+        source="this project, until a review found it",
+        story=("tests/cluster/protocol/test_forward_frames.py::test_any_number_of_answers_of_a_turn_fits_its_frames"),
+        target="raftlog.cluster.protocol.forward_frames:answer_frames",
+        old=(
+            "for start in range(0, len(known), ANSWERS_MAX):\n"
+            "            yield peer, encode_answers(known[start : start + ANSWERS_MAX], term)"
+        ),
+        new="yield peer, encode_answers(known, term)",
+    ),
 )
