@@ -140,7 +140,7 @@ MUTANTS: Final = (
     Mutant(
         name="answer_kept_for_a_removed_session",
         pitfall=77,
-        title="a user that removes itself under its session leaves its answer in the count of all, which no snapshot holds",
+        title="a user that removes itself in its session leaves its answer in a count that no snapshot holds",
         source="this project, until a review found it",
         story=(
             "tests/statemachine/access/test_access.py::"
