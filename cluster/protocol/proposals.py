@@ -139,7 +139,8 @@ class Pending:
         primary.joined.append(request)
         if primary.first:
             self._place(request, primary.first)
-            batch = next(batch for batch in self._batches if batch.last >= primary.last)
+            term = self._batches[-1].term  # batches of earlier terms may wait with higher indexes
+            batch = next(batch for batch in self._batches if batch.term == term and batch.last >= primary.last)
             batch.deadline_min = min(batch.deadline_min, request.deadline)
         return True
 

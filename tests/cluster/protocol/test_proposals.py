@@ -416,6 +416,23 @@ async def test_keepalives_are_taken_where_other_writes_are_refused_as_busy() -> 
         pending.submit(Inflight(keepalive, 1, LATER, 0, 0, None, 2, 7))
 
 
+async def test_a_late_repetition_keeps_its_deadline_beside_batches_of_earlier_terms() -> None:
+    """Those of an earlier term wait until their fate is known, and may have higher indexes."""
+    pending = pending_with()
+    pending.proposed([request(b"old")], 2, 9)
+    pending.leadership_changed()
+    one = request(b"a", session=5, sequence=1)
+    pending.submit(one)
+    taken, _, _ = pending.take(0.0, joining=True)
+    pending.proposed(taken, 3, 4)
+    again = request(b"a", deadline=1.0, session=5, sequence=1)
+    pending.submit(again)
+    pending.take(0.0, joining=True)
+    pending.expire(2.0, leader=1)
+    assert again.is_settled
+    assert not one.is_settled
+
+
 async def test_a_repetition_in_a_new_term_joins_no_proposal_of_the_term_before() -> None:
     """The first copy may be overwritten in the new term. The repetition is then a request of its own, with its own
     outcome."""
