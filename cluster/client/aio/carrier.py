@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar, cast
 
+from raftlog.cluster.api.errors import ERRORS, Outcome
 from raftlog.cluster.api.kv import BatchItem
 from raftlog.cluster.client.aio.connection import Connection, Pool
 from raftlog.cluster.client.aio.line import WaitQueue
 from raftlog.cluster.client.aio.session import OwnSession
 from raftlog.cluster.client.aio.writes import RefusedWrite
-from raftlog.cluster.client.batch import closed
+from raftlog.cluster.client.batch import closed, unknown
 from raftlog.cluster.client.cursors import SILENCE_S, BadStream, Cursor
 from raftlog.cluster.client.decisions import ClientCall, pause_ms, penalise
 from raftlog.cluster.client.errors import NotApplied, OutcomeUnknown, SessionExpired, Unavailable, connections_busy
@@ -74,15 +75,37 @@ class Carrier:
 
     async def call(
         self, request: ApiRequest[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
-        took: Callable[[Ticket], None] | None = None, refused: RefusedWrite | None = None,
+        took: Callable[[Ticket], None] | None = None,
     ) -> T:  # fmt: skip
-        """As `Client.call`. `took` is called with each ticket that is taken for the request.
+        """As `Client.call`. `took` is called with each ticket that is taken for the request."""
+        return await self._in_line(lambda deadline_ms: self._call(request, deadline_ms, ticket, took), deadline_s)
 
-        `refused`: the request was one of a batch, got a problem as its answer, and goes on alone.
+    async def go_on(self, request: ApiRequest[T], refused: RefusedWrite) -> T:
+        """Carries on with a write of a batch whose answer was a problem: alone, under the same sequence.
+
+        Raises ClientError. The sequence is settled also if the write gets no connection: the batch may have applied it.
         """
-        return await self._in_line(
-            lambda deadline_ms: self._call(request, deadline_ms, ticket, took, refused), deadline_s
-        )
+        session, ticket, problem, has_begun = self.session, refused.ticket, refused.problem, False
+        assert session is not None, "a batch of writes has a session"
+
+        async def carry_out(_: int) -> T:
+            nonlocal has_begun
+            has_begun = True
+            flow = resume(self.state, request, ticket, refused.call, problem, now_ms=_now_ms())
+            return await self._settle(session, ticket, flow)
+
+        try:
+            return await self._in_line(carry_out)
+        except BaseException as error:
+            if has_begun:
+                raise
+            is_unknown = refused.call.maybe or ERRORS[problem.code].outcome is Outcome.UNKNOWN
+            is_refused = isinstance(error, NotApplied)
+            session.settle(ticket, is_unknown=is_unknown or not is_refused)
+            if is_unknown and is_refused:
+                why = f"its batch ended with {problem.code} ({problem.message}), and it was not sent again: {error}"
+                raise unknown(why, ticket) from error
+            raise
 
     async def _in_line(self, carry_out: Callable[[int], Awaitable[T]], deadline_s: float | None = None) -> T:
         """Carries out a request once a connection is free, and passes it its deadline in ms."""
@@ -108,20 +131,19 @@ class Carrier:
             self._line.leave()
 
     async def _call(
-        self, request: ApiRequest[T], deadline_ms: int, ticket: Ticket | None,
-        took: Callable[[Ticket], None] | None, refused: RefusedWrite | None,
-    ) -> T:  # fmt: skip
+        self, request: ApiRequest[T], deadline_ms: int, ticket: Ticket | None, took: Callable[[Ticket], None] | None
+    ) -> T:
         session = self.session
         if ticket is not None or session is None or not request.writes:
             return await self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
-        if refused is not None:
-            ticket, now_ms = refused.ticket, _now_ms()
-            flow = resume(self.state, request, ticket, refused.call, refused.problem, now_ms=now_ms)
-        else:
-            ticket = await session.ticket(deadline_ms)
-            if took is not None:
-                took(ticket)
-            flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
+        ticket = await session.ticket(deadline_ms)
+        if took is not None:
+            took(ticket)
+        flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)
+        return await self._settle(session, ticket, flow)
+
+    async def _settle(self, session: OwnSession, ticket: Ticket, flow: Flow[T]) -> T:
+        """Carries out a write of the session, and settles its sequence."""
         try:
             answer = await self._run(flow)
         except NotApplied:

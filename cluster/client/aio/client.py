@@ -249,7 +249,9 @@ class Client:
         answer = await self._writes.write(key, value, if_revision)
         if isinstance(answer, Written):
             return answer
-        return await self._carrier.call(request, refused=answer)
+        if answer is None:
+            return await self.call(request)
+        return await self._carrier.go_on(request, answer)
 
     async def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> Written:
         """Deletes the keys [start, end); None: to the last key."""

@@ -10,13 +10,14 @@ import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.kv import Written
+from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio import writes as client_writes
 from raftlog.cluster.client.aio.client import Client, CompareFailed, NotApplied, OutcomeUnknown, Policy, SessionBook
-from raftlog.cluster.client.errors import SessionExpired, Unavailable
+from raftlog.cluster.client.errors import ConnectionsBusy, SessionExpired, Unavailable
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.runtime import clock
 from tests.cluster.fake_node import FakeNode, Served, serve
-from tests.support import streams_served
+from tests.support import streams_served, wait_until_async
 
 QUICK = Policy(back_off_first_ms=2, back_off_max_ms=20, attempt_ms=500, grace_ms=50)
 
@@ -127,6 +128,45 @@ async def test_a_write_that_was_not_answered_goes_on_alone_and_is_applied_once(c
         assert seen == {"PUT": 2, "POST": 1}
         assert sorted(each.revision for each in written) == list(range(3, 13))
         assert book_of(client).is_idle
+
+
+@pytest.mark.parametrize("code", [Code.TIMEOUT, Code.BUSY])
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_write_that_gets_no_connection_to_go_on_alone_ends_as_its_batch_left_it(
+    code: Code, is_cancelled: bool
+) -> None:
+    """A read holds the only connection. Then a write that the batch may have applied is unknown, and names its receipt;
+    one that the node refused is not applied. Its sequence is settled either way, so the session does not fill up."""
+    node = Gate({3: ApiError(code, "for a test")})
+    patient = Policy(attempt_ms=20_000)
+    async with serve(node) as served, Client(served.url, connections_max=1, deadline_s=0.2, policy=patient) as client:
+        await client.put(b"warm", b"")  # number 2: the first opens the session
+        session, book = client.session, book_of(client)
+        node.barrier_held, held = asyncio.Event(), asyncio.Event()
+        node.held = held
+        writes = [asyncio.create_task(client.put(b"%d" % number, b"v")) for number in range(3)]
+        await wait_until_async(lambda: book.next == 5)
+        reading = asyncio.create_task(client.call(requests.get(b"warm"), deadline_s=30))
+        await wait_until_async(lambda: client._carrier._line._waiting)
+        held.set()
+        node.held = None
+        await wait_until_async(lambda: writes[1].done() and writes[2].done())
+        if is_cancelled:
+            writes[0].cancel()
+        [ended] = await asyncio.gather(writes[0], return_exceptions=True)
+        assert book.is_idle
+        is_open = 2 in book.given_up
+        if is_cancelled:
+            assert isinstance(ended, asyncio.CancelledError)
+            assert is_open, "the batch may have applied it"
+        elif code is Code.TIMEOUT:
+            assert isinstance(ended, OutcomeUnknown)
+            assert (ended.session, ended.sequence, is_open) == (session, 2, True)
+        else:
+            assert isinstance(ended, ConnectionsBusy)
+            assert not is_open
+        node.barrier_held.set()
+        assert (await reading).key == b"warm"
 
 
 async def test_a_batch_whose_answer_is_lost_is_sent_again_and_applied_once() -> None:
