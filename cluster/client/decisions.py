@@ -41,7 +41,8 @@ WINDOW_MAX: Final = 1_024
 class Safety(Enum):
     """The effect of sending a request twice."""
 
-    FREE = "free"  # reads, and requests that may happen twice: opening a session, keepalive
+    FREE = "free"  # reads, and requests whose effect no caller asks about: opening a session, keepalive
+    AGAIN = "again"  # changes something, and a repetition changes nothing more: trim, void, closing a session
     ONCE = "once"  # a write with session and sequence: the state machine applies it once
     PLAIN = "plain"  # a write without a session: not sent again once it may have happened
 

@@ -49,6 +49,7 @@ class ApiRequest(Generic[T]):
     headers: tuple[tuple[str, str], ...] = ()
     accept: str = JSON
     writes: bool = False  # changes something: takes a session and sequence if the client has one
+    may_repeat: bool = False  # changes something, and a repetition changes nothing more: sent again without a session
     is_plain: bool = False  # changes something outside sessions: never sent again once it may have happened
     hold_ms: int = 0  # how long the node may hold the answer back (long poll)
 
@@ -129,7 +130,7 @@ def exchange(
     state: ClientState, request: ApiRequest[T], ticket: Ticket | None, *, now_ms: int, deadline_ms: int
 ) -> Flow[T]:
     """Carries the request out. Returns the decoded answer; raises ClientError."""
-    safety = Safety.FREE
+    safety = Safety.AGAIN if request.may_repeat else Safety.FREE
     if request.writes or request.is_plain:
         safety = Safety.PLAIN if ticket is None else Safety.ONCE
     call, step = begin(

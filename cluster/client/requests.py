@@ -253,7 +253,8 @@ _compacted = answers.plain(CompactionAnswer)
 def trim(before: int) -> ApiRequest[Trimmed]:
     """Allows the records of the log below an index to be deleted. Repeating it is harmless, so it needs no session: a
     full disk, where a trim helps most, opens none."""
-    return ApiRequest("POST", "/v1/log/trim", _trimmed, msgspec.json.encode({"before": before}), _JSON_BODY)
+    body = msgspec.json.encode({"before": before})
+    return ApiRequest("POST", "/v1/log/trim", _trimmed, body, _JSON_BODY, may_repeat=True)
 
 
 _trimmed = answers.plain(Trimmed)
@@ -295,7 +296,7 @@ def keep_session(session: int) -> ApiRequest[SessionDone]:
 @checked
 def close_session(session: int) -> ApiRequest[SessionDone]:
     """Ends a session."""
-    return ApiRequest("DELETE", f"/v1/sessions/{session}", _session_done)
+    return ApiRequest("DELETE", f"/v1/sessions/{session}", _session_done, may_repeat=True)
 
 
 _session_done = answers.plain(SessionDone)
@@ -310,7 +311,7 @@ def receipt(session: int, sequence: int) -> ApiRequest[Receipt]:
 @checked
 def void(session: int, sequence: int) -> ApiRequest[Receipt]:
     """Makes a "not seen" final; of an applied sequence the answer is its receipt."""
-    return ApiRequest("POST", f"/v1/sessions/{session}/receipts/{sequence}/void", _receipt, b"")
+    return ApiRequest("POST", f"/v1/sessions/{session}/receipts/{sequence}/void", _receipt, b"", may_repeat=True)
 
 
 _receipt = answers.plain(Receipt)

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -202,6 +203,25 @@ async def test_plain_write_whose_answer_is_lost_is_unknown_and_sent_once() -> No
         with pytest.raises(OutcomeUnknown):
             await client.append(b"1")
     assert len(requests_seen) == 2
+
+
+@pytest.mark.parametrize(
+    "request_of", [partial(requests.trim, 4), partial(requests.void, 3, 1), partial(requests.close_session, 3)]
+)
+async def test_a_change_that_is_repeated_without_a_session_is_unknown_once_its_answer_was_lost(
+    request_of: Callable[[], ApiRequest[object]],
+) -> None:
+    """A repetition changes nothing more, so the client sends it again. The lost one may have been carried out."""
+    requests_seen: list[bytes] = []
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests_seen.append(await request_head(reader))
+        writer.close()
+
+    async with listening(silent) as url, Client(url, deadline_s=0.1, policy=QUICK) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.call(request_of())
+    assert len(requests_seen) > 1
 
 
 async def test_an_unreachable_cluster_is_named_by_url() -> None:
