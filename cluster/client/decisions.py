@@ -365,6 +365,11 @@ class SessionBook:
         """Whether no call waits for any of its sequences."""
         return self.next - self.settled == len(self.answered_above) + len(self.given_up)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether every sequence is answered, so that no caller has a receipt to ask for."""
+        return self.settled == self.next
+
     def take(self) -> int:
         """The next sequence."""
         if not self.has_room:

@@ -46,7 +46,10 @@ from raftlog.cluster.client.errors import (
 from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, TOKEN_VARIABLES
 
 SESSION_TTL_MS: Final = 60_000
-"""Time to live of one command's session: it is closed at the end, and soon gone if the command is killed."""
+"""Time to live of one command's session: it is closed at the end, and soon gone if the command is killed. After a write
+of unknown outcome it stays for its receipt."""
+_RECEIPT_S: Final = SESSION_TTL_MS // 2_000
+"""How long a receipt stays at least after its command, in seconds. A session is kept alive every third of its time."""
 
 UNREACHABLE_MS: Final = 2_000
 """How long a command looks for a cluster if no process listens at all."""
@@ -310,7 +313,7 @@ def _hint_of(error: ClientError) -> str:
         )
     if isinstance(error, OutcomeUnknown) and error.session:
         return (
-            f"To find out: raftlog session receipt {error.session} {error.sequence}   "
+            f"To find out, within {_RECEIPT_S} s: raftlog session receipt {error.session} {error.sequence}   "
             f"(to make sure that it never applies: raftlog session void {error.session} {error.sequence})"
         )
     return ""

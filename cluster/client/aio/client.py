@@ -126,7 +126,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the session, if one was opened and a node can be reached, and all connections."""
+        """Ends the session, if one was opened and a node can be reached, and all connections. With a write of unknown
+        outcome the session stays until it expires: for its receipt."""
         for batches in (self._batcher, self._writes):
             if batches is not None:
                 await batches.close()

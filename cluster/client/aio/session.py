@@ -91,15 +91,15 @@ class OwnSession:
             self._window.dissolve()
 
     async def close(self, deadline_ms: int) -> None:
-        """Opens no session any more, and keeps none alive. Ends the session if every write has ended and a node answers
-        in time."""
+        """Opens no session any more, and keeps none alive. Ends the session if each write's outcome is known and a node
+        answers in time. Otherwise the session stays until it expires, with the receipts of the others."""
         self._is_closed = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
         book, self.book = self.book, None
-        if book is not None and book.is_idle:
+        if book is not None and book.is_settled:
             try:
                 await self._carry(requests.close_session(book.session), deadline_ms)
             except ClientError:

@@ -103,12 +103,13 @@ class SyncClient:
 
     def close(self) -> None:
         """Ends the session, if one was opened and a node can be reached, and all connections. Streams end as `closed`,
-        and so do later requests."""
+        and so do later requests. With a write of unknown outcome the session stays until it expires: for its receipt.
+        """
         if self._batcher is not None:
             self._batcher.close()
         self._closed.set()
         book, self._book = self._book, None
-        if book is not None and book.is_idle:
+        if book is not None and book.is_settled:
             try:
                 now_ms = _now_ms()
                 until_ms = now_ms + int(1000 * min(1.0, self.deadline_s))

@@ -266,6 +266,26 @@ async def test_a_closed_client_ends_its_writes_with_their_receipts() -> None:
     assert isinstance(ended[3], NotApplied)
 
 
+async def test_a_closed_client_leaves_its_session_to_a_write_of_unknown_outcome() -> None:
+    """Its receipt can be asked for. A client whose writes are all answered ends its session."""
+    node = Gate(dict.fromkeys(range(3, 99), ApiError(Code.TIMEOUT, "for a test")))
+    async with serve(node) as served, Client(served.url) as asking:
+        async with Client(served.url, policy=QUICK) as client:
+            await client.put(b"warm", b"")
+            with pytest.raises(OutcomeUnknown) as lost:
+                await client.put(b"lost", b"v", deadline_s=0.1)
+            node.refusals = {}
+        assert lost.value.session is not None
+        assert lost.value.sequence is not None
+        assert (await asking.receipt(lost.value.session, lost.value.sequence)).state == "not_seen"
+        async with Client(served.url) as client:
+            await client.put(b"warm", b"")
+            session = client.session
+        assert session is not None
+        with pytest.raises(SessionExpired):
+            await asking.receipt(session, 1)
+
+
 async def test_a_cancelled_write_ends_with_its_batch() -> None:
     """The others are answered, and no sequence stays open once the node has answered."""
     node = FakeNode()

@@ -1,0 +1,51 @@
+"""Commands whose answer is lost, or which fail half-way: what they leave behind lets the user go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.protocol.request import Settled
+from tests.cluster.cli.test_cli import Running
+from tests.cluster.fake_node import FakeNode
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A node and its command line."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    running = Running()
+    yield running
+    running.stop()
+
+
+def test_the_receipt_of_a_write_of_unknown_outcome_is_there_after_its_command(
+    cli: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command leaves its session open, and says how long the receipt is there. An answered write leaves no session.
+    Guard: `SessionBook.is_settled` in `close` of both clients."""
+
+    def lose(
+        node: FakeNode, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
+    ) -> asyncio.Future[Settled]:
+        if sequence:
+            raise ApiError(Code.TIMEOUT, "the answer is lost")
+        return submit(node, block, count, deadline=deadline, session=session, sequence=sequence)
+
+    submit = FakeNode.submit
+    with monkeypatch.context() as losing:
+        losing.setattr(FakeNode, "submit", lose)
+        ended = cli.run("put", "lost", "v", "--deadline", "0.2", "-o", "json")
+        told = cli.run("put", "lost", "v", "--deadline", "0.2")
+    assert (ended.exit_code, told.exit_code) == (6, 6)
+    assert "To find out, within 30 s: raftlog session receipt" in told.stderr
+    error = json.loads(ended.stderr)
+    assert cli.json("session", "receipt", str(error["session"]), str(error["sequence"]))["state"] == "not_seen"
+    assert "session_close" not in cli.run("log", "--internal").stdout
+    cli.run("put", "a", "1")
+    assert "session_close" in cli.run("log", "--internal").stdout
