@@ -14,7 +14,7 @@ from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.client.errors import ClientError
+from raftlog.cluster.client.errors import ClientError, NotApplied
 from raftlog.raft.refusals import WhyRefused
 
 POLL_S: Final = 0.1
@@ -126,14 +126,36 @@ def transfer_command(
 
 
 def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None:
-    """Begins the change and writes the join file. Prints the next steps to standard error."""
+    """Begins the change and writes the join file. Prints the next steps to standard error.
+
+    The file is made first: the answer alone has its content, so a change whose file cannot be kept must not be made.
+    """
     file = join_file or Path(f"join-{node}.toml")
-    if file.exists():
-        raise Failed(f"{file} is there already: name another --join-file, or remove it", Exit.USAGE)
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        raise Failed(f"{file} is there already: name another --join-file, or remove it", Exit.USAGE) from None
     with cli.client() as client:
-        answer = client.change_members(change)
+        try:
+            answer = client.change_members(change)
+        except BaseException as error:
+            file.unlink(missing_ok=True)  # it is empty
+            if not isinstance(error, NotApplied):
+                typer.echo(
+                    "The change may have been made, and there is no join file. If `raftlog members list` has node "
+                    f"{node}: raftlog members replace {node} makes one.",
+                    err=True,
+                )
+            raise
     assert answer.join is not None
-    file.write_text(answer.join, encoding="utf-8")
+    try:
+        file.write_text(answer.join, encoding="utf-8")
+    except OSError:  # no disk space
+        typer.echo(
+            f"The change has begun. Its join file could not be written to {file}; this is its content:", err=True
+        )
+        typer.echo(answer.join, err=True)
+        raise
     _print(cli, answer)
     typer.echo(
         f"Next, on the machine of node {node}:\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,3 +50,31 @@ def test_the_receipt_of_a_write_of_unknown_outcome_is_there_after_its_command(
     assert "session_close" not in cli.run("log", "--internal").stdout
     cli.run("put", "a", "1")
     assert "session_close" in cli.run("log", "--internal").stdout
+
+
+def test_a_join_file_that_cannot_be_written_stops_the_change(
+    cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is made before the change, and is gone again if the change is not made. If its content cannot be written
+    at the end, standard error has it; if the answer is lost, standard error says how to get another."""
+    file = tmp_path / "join-4.toml"
+    add = ("members", "add", "4", "--peer", "127.0.0.1:7104", "--url", "http://127.0.0.1:7004", "--join-file")
+    assert cli.run(*add, str(tmp_path / "none" / "join-4.toml")).exit_code == 1
+    assert cli.node.changes == []
+
+    def fail(error: Exception) -> None:
+        async def change_members(node: FakeNode, change: object, deadline: float) -> int:
+            raise error
+
+        monkeypatch.setattr(FakeNode, "change_members", change_members)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", lambda *_, **__: os.write(-1, b""))
+        done = cli.run(*add, str(file))
+    assert (done.exit_code, "[cluster]" in done.stderr, len(cli.node.changes)) == (1, True, 1)
+    file.unlink()
+    fail(ApiError(Code.MEMBERS_REFUSED, "no", why="last_voter"))
+    assert (cli.run(*add, str(file)).exit_code, file.exists()) == (1, False)
+    fail(ApiError(Code.TIMEOUT, "lost"))
+    done = cli.run(*add, str(file))
+    assert (done.exit_code, file.exists(), "raftlog members replace 4" in done.stderr) == (6, False, True)
