@@ -23,8 +23,10 @@ from raftlog.cluster.client import access_requests as requests
 from raftlog.cluster.client.answers import Record
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import normal_url
+from raftlog.cluster.client.errors import NotApplied
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.security.bearer import save_token
 from raftlog.cluster.security.tokens import NewToken, make_token
 from raftlog.statemachine.access.commands import AccessAction, decode_access
 from raftlog.statemachine.commands import Operation, TxnOperation
@@ -84,7 +86,7 @@ def _init(
     first = AccessIn("init", name)
     if made is not None:
         first = AccessIn("init", name, token=made.identifier, token_hash=made.digest.hex(), label="first")
-    _change_with_token(cli, first, out, config)
+    _change_with_token(cli, first, made, out, config)
     print(f"access control is on; {name} is its first admin", file=sys.stderr)
     if made is not None:
         _hand_over(cli, made, name, out)
@@ -187,7 +189,7 @@ def _create_token(
     asked = AccessIn(
         "add_token", user, token=made.identifier, token_hash=made.digest.hex(), expires_ms=expires_ms, label=label
     )
-    _change_with_token(cli, asked, out)
+    _change_with_token(cli, asked, made, out)
     _hand_over(cli, made, user, out)
 
 
@@ -351,26 +353,40 @@ def _client(cli: Cli, config: Path | None) -> SyncClient:
     return cli.client(sessions=False) if config is None else _as_node(cli, config)
 
 
-def _change_with_token(cli: Cli, asked: AccessIn, out: Path | None, config: Path | None = None) -> None:
-    """Makes the token's file before the token counts: a token that cannot be kept must not be made."""
-    if out is not None:
-        out.touch(0o600, exist_ok=False)
-    try:
-        with _client(cli, config) as client:
+def _change_with_token(
+    cli: Cli, asked: AccessIn, made: NewToken | None, out: Path | None, config: Path | None = None
+) -> None:
+    """Writes the token's file before the token counts: a token that cannot be kept must not be made.
+
+    If the answer is lost, or the user interrupts the command, the token may count. Then its only copy is kept.
+    """
+    with _client(cli, config) as client:
+        if made is not None and out is not None:
+            save_token(out, made.text)
+        try:
             client.call(requests.change(asked))
-    except BaseException:
-        if out is not None:
-            out.unlink(missing_ok=True)
-        raise
+        except NotApplied:
+            if out is not None:
+                out.unlink(missing_ok=True)
+            raise
+        except BaseException:
+            if made is not None:
+                print(
+                    f"token {made.identifier} may count, and {f'stays in {out}' if out else 'is shown this once'}. "
+                    "`raftlog token list`, with the token of an admin, says whether it does.",
+                    file=sys.stderr,
+                )
+                if out is None:
+                    print(made.text)
+            raise
 
 
 def _hand_over(cli: Cli, made: NewToken, user: str, out: Path | None) -> None:
-    """Writes or prints the token. This is the only time."""
+    """Prints the token, or names the file that has it. This is the only time."""
     if out is None:
         print("this is the token; it is shown this once:", file=sys.stderr)
         print(made.text)
         return
-    out.write_text(made.text + "\n", encoding="ascii")
     cli.printer.one({"id": made.identifier, "user": user, "file": str(out)}, CREATED)
     print(f"export RAFTLOG_TOKEN_FILE={out.resolve()}", file=sys.stderr)
 

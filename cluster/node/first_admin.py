@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.client.access_requests import can, change
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.errors import NotApplied
 from raftlog.cluster.node.formatting import OPERATOR, TLS_FOLDER
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLES, save_token
@@ -53,7 +54,7 @@ def make_first_admin(cluster: LocalCluster) -> Path:
     try:
         with _as_node(cluster) as client:
             client.call(change(asked))
-    except BaseException:
+    except NotApplied:  # after any other error the token may count: the next start finds out
         file.unlink()
         raise
     return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.security.bearer import TokenError, bearer_for
+from raftlog.cluster.security.tokens import token_id
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import EntryKind
@@ -145,6 +148,28 @@ def test_a_token_that_nobody_gets_is_not_made(cli: Running, tmp_path: Path) -> N
     assert not cli.node.machine.access.is_on
     assert cli.run("access", "init", "raftlog:x", "--out", str(tmp_path / "t")).exit_code == 1
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_token_that_may_count_is_kept(
+    cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool, has_file: bool
+) -> None:
+    """The answer is lost, or the user interrupts the command: the file keeps the token, or it is printed."""
+    file = tmp_path / "t"
+    words = ("access", "init", "root", "--deadline", "0.1", *(("--out", str(file)) if has_file else ()))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    cli.node.held = asyncio.Event()
+    if is_interrupted:
+        monkeypatch.setattr(SyncClient, "call", interrupt)
+    ended = cli.run(*words)
+    assert ended.exit_code == (130 if is_interrupted else 6)
+    assert "may count" in ended.stderr
+    kept = file.read_text() if has_file else ended.stdout
+    assert token_id(kept.strip()) in ended.stderr
 
 
 @pytest.mark.parametrize(
