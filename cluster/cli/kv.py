@@ -135,6 +135,8 @@ def del_command(
     if prefix or end is not None:
         if if_revision is not None or (prefix and end is not None):
             raise Failed("give one of END, --prefix and --if-revision", Exit.USAGE)
+        if end == "":  # a script with an unset variable would delete everything behind KEY
+            raise Failed("END is empty: name the key to stop before, or give --prefix", Exit.USAGE)
         request = delete_range(first, prefix_end(first) if end is None else bytes_of(end, base64, "END"))
     else:
         request = delete(first, if_revision=if_revision)

@@ -149,7 +149,9 @@ def delete(key: bytes, *, if_revision: int | None = None) -> ApiRequest[Written]
 
 @checked
 def delete_range(start: bytes, end: bytes | None) -> ApiRequest[Written]:
-    """Deletes the keys [start, end); None: to the last key."""
+    """Deletes the keys [start, end); None: to the last key. Raises ValueError for an empty end: it may be a mistake."""
+    if end is not None and not end:
+        raise ValueError("end is empty: give the key to stop before, or None to delete all keys up to the last one")
     return ApiRequest("DELETE", _target("/v1/kv", _span(start, end)), _written, writes=True)
 
 

@@ -255,7 +255,7 @@ class Client:
         return await self._carrier.go_on(request, answer)
 
     async def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> Written:
-        """Deletes the keys [start, end); None: to the last key."""
+        """Deletes the keys [start, end); None: to the last key. Raises ValueError for an empty end."""
         return await self.call(requests.delete_range(start, end), deadline_s=deadline_s)
 
     async def range_page(

@@ -226,7 +226,7 @@ class SyncClient:
         return self.call(requests.delete(key, if_revision=if_revision), deadline_s=deadline_s)
 
     def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> Written:
-        """Deletes the keys [start, end); None: to the last key."""
+        """Deletes the keys [start, end); None: to the last key. Raises ValueError for an empty end."""
         return self.call(requests.delete_range(start, end), deadline_s=deadline_s)
 
     def range_page(

@@ -391,6 +391,8 @@ def test_requests_name_bytes_as_they_are() -> None:
     }  # fmt: skip
     for key, target in targets.items():
         assert requests.get(key).target == target
+    with pytest.raises(ValueError, match="end is empty"):
+        requests.delete_range(b"a", b"")
     assert requests.delete_range(b"\xff", None).target == "/v1/kv?start_b64=%2Fw%3D%3D"
     with pytest.raises(ValueError, match="at least one byte"):
         requests.get(b"")
