@@ -42,7 +42,7 @@ ClusterOption = Annotated[
     typer.Option("--cluster", help="The cluster file of the new cluster, with a log id and incarnations of its own."),
 ]
 NewIds = Annotated[
-    bool, typer.Option("--new-ids", help="First write a new log id and new incarnations into the cluster file.")
+    bool, typer.Option("--new-ids", help="Write a new log id and new incarnations into the cluster file.")
 ]
 OnlyNodes = Annotated[
     list[int] | None, typer.Option("--node", help="Only this node's folder; may be given again.", min=1)
@@ -192,15 +192,15 @@ def _confirm(log_id: str, *, is_given: bool) -> None:
 def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...] | list[int], size: int) -> None:
     from raftlog.cluster.config.cluster_file import render_cluster_file
     from raftlog.cluster.node.formatting import read_cluster
-    from raftlog.cluster.offline.restore import first_configuration, make_cluster, renewed
+    from raftlog.cluster.offline.restore import make_cluster, renewed
 
     with _failures():
         cluster: ClusterFile = read_cluster(file)
         if new_ids:
             cluster = renewed(cluster)
-            first_configuration(seed, cluster, str(file))
-            replace_file(file, render_cluster_file(cluster).encode())
         folders = make_cluster(seed, cluster, file, segment_bytes=size, nodes=nodes)
+        if new_ids:  # last: a command that is refused or fails leaves the file to the cluster that has these ids
+            replace_file(file, render_cluster_file(cluster).encode())
     rows = [
         {
             "data": str(folder), "log": cluster.cluster.log, "after": seed.mark.index, "keys": seed.digest.count,

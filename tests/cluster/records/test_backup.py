@@ -226,6 +226,20 @@ def backup(tmp_path: Path) -> Path:
     return tmp_path / "b"
 
 
+@pytest.mark.parametrize("words", [(), ("--node", "9")])
+def test_a_refused_restore_leaves_the_cluster_file_as_it_was(
+    backup: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """A folder has something in it, or the file has no such node. The ids of the file may be of a running cluster, so
+    `--new-ids` writes others once the folders are made."""
+    file = new_file(tmp_path / "new", 1)
+    (file.parent / "node-1").mkdir(exist_ok=True)
+    (file.parent / "node-1" / "something").touch()
+    before = file.read_bytes()
+    asyncio.run(run("restore", backup, "--cluster", file, "--new-ids", *words, *SEGMENT, ok=False))
+    assert file.read_bytes() == before
+
+
 def test_every_altered_byte_and_every_cut_is_found(backup: Path, tmp_path: Path) -> None:
     """One bit anywhere, the file cut anywhere, bytes behind it: damaged, with the byte; nothing is restored from it."""
     whole = backup.read_bytes()
