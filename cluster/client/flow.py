@@ -6,8 +6,9 @@ decides, `raftlog.cluster.client.http1` makes the bytes. So the two clients diff
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import msgspec
@@ -64,6 +65,24 @@ class ClientState:
     index: int = 0  # the highest index seen in any answer: the read-your-writes token
     bearer: Bearer | None = None  # the token that goes with every request
     log: str = ""  # the id of the log that answered first; answers of another log are errors
+    process: int = field(default_factory=os.getpid)  # of the client
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked from the client's."""
+        return self.process != os.getpid()
+
+    def check_process(self) -> None:
+        """Raises RuntimeError in a process that was forked from the client's.
+
+        Both would write under the same session and sequences, and the state machine would take one write for a
+        repetition of the other. They would share connections, too.
+        """
+        if self.is_forked:
+            raise RuntimeError(
+                f"this client belongs to process {self.process}, from which this process ({os.getpid()}) was forked: "
+                "make a client in each process"
+            )
 
     def saw(self, head: ResponseHead) -> None:
         """Remembers the index of an answer, and the log of the first one."""

@@ -69,7 +69,8 @@ class Carrier:
         self._pool.close()
 
     def _check_open(self) -> None:
-        """Raises the ClientError `closed` once the client is closed."""
+        """Raises the ClientError `closed` once the client is closed, and RuntimeError in a forked process."""
+        self.state.check_process()
         if self._is_closed:
             raise closed()
 
@@ -109,6 +110,7 @@ class Carrier:
 
     async def _in_line(self, carry_out: Callable[[int], Awaitable[T]], deadline_s: float | None = None) -> T:
         """Carries out a request once a connection is free, and passes it its deadline in ms."""
+        self.state.check_process()
         patience_s = self._deadline_s if deadline_s is None else deadline_s
         deadline = None if deadline_s is None else clock.monotonic() + deadline_s
         try:

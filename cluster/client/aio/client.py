@@ -81,7 +81,7 @@ class Client:
     most `batch_records_max` records (1: each alone). `linger_ms`: how long the first of them waits for others.
     `tls`: the files for https URLs; None for those that RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name.
     `token_file`: a file with a token; None for that of RAFTLOG_TOKEN_FILE. Raises ValueError for a wrong URL, and for
-    files that cannot serve.
+    files that cannot serve. After a fork each process makes its own client: in the new one calls raise RuntimeError.
     """
 
     def __init__(
@@ -128,6 +128,8 @@ class Client:
     async def close(self) -> None:
         """Ends the session, if one was opened and a node can be reached, and all connections. With a write of unknown
         outcome the session stays until it expires: for its receipt."""
+        if self.state.is_forked:
+            return  # session, connections and tasks are the other process's
         for batches in (self._batcher, self._writes):
             if batches is not None:
                 await batches.close()
@@ -159,6 +161,7 @@ class Client:
         time_ms: int | None = None, deadline_s: float | None = None,
     ) -> Appended:  # fmt: skip
         """Appends one record, in one request with other appends that wait in this client."""
+        self.state.check_process()
         record = _new(NewRecord, (value, key, tuple(headers), time_ms))
         if headers:
             check_record(record)
@@ -241,6 +244,7 @@ class Client:
     async def _write(
         self, key: bytes, value: bytes | None, if_revision: int | None, deadline_s: float | None
     ) -> Written:
+        self.state.check_process()
         if value is None:
             request = requests.delete(key, if_revision=if_revision)
         else:

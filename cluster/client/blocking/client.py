@@ -97,7 +97,8 @@ class SyncClient:
         self.close()
 
     def _check_open(self) -> None:
-        """Raises the ClientError `closed` once the client is closed."""
+        """Raises the ClientError `closed` once the client is closed, and RuntimeError in a forked process."""
+        self.state.check_process()
         if self._closed.is_set():
             raise closed()
 
@@ -105,6 +106,8 @@ class SyncClient:
         """Ends the session, if one was opened and a node can be reached, and all connections. Streams end as `closed`,
         and so do later requests. With a write of unknown outcome the session stays until it expires: for its receipt.
         """
+        if self.state.is_forked:
+            return  # session, connections and threads are the other process's
         if self._batcher is not None:
             self._batcher.close()
         self._closed.set()
@@ -151,6 +154,7 @@ class SyncClient:
         deadline_s: float | None = None,
     ) -> Appended:
         """Appends one record, in one request with other threads' appends."""
+        self.state.check_process()
         record = NewRecord(value, key, tuple(headers), time_ms)
         if headers:
             check_record(record)

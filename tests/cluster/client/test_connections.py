@@ -1,6 +1,8 @@
 """Connections of clients that a node or the client closes: nothing is sent on them, and none is left open."""
 
 import asyncio
+import os
+from collections.abc import Callable
 
 import pytest
 
@@ -138,3 +140,44 @@ async def test_a_closed_blocking_client_sends_nothing_more() -> None:
             return_exceptions=True,
         )  # fmt: skip
         assert [getattr(each, "code", None) for each in ended] == [Code.SHUTTING_DOWN] * 4
+
+
+async def test_a_client_does_nothing_in_a_process_that_was_forked_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both processes would write under the same sequences, and one write would be answered as a repetition of another.
+    Closed there, the client leaves the session to its own process."""
+    async with serve() as served, Client(served.url) as client:
+        await client.append(b"parent")
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: -1)
+            for call in (
+                client.append(b"child"), client.put(b"child", b""), client.delete(b"child"), client.status(),
+                anext(client.log()),
+            ):  # fmt: skip
+                with pytest.raises(RuntimeError, match="make a client in each process"):
+                    await call
+            await client.close()
+        assert (await client.append(b"parent again")).result == "applied"
+
+
+async def test_a_blocking_client_does_nothing_in_a_process_that_was_forked_from_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the asyncio client."""
+    async with serve() as served:
+
+        def work() -> None:
+            with SyncClient(served.url) as client:
+                client.append(b"parent")
+                with monkeypatch.context() as forked:
+                    forked.setattr(os, "getpid", lambda: -1)
+                    calls: list[Callable[[], object]] = [
+                        lambda: client.append(b"child"), lambda: client.put(b"child", b""), client.status,
+                        lambda: next(client.log()),
+                    ]  # fmt: skip
+                    for call in calls:
+                        with pytest.raises(RuntimeError, match="make a client in each process"):
+                            call()
+                    client.close()
+                assert client.append(b"parent again").result == "applied"
+
+        await asyncio.to_thread(work)
