@@ -43,7 +43,7 @@ class Cursor(Protocol[T]):
         """The request that opens the stream at this position."""
 
     def feed(self, data: bytes) -> list[T]:
-        """The items in the next bytes of the body. Raises BadStream, ClientError."""
+        """The items in the next bytes of the body. Raises BadStream, ClientError; then the position is as before."""
 
     def end(self) -> None:
         """The stream came to its proper end."""
@@ -111,8 +111,7 @@ class LogCursor:
 
     def feed(self, data: bytes) -> list[Record | Progress]:
         told: list[Record | Progress] = []
-        for line in self.lines.feed(data):
-            each = _decoded(answers.log_line, line)
+        for each in [_decoded(answers.log_line, line) for line in self.lines.feed(data)]:
             self.from_time_ms = None
             if isinstance(each, Progress):
                 self.position = max(self.position, each.next)
@@ -158,12 +157,13 @@ class WatchCursor:
 
     def feed(self, data: bytes) -> list[WatchEvent | Progress]:
         told: list[WatchEvent | Progress] = []
-        for line in self.lines.feed(data):
-            each = _decoded(answers.watch_line, line)
+        for each in [_decoded(answers.watch_line, line) for line in self.lines.feed(data)]:
             if isinstance(each, Progress):
                 self.position = max(self.position or 0, each.next)
-            elif self.position is not None and each.index < self.position:
-                continue
+            elif (self.position is not None and each.index < self.position) or each.revision < (
+                self.from_revision or 0
+            ):
+                continue  # a stream that is opened again at an index begins below a revision that is yet to come
             else:
                 self.position = each.index + 1
             told.append(each)
@@ -206,7 +206,7 @@ class RawCursor:
 
         self.buffer += data
         chunks: list[RawChunk] = []
-        offset = 0
+        offset, position = 0, self.position
         while len(self.buffer) - offset >= RAW_SIZE:
             try:
                 header = decode_raw_header(bytes(self.buffer[offset : offset + RAW_SIZE]))
@@ -220,10 +220,11 @@ class RawCursor:
             with memoryview(self.buffer) as view:
                 rows = bytes(view[offset + RAW_SIZE : rows_end])
                 chunks.append(RawChunk(header, rows, bytes(view[rows_end:segment_end]), bytes(view[segment_end:end])))
-            self.position = max(self.position, header.next)
+            position = max(position, header.next)
             offset = end
         del self.buffer[:offset]
-        self.done = self.position >= self.to
+        self.position = position
+        self.done = position >= self.to
         return chunks
 
     def end(self) -> None:
