@@ -271,6 +271,8 @@ def watch_command(
     base64: Base64Option = False,
 ) -> None:
     """Print changes as they happen, until Ctrl-C. Goes on by itself when a node is lost."""
+    if from_index is not None and from_revision is not None:
+        raise Failed("give --from or --from-revision, not both", Exit.USAGE)
     name = None if key is None else bytes_of(key, base64, "KEY")
     with cli.client() as client:
         events = client.watch(

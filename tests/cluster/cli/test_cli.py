@@ -131,6 +131,7 @@ def test_compare_and_transactions(cli: Running) -> None:
         (["put", "a", "1", "--session", "3"], "go together"), (["put", "a", "?", "--base64"], "not base64"),
         (["get", "a", "--encoding", "hex"], "auto or base64"), (["range", "a", "b", "--prefix"], "not both"),
         (["get"], "Missing argument"), (["del", "a", ""], "END is empty"),
+        (["watch", "--from", "1", "--from-revision", "9"], "not both"),
         (["log", "--from-time", "noon"], "ISO 8601"), (["append", "x", "--header", "h"], "NAME=VALUE"),
         (["get", "a", "-e", "nonsense"], "http://HOST:PORT"), (["get", "a", "-e", ","], "--endpoints is empty"),
         (["settings", "show", "--set", "limits.waiter_max=1"], "did you mean limits.waiters_max"),
