@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client.arguments import require, require_bytes
 
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -25,7 +26,7 @@ class NewRecord(NamedTuple):
 
 
 def check_record(record: NewRecord, where: str = "") -> None:
-    """Raises TypeError for a field of a wrong type; `where` stands before its name."""
+    """Raises TypeError for a field of a wrong type, ValueError for a wrong time; `where` stands before its name."""
     if type(record) is not NewRecord:
         raise TypeError(f"{where or 'record'} is {type(record).__name__}: give NewRecord".replace(". is", " is"))
     value, key, headers, time_ms = record
@@ -33,13 +34,15 @@ def check_record(record: NewRecord, where: str = "") -> None:
     require_bytes(key, f"{where}key", optional=True)
     if time_ms is not None:
         require(time_ms, f"{where}time_ms", (int,), "int or None")
+        if not 0 <= time_ms <= NUMBER_MAX:
+            raise ValueError(f"{where}time_ms is {time_ms}: give milliseconds since 1970, from 0 to {NUMBER_MAX}")
     for name, content in headers:
         require(name, f"{where}headers: a name", (str,), "str")
         require_bytes(content, f"{where}headers: the value of {name!r}")
 
 
 def pack(records: Sequence[NewRecord]) -> bytes:
-    """The records as msgpack: each is its value, or [key, value, time_ms, headers]. Raises TypeError."""
+    """The records as msgpack: each is its value, or [key, value, time_ms, headers]. Raises TypeError, ValueError."""
     columns = _columns_of(records)
     if columns is not None:
         values, keys, times = columns
@@ -55,7 +58,7 @@ def pack(records: Sequence[NewRecord]) -> bytes:
 
 
 def _columns_of(records: Sequence[NewRecord]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]] | None:
-    """Values, keys and times of the records; None if a record has headers, or a field of another type.
+    """Values, keys and times of the records; None if a record has headers, a field of another type, or a wrong time.
 
     Whole columns are checked and packed at a third of the cost of single records.
     """
@@ -63,5 +66,8 @@ def _columns_of(records: Sequence[NewRecord]) -> tuple[Sequence[Any], Sequence[A
         return None
     values, keys, named, times = zip(*records, strict=True)
     if any(named) or not {*map(type, values), *map(type, keys)} <= _BYTES or not {*map(type, times)} <= _INT:
+        return None
+    given = [time_ms for time_ms in times if time_ms is not None]
+    if given and not 0 <= min(given) <= max(given) <= NUMBER_MAX:
         return None
     return values, keys, times

@@ -163,7 +163,7 @@ class Client:
         """Appends one record, in one request with other appends that wait in this client."""
         self.state.check_process()
         record = _new(NewRecord, (value, key, tuple(headers), time_ms))
-        if headers:
+        if headers or time_ms is not None:
             check_record(record)
         if self._batcher is None:
             return await self.append_many([record], deadline_s=deadline_s)

@@ -156,7 +156,7 @@ class SyncClient:
         """Appends one record, in one request with other threads' appends."""
         self.state.check_process()
         record = NewRecord(value, key, tuple(headers), time_ms)
-        if headers:
+        if headers or time_ms is not None:
             check_record(record)
         if self._batcher is None:
             return self.append_many([record], deadline_s=deadline_s)

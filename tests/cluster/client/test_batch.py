@@ -152,6 +152,17 @@ async def test_each_call_ends_at_its_own_deadline() -> None:
         assert b"late" not in values(node).values()
 
 
+@pytest.mark.parametrize("time_ms", [-1, 2**53, 2**70])
+async def test_a_time_out_of_range_fails_its_own_call_before_anything_is_sent(time_ms: int) -> None:
+    """The others of its batch are applied. In a list of records the message has its number."""
+    async with serve() as served, Client(served.url) as client, asyncio.TaskGroup() as others:
+        others.create_task(client.append(b"good"))
+        with pytest.raises(ValueError, match=f"^time_ms is {time_ms}: give milliseconds"):
+            await client.append(b"wrong", time_ms=time_ms)
+        with pytest.raises(ValueError, match=rf"^records\[1\].time_ms is {time_ms}"):
+            await client.append_many([NewRecord(b""), NewRecord(b"", time_ms=time_ms)])
+
+
 async def test_closing_a_client_ends_waiting_appends() -> None:
     """Sent requests are unknown, unsent ones not applied; no call waits for ever."""
     node = FakeNode()
