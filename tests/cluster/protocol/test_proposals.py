@@ -156,9 +156,14 @@ async def test_requests_that_could_not_be_proposed_wait_again_in_order() -> None
     assert one.joined == [again]
 
 
-async def test_a_late_repetition_keeps_its_own_deadline() -> None:
-    """Joined to an entry that never commits, it still fails in time."""
+@pytest.mark.parametrize("has_older", [False, True])
+async def test_a_late_repetition_keeps_its_own_deadline(has_older: bool) -> None:
+    """Joined to an entry that never commits, it still fails in time; beside a batch of an earlier term, too, which may
+    have higher indexes."""
     pending = pending_with()
+    if has_older:
+        propose(pending, 2, 99, request(b"old"))
+        pending.leadership_changed()
     first = request(b"a", session=5, sequence=1)
     propose(pending, 3, 11, first)
     again = request(b"a", session=5, sequence=1, deadline=5.0)
@@ -414,23 +419,6 @@ async def test_keepalives_are_taken_where_other_writes_are_refused_as_busy() -> 
     pending.submit(Inflight(keepalive, 1, LATER, 0, 0, None, 2, 7))
     with pytest.raises(ApiError, match=r"limits\.inbox_requests_max"):
         pending.submit(Inflight(keepalive, 1, LATER, 0, 0, None, 2, 7))
-
-
-async def test_a_late_repetition_keeps_its_deadline_beside_batches_of_earlier_terms() -> None:
-    """Those of an earlier term wait until their fate is known, and may have higher indexes."""
-    pending = pending_with()
-    pending.proposed([request(b"old")], 2, 9)
-    pending.leadership_changed()
-    one = request(b"a", session=5, sequence=1)
-    pending.submit(one)
-    taken, _, _ = pending.take(0.0, joining=True)
-    pending.proposed(taken, 3, 4)
-    again = request(b"a", deadline=1.0, session=5, sequence=1)
-    pending.submit(again)
-    pending.take(0.0, joining=True)
-    pending.expire(2.0, leader=1)
-    assert again.is_settled
-    assert not one.is_settled
 
 
 async def test_a_repetition_in_a_new_term_joins_no_proposal_of_the_term_before() -> None:

@@ -168,10 +168,7 @@ MUTANTS: Final = (
         pitfall=86,
         title="the deadline of a copy goes to a batch of an earlier term with a higher index: it has no answer",
         source="this project: seed 8600094",
-        story=(
-            "tests/cluster/protocol/test_proposals.py::"
-            "test_a_late_repetition_keeps_its_deadline_beside_batches_of_earlier_terms"
-        ),
+        story="tests/cluster/protocol/test_proposals.py::test_a_late_repetition_keeps_its_own_deadline",
         target="raftlog.cluster.protocol.proposals:Pending._joins",
         old="if batch.term == term and batch.last",
         new="if batch.last",
