@@ -1,10 +1,13 @@
-"""Keeps the log lines of nodes in this process out of what the command line prints."""
+"""The fixtures that the tests of the commands share."""
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+
+from tests.cluster.cli.test_cli import Running
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -13,3 +16,12 @@ def _logs_beside_the_commands() -> Iterator[None]:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A node and its command line."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    running = Running()
+    yield running
+    running.stop()

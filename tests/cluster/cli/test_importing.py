@@ -4,7 +4,6 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from tests.cluster.cli.test_cli import Running
 
 QUAKES = 'DateTime,Magnitude,Place\n2016/01/01 00:30:04.91,1.30,"Geysers, California"\n2016/01/01 00:38:24,2,Hawaii\n'
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A node and its command line."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    running = Running()
-    yield running
-    running.stop()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,6 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.protocol.request import Settled
 from tests.cluster.cli.test_cli import Running
 from tests.cluster.fake_node import FakeNode
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A node and its command line."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    running = Running()
-    yield running
-    running.stop()
 
 
 def test_the_receipt_of_a_write_of_unknown_outcome_is_there_after_its_command(

@@ -61,6 +61,16 @@ async def settled(nodes: Nodes, voters: tuple[int, ...]) -> Replica:
     return found
 
 
+async def moved_to_a_free_port(nodes: Nodes, leader: Replica, number: int) -> Replica:
+    """That node, started again at a peer address that the leader committed before."""
+    before = member_of(nodes.running[number])
+    (port,) = free_ports(1)
+    place = Member(number, before.incarnation, f"127.0.0.1:{port}", before.url)
+    await leader.change_members(ChangeAddresses((place,)), deadline())
+    await nodes.stop(number)
+    return await nodes.start(number, peer__listen=place.peer)
+
+
 async def test_a_new_node_catches_up_and_votes(tmp_path: Path) -> None:
     """It is dialled as soon as a configuration names it, catches up from the log, and becomes a voter by itself."""
     async with cluster_of(3, tmp_path) as nodes:
@@ -170,13 +180,8 @@ async def test_a_restarted_node_believes_a_moved_peer_once_it_knows_the_address(
     async with cluster_of(3, tmp_path) as nodes:
         leader = await nodes.leader()
         moved, away = [node.node_id for node in await nodes.followers()]
-        before = member_of(nodes.running[moved])
         await nodes.stop(away)
-        (port,) = free_ports(1)
-        place = Member(moved, before.incarnation, f"127.0.0.1:{port}", before.url)
-        await leader.change_members(ChangeAddresses((place,)), deadline())
-        await nodes.stop(moved)
-        await nodes.start(moved, peer__listen=place.peer)
+        await moved_to_a_free_port(nodes, leader, moved)
         again = await nodes.start(away)
         last = (await nodes.append(leader, b"there")).last
         await nodes.all_at(last)
@@ -215,13 +220,8 @@ async def test_a_restarted_node_answers_a_leader_that_has_moved(tmp_path: Path) 
     async with cluster_of(3, tmp_path) as nodes:
         leader = await nodes.leader()
         moved, away = [node.node_id for node in await nodes.followers()]
-        before = member_of(nodes.running[moved])
         await nodes.stop(away)
-        (port,) = free_ports(1)
-        place = Member(moved, before.incarnation, f"127.0.0.1:{port}", before.url)
-        await leader.change_members(ChangeAddresses((place,)), deadline())
-        await nodes.stop(moved)
-        new = await nodes.start(moved, peer__listen=place.peer)
+        new = await moved_to_a_free_port(nodes, leader, moved)
         await wait_until_async(lambda: new.is_ready, what="the moved node follows")
         await leader.transfer(moved, deadline())
         await nodes.append(new, b"before")
