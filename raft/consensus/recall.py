@@ -234,8 +234,9 @@ def is_waiting(state: State) -> bool:
         return False
     configuration = state.configuration
     strangers = [peer for peer in state.starts if configuration.member(peer) is None]
-    for peer in (*configuration.peers(state.node), *strangers):
-        if peer in state.recalled or (configuration.member(peer) is not None and not configuration.is_voter(peer)):
+    voters = [peer for peer in configuration.peers(state.node) if configuration.is_voter(peer)]
+    for peer in (*voters, *strangers):
+        if peer in state.recalled:
             continue
         if peer in state.starts or (peer not in state.said and waited_ms < options.election_timeout_min_ms):
             return True
