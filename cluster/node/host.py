@@ -166,6 +166,11 @@ class Host:
         for shard, replica in self.replicas.items():
             link_events.link_opened(replica.state, peer, incarnation, knows, start if shard == 0 else None)
 
+    def peer_refused(self, peer: NodeId, incarnation: str, start: Start | None) -> None:
+        """This node refused the hello of a process of that peer. Its start concerns group 0 alone."""
+        if (replica := self.replicas.get(0)) is not None:
+            link_events.hello_refused(replica.state, peer, incarnation, start)
+
     def peer_link_closed(self, peer: NodeId) -> None:
         """The connection of a peer to this node closed."""
         for replica in self.replicas.values():

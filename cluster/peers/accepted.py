@@ -208,7 +208,7 @@ class Accepted(ConnectionEnd):
         reason = self._refusal(hello)
         self._who, self._named = f"node {hello.sender} at {self._where}", hello.sender
         if reason is not None:
-            self._refuse(reason)
+            self._refuse(reason, hello)
             return None, b""
         self._hello, self.came = hello, clock.monotonic()
         self.challenge, self._answer = hello.challenge, hello.answer
@@ -271,8 +271,7 @@ class Accepted(ConnectionEnd):
         """The listener at the member's address has not confirmed this hello in time."""
         if self._hello is None or self.standing is not Standing.WAITING:
             return
-        reason = self._owner.proofs.expire(self._hello)
-        if reason is None:
+        if (reason := self._owner.proofs.expire(self._hello)) is None:
             self._hear()
         else:
             self._refuse(reason)
@@ -290,9 +289,8 @@ class Accepted(ConnectionEnd):
         """From now on all frames are accepted, and this connection replaces an older one of the same disk."""
         owner = self._owner
         owner.proofs.forget(self)
-        reason = self._refusal(hello)  # meanwhile another process of the disk may have been believed
-        if reason is not None:
-            self._refuse(reason)
+        if (reason := self._refusal(hello)) is not None:  # meanwhile another process of the disk was believed
+            self._refuse(reason, hello)
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -414,8 +412,10 @@ class Accepted(ConnectionEnd):
                     raise Corrupt(f"request {first} was passed on behind {newest}: a frame came twice or late")
                 self._forwarded[frame.shard] = first + len(deadlines) - 1
 
-    def _refuse(self, reason: str) -> None:
-        """Sends the reason to the peer, and closes the connection."""
+    def _refuse(self, reason: str, hello: Hello | None = None) -> None:
+        """Sends the reason to the peer, and closes the connection. With `hello`: it refuses the hello."""
+        if hello is not None:
+            self._owner.receiver.peer_refused(hello.sender, hello.incarnation, hello.start)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_refusal(f"node {self._owner.identity.node}: {reason}"))
         self.end(reason)

@@ -39,6 +39,9 @@ class Receiver(Protocol):
         """The peer made a consensus connection to this node, with that disk; it knows cluster versions up to that.
         `start` is what its process found at its start; None: its program is too old to say it."""
 
+    def peer_refused(self, peer: NodeId, incarnation: str, start: Start | None) -> None:
+        """This node refused the hello of a process of that peer, on that disk."""
+
     def peer_link_closed(self, peer: NodeId) -> None:
         """The peer's consensus connection to this node closed."""
 

@@ -196,6 +196,11 @@ class RaftCore:
         recall.link_opened(self.state, peer, incarnation, start)
         links.opened(self.state, peer)
 
+    def hello_refused(self, peer: NodeId, incarnation: str, now: Now, start: Start | None = None) -> None:
+        """A process of `peer` connected, with that disk and that start, and this node's host refused it."""
+        self._state_at(now)
+        recall.refused(self.state, peer, incarnation, start)
+
     def link_closed(self, peer: NodeId, now: Now) -> None:
         """The connection that `peer` made closed."""
         self._state_at(now)
@@ -208,6 +213,8 @@ class RaftCore:
         by the bulk one, all other messages by the other."""
         self._state_at(now)
         (snapshots.on_bulk_opened if is_bulk else links.opened)(self.state, peer)
+        if not is_bulk:
+            recall.warn(self.state, peer)
 
     def link_refused(self, peer: NodeId, now: Now) -> None:
         """This node dialled `peer`, and no process listens there. Say so again after each dial that is refused."""

@@ -7,10 +7,11 @@ vote or such an acknowledgement. This `Memory` outlives changes of role, not the
 the term of its start, and which entries are committed.
 
 A process that starts asks every peer to recall (`Recall`). Each peer answers with its memory from before that start
-(`RecallReply`). The node gives no vote and acknowledges no entry until all voters have answered; for unreachable voters
-it waits an election timeout after the start. If its log lacks an entry that a peer remembers, it goes under a floor, as
-after damage (`raftlog.raft.wal.repair`). Then it has no vote until it holds an entry of a term at or above the floor,
-or until the leader of its term confirms that it has every entry it can have promised. Why that is safe:
+(`RecallReply`). A peer that refuses the process as an older copy sends its memory without being asked. The node gives
+no vote and acknowledges no entry until all voters have answered; for unreachable voters it waits an election timeout
+after the start. If its log lacks an entry that a peer remembers, it goes under a floor, as after damage
+(`raftlog.raft.wal.repair`). Then it has no vote until it holds an entry of a term at or above the floor, or until the
+leader of its term confirms that it has every entry it can have promised. Why that is safe:
 docs/decisions/0017-peers-remember-what-a-disk-promised.md.
 """
 
@@ -43,6 +44,7 @@ def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | Non
     if start is None:
         state.starts.pop(peer, None)
         return
+    state.refused.pop(peer, None)
     known, has_answered = state.starts.get(peer), peer in state.recalled
     if known is None or known.run != start.run:
         link_closed(state, peer)  # what an earlier process answered, perhaps late, counts no more
@@ -60,6 +62,23 @@ def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | Non
         if is_waiting(state) and not has_answered:
             _enter_term(state, peer, start.term)
         _ask(state, peer)
+
+
+def refused(state: State, peer: NodeId, incarnation: str, start: Start | None) -> None:
+    """This node refuses a process of `peer`. If it has met a later process of that disk, the refused one runs on an
+    older copy. That one cannot ask, because its connection is closed. So this node reports its memory unasked."""
+    memory = state.memories.get((peer, incarnation))
+    if memory is not None and start is not None and memory.run not in (0, start.run):
+        state.refused[peer] = (incarnation, start.run)
+        warn(state, peer)
+
+
+def warn(state: State, peer: NodeId) -> None:
+    """Reports to a refused process which promises its disk may lack; again once the link to it opens."""
+    incarnation, run = state.refused.get(peer, ("", 0))
+    memory = state.memories.get((peer, incarnation))
+    if memory is not None:
+        _answer(state, peer, run, memory.of_all())
 
 
 def _enter_term(state: State, peer: NodeId, term: int) -> None:

@@ -98,6 +98,11 @@ class Memory:
         if index:
             self.acked_now = max(self.acked_now, (term, index))
 
+    def of_all(self) -> Memory:
+        """The same facts of all its processes, the newest included: what an older copy of the disk may lack."""
+        term, acked = max(self.term, self.term_now), max(self.acked, self.acked_now)
+        return Memory(run=self.run, term=term, acked=acked, led=self.led)
+
     def is_kept_by(self, start: Start) -> bool:
         """Whether a disk that a process found so has everything that was promised before it."""
         return self.acked <= (start.last_term, start.last_index) and self.term <= start.term
@@ -134,6 +139,7 @@ class State:
     starts: dict[NodeId, Start] = field(default_factory=dict)  # what connected processes found when they started
     memories: dict[tuple[NodeId, str], Memory] = field(default_factory=dict)  # by node and incarnation of its disk
     recalled: dict[NodeId, None] = field(default_factory=dict)  # peers that reported what they remember of this disk
+    refused: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # disk and run of a peer's older copy
     recall_ms: int = 0  # when to ask again
     led: dict[NodeId, tuple[int, int]] = field(default_factory=dict)  # what connected peers acknowledged to this disk
     reported: tuple[int, int] | None = None  # newest entry that this disk acknowledged and lost, by peers' reports

@@ -70,7 +70,7 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
 }
 """Kinds of faults that the nemesis knows. Wearing ones (a damaged disk is lost for its world) are the rarest."""
 
-FORGETTING: Final = (("restore copy", 20), ("lying sync", 25), ("clone", 25))
+FORGETTING: Final = (("restore copy", 20), ("lying sync", 25), ("clone", 25), ("refused copy", 20))
 FORGETTING_EVERY_US: Final = (2_000_000, 8_000_000, 20_000_000)
 """Promises are forgotten without damage in so many worlds of a hundred, this often. Each kind is drawn after everything
 before it, so that a seed draws the world that it drew before there was that kind."""

@@ -17,10 +17,11 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
+from raftlog.raft.consensus import recall
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.consensus.state import Memory
 from raftlog.raft.hello import NEVER_MET
-from raftlog.raft.types import NodeId
+from raftlog.raft.types import NOBODY, NodeId
 
 LOOK_US: Final = 500
 """Shorter than any process is down: its peers' ends are noticed before it is back."""
@@ -38,6 +39,16 @@ class Peers:
         self._count = len(world.replicas)
         self._others = [each for each in world.replicas.values() if each.node != node and not each.is_retired]
         self._lives = [each.life for each in self._others]
+        self._is_complete = len(self._others) + 1 == self._count > 1
+        self._is_alone = False  # one peer alone knows, and refuses the node
+
+    def keep(self, peer: NodeId) -> list[Node]:
+        """From now on that one alone has to be there; the others, whom nothing was promised since."""
+        self._is_alone = True
+        others = [each for each in self._others if each.node != peer]
+        self._others = [each for each in self._others if each.node == peer]
+        self._lives = [each.life for each in self._others]
+        return others
 
     def _is_reached(self, peer: Node) -> bool:
         """Whether the network leads to that process, and not to a copy of it that knows less."""
@@ -49,7 +60,8 @@ class Peers:
         is_cut = world.network.is_cut
         return (
             world.disks[node].incarnation == self._incarnation
-            and len(self._others) + 1 == self._count == len(world.replicas) > 1
+            and self._is_complete
+            and self._count == len(world.replicas)
             and all(
                 each.life == life
                 and each.core is not None
@@ -86,8 +98,8 @@ class Peers:
         return all(each.refusal_of(self._node, replica.hello) is not None for each in peers)
 
     def check_floor(self) -> None:
-        """Raises Failure where the node knows what they remember of its disk, its log ends before that, and it is under
-        no floor: its vote may elect a leader that lacks what it had acknowledged."""
+        """Raises Failure where the node knows what they remember of its disk, or waits for it no more, its log ends
+        before that, and it is under no floor: its vote may elect a leader that lacks what it had acknowledged."""
         core = self._world.replicas[self._node].core
         if core is None or core.state.floor or not core.state.run:
             return
@@ -97,9 +109,13 @@ class Peers:
             return  # no majority could go on without it (docs/decisions/0017, 9)
         has = max((state.log.term_at(state.log.persisted) or 0, state.log.persisted), state.kept)
         for peer, memory in self._memories():
-            has_answered = self._is_reached(peer) and peer.node in state.recalled
-            if memory.run == state.run and has_answered and memory.acked > has:
-                evidence = f"node {self._node} has {has}, and node {peer.node} remembers {memory.acked}"
+            refused = {} if peer.core is None or not self._is_alone else peer.core.state.refused
+            is_refused = refused.get(self._node) == (self._incarnation, state.run)
+            has_answered = peer.node in state.recalled or (is_refused and not recall.is_waiting(state))
+            acked = memory.of_all().acked if is_refused else memory.acked
+            counts = self._is_reached(peer) and (is_refused or memory.run == state.run)
+            if counts and has_answered and acked > has:
+                evidence = f"node {self._node} has {has}, and node {peer.node} remembers {acked}"
                 raise Failure("lost promises put a node under a floor", evidence)
 
     def forgets(self) -> None:
@@ -246,6 +262,48 @@ class Clone:
                 settle(self._world, self._node, self._peers)
 
 
+def refused_copy(world: World, random: Random) -> None:
+    """A node is copied and started again, and comes back as the copy. Its leader met the later start and refuses the
+    copy; all other nodes are started again meanwhile, and take it. So the leader alone can warn it of what it lost."""
+    node, ago_us = anyone(world, random), random.randint(50_000, random.choice((500_000, 3_000_000)))
+    replica, disk = world.replicas[node], world.disks[node]
+    core = replica.core
+    if core is None or disk.is_busy or replica.is_retired or node in world.dials.behind:
+        return
+    term, vote, leader, peers = core.state.term, core.state.vote, core.state.leader, Peers(world, node)
+    if leader in (NOBODY, node) or not peers.can_tell() or not world.atlas.may_hit(node, "log"):
+        return
+    if not world.fault("refused copy", node, f"of {ago_us} us ago"):
+        return
+    image = disk.copy()
+    replica.crash("killed, and copied", power=False)
+    replica.start()
+
+    def bring_back() -> None:
+        core = replica.core
+        is_sound = not (disk.damaged or disk.view.is_healing or disk.refused or replica.is_retired)
+        if core is None or world.replicas[node] is not replica or not (is_sound and peers.can_tell()):
+            return
+        is_same = (core.state.term, core.state.vote, core.state.leader) == (term, vote, leader)
+        met = world.replicas[leader].met.get((node, disk.incarnation), NEVER_MET)
+        if not is_same or met.run != core.state.run or not world.atlas.may_hit(node, "log"):
+            return  # it may have promised something to others, or the leader would not refuse the copy
+        what = f"came back as it was {ago_us} us ago, before its last start"
+        replica.crash(what, power=False)
+        peers.forgets()
+        for other in peers.keep(leader):
+            other.crash("killed, and forgets the later start", power=False)
+            other.start()
+        held = disk.view.entries[: disk.view.synced]
+        disk.roll_back(image)
+        disk.view.lost(held)
+        replica.start()
+        world.count("refused copies that some peers took")
+        watch(world, node, peers, what, "a refused copy has everything again")
+
+    for_a_while(world, ago_us, bring_back)
+
+
 LIVES: Final = 1_000_000
 
 
@@ -321,4 +379,8 @@ def heal(world: World) -> None:
             lie.make_good()
 
 
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"lying sync": lying_sync, "clone": clone}
+FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
+    "lying sync": lying_sync,
+    "clone": clone,
+    "refused copy": refused_copy,
+}

@@ -263,6 +263,7 @@ class Node(Watching):
             return False
         if self.refusal_of(sender, said) is not None:
             self.world.count("hellos refused")
+            self._input(link_events.hello_refused, self.state, sender, said.incarnation, said.start)
             return False
         self.greeted[sender] = said
         self.believed.pop(sender, None)

@@ -66,6 +66,7 @@ SOMETIMES: Final[dict[str, str]] = {
     "a restored copy has everything again": "a disk was put back as it was, and got back what it had lost",
     "a disk that lied about a sync has everything again": "a power cut took what it had answered for",
     "a copy that ran beside its original has everything again": "two processes of one node, reached in turns",
+    "a refused copy has everything again": "its leader refused it and reported what it lost, and a later one took it",
     "a damaged snapshot was set aside": "a start found a snapshot that fails its check, and did without it",
     "scrubbing found damage before a reader": "a sealed segment was damaged, and no reader had met it",
     "scrubbing found a damaged snapshot": "the newest one, and the node saved its state again",

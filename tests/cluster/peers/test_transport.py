@@ -50,6 +50,7 @@ class Ear:
         self.closed: list[int] = []
         self.dialled: list[int] = []
         self.refused: list[int] = []
+        self.turned_away: list[tuple[int, str]] = []
         self.bulk_closed: list[int] = []
         self.bulk_opened: list[int] = []
 
@@ -66,6 +67,10 @@ class Ear:
     def peer_link_opened(self, peer: int, incarnation: str, knows: int, start: Start | None) -> None:
         """An incoming consensus link was made."""
         self.opened.append((peer, incarnation, knows))
+
+    def peer_refused(self, peer: int, incarnation: str, start: Start | None) -> None:
+        """The hello of a process was refused."""
+        self.turned_away.append((peer, incarnation))
 
     def peer_link_closed(self, peer: int) -> None:
         """An incoming consensus link closed."""

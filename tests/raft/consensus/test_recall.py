@@ -329,6 +329,35 @@ def test_a_rolled_back_leader_learns_the_acknowledgements_of_others() -> None:
     assert recall.may_campaign(core.state)
 
 
+def test_a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens() -> None:
+    """It runs on an older copy of the disk, so the promises of the newest process count as well. A process that this
+    node did not meet a successor of, and the newest process itself, hear nothing; nor does one that is taken meanwhile.
+    """
+
+    def refuse(peer: NodeId, run: int, disk: str = "") -> list[Message]:
+        core.hello_refused(peer, disk or disk_of(peer), at(3_000), start_of(run))
+        return [each for each in sent(outputs(core, 3_000)) if isinstance(each, RecallReply)]
+
+    def start_of(run: int) -> Start:
+        return Start(run=run, last_index=1, last_term=1, term=1, floor=0)
+
+    core = a_leader()
+    assert refuse(2, 20) == []
+    assert refuse(2, 7, "another disk") == []
+    (told,) = refuse(2, 7)
+    assert isinstance(told, RecallReply)
+    assert (told.to, told.run, told.promised_term, told.acked_term, told.acked_index) == (2, 7, 2, 2, 2)
+    assert not told.healed_index
+    core.link_dialled(2, at(3_001), is_bulk=True)
+    assert not any(isinstance(each, RecallReply) for each in sent(outputs(core, 3_001)))
+    core.link_dialled(2, at(3_001))
+    assert told in sent(outputs(core, 3_001))
+    connect(core, 2, run=21, last=(2, 2), term=2)
+    outputs(core, 3_002)
+    core.link_dialled(2, at(3_002))
+    assert not any(isinstance(each, RecallReply) for each in sent(outputs(core, 3_002)))
+
+
 def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:
     """A learner's acknowledgement is no part of a majority, and the learner cannot be elected. So it reports none: else
     the restarted leader would refuse every log without it, and a cluster that needs this vote would have no leader."""

@@ -99,6 +99,7 @@ def test_a_lie_that_does_not_come_out_changes_nothing(kind: str) -> None:
         ("clone", "equal_boot_of_another_run_accepted", "of a disk and its copy one is believed"),
         ("clone", "lost_promises_not_compared", "lost promises put a node under a floor"),
         ("lying sync", "lost_promises_not_compared", "lost promises put a node under a floor"),
+        ("refused copy", "newest_promises_not_told_to_a_copy", "lost promises put a node under a floor"),
     ],
 )
 def test_worlds_see_what_protects_against_a_disk_that_forgot(kind: str, mutant: str, property_: str) -> None:

@@ -36,6 +36,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "wipe": ("sometimes: a node stops loudly",),
     "roll back": ("hellos refused",),
     "restore copy": ("sometimes: a restored copy has everything again",),
+    "refused copy": ("refused copies that some peers took",),
     "flip bit": ("damage: log", "damage: idx", "damage: hard_state", "damage: ledger", "damage: history"),
     "flip newest": ("damage: newest data", "damage: newest header"),
     "misdirect": ("damage: log", "damage: idx", "damage: ledger", "damage: history", "damage: snapshot"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.cluster_file import ClusterNode
 from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.config.settings import load_settings
 from raftlog.cluster.node.formatting import format_cluster
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
@@ -320,3 +322,32 @@ async def test_a_join_file_has_the_first_entry_also_where_a_snapshot_took_its_pl
 
         monkeypatch.setattr(leader.state.reader, "check_oldest", gone)
         assert await leader.first_entry() == from_log
+
+
+async def test_a_copy_from_when_its_node_was_the_only_voter_stops_leading_once_a_peer_meets_it(tmp_path: Path) -> None:
+    """Its configuration names no peer that it could ask before it leads. A peer dials it, refuses it and reports what
+    its disk lost. Before, it led by itself until it was stopped."""
+    async with cluster_of(3, tmp_path) as nodes:
+        alone = (await nodes.leader()).node_id
+        others = [node for node in (1, 2, 3) if node != alone]
+        places = tuple(member_of(nodes.running[node]) for node in others)
+        await nodes.running[alone].change_members(Remove(tuple(others)), deadline())
+        await settled(nodes, (alone,))
+        folder = load_settings(nodes.file, {}, {"node": alone}).data
+        shutil.copytree(folder, tmp_path / "copy")
+        for node in others:
+            await nodes.stop(node)
+        grown = tuple(formatted(nodes, place.node) for place in places)
+        for node in others:
+            await nodes.start(node)
+        await nodes.running[alone].change_members(AddLearners(grown), deadline())
+        await settled(nodes, (1, 2, 3))
+        await nodes.kill(alone)
+        await nodes.start(alone)
+        await nodes.append(await nodes.leader(), b"acknowledged by three")
+        await nodes.kill(alone)
+        shutil.rmtree(folder)
+        (tmp_path / "copy").rename(folder)
+        copied = await nodes.start(alone)
+        await wait_until_async(lambda: bool(copied.state.core.state.floor), what="the copy is under a floor")
+        assert not copied.is_leader

@@ -3,15 +3,17 @@
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raftlog.cluster.config.settings import load_settings
 from raftlog.cluster.peers.hello import encode_hello
+from raftlog.raft.consensus import recall
 from raftlog.raft.hello import Start
-from tests.cluster.nodes import Nodes, cluster_of, deadline, put_block
+from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of, put_block
 from tests.cluster.peers.test_transport import answer_to, hello_of, transports
-from tests.support import wait_until_async
+from tests.support import free_ports, wait_until_async
 
 
 def folder_of(nodes: Nodes, node: int) -> Path:
@@ -71,3 +73,35 @@ async def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_a
         answer = await answer_to(port, clone)
         assert all(b"run 000000000000000%s from 127.0.0.1:" % run in answer for run in (b"a", b"b"))
         writer.close()
+
+
+async def test_a_refused_copy_hears_from_the_peer_that_refuses_it_what_it_lost(tmp_path: Path) -> None:
+    """Node C is copied, started again and acknowledges a write to leader A; node B lacks it. C comes back as the copy.
+    A refuses it, because it met a later start. B was started since and takes it. A cannot reach B.
+
+    Before, C and B elected one of them without the acknowledged write, because A only closed C's connections.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        a = (await nodes.leader()).node_id
+        b, c = [node for node in (1, 2, 3) if node != a]
+        nowhere, there = free_ports(1)[0], nodes.running[a].state
+        folder, copy = folder_of(nodes, c), tmp_path / "copy"
+        shutil.copytree(folder, copy)
+        await nodes.stop(b)
+        await nodes.kill(c)
+        await nodes.start(c)
+        await put(nodes, b"acknowledged by A and C")
+        transport = host_of(nodes.running[a]).transport
+        transport._dial[b] = f"127.0.0.1:{nowhere}"
+        transport.set_members(transport.configuration)
+        await nodes.kill(c)
+        shutil.rmtree(folder)
+        copy.rename(folder)
+        dialled: dict[str, Any] = {f"dial__{a}": f"127.0.0.1:{nowhere}"}
+        await nodes.start(b, **dialled)
+        copied = (await nodes.start(c)).state.core.state
+        await wait_until_async(lambda: bool(copied.floor), what="the copy is under a floor")
+        last = nodes.running[b].state.core.state.log.last
+        assert not recall.may_grant(copied, last.term, last.index)
+        assert recall.may_grant(copied, there.core.state.log.last.term, there.core.state.log.last.index)
+        assert not any(node.is_leader for number, node in nodes.running.items() if number != a)
