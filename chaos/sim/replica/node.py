@@ -48,6 +48,9 @@ DIALLED_US: Final = 20_000
 CLOSED_US: Final = 5_000
 """Longest times in microseconds until a new connection is up, and until the other side hears that one closed."""
 
+REFUSED_US: Final = 100_000
+"""A peer that is refused dials again after so many microseconds, and what it sends meanwhile is lost."""
+
 STOP_S: Final = 5.0
 """How long a process that ends waits for what it still writes, in seconds."""
 
@@ -263,7 +266,9 @@ class Node(Watching):
             return False
         if self.refusal_of(sender, said) is not None:
             self.world.count("hellos refused")
-            self._input(link_events.hello_refused, self.state, sender, said.incarnation, said.start)
+            if self.world.now_us - self.refused_us.get(sender, -REFUSED_US) >= REFUSED_US:
+                self.refused_us[sender] = self.world.now_us
+                self._input(link_events.hello_refused, self.state, sender, said.incarnation, said.start)
             return False
         self.greeted[sender] = said
         self.believed.pop(sender, None)
