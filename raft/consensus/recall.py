@@ -343,11 +343,17 @@ def on_reply(state: State, message: RecallReply) -> None:
         state.out.events.append(PromisesLost(state.node, *acked, message.promised_term, durable[1], durable[0]))
         state.kept, state.kept_term = max(acked, state.kept), max(message.promised_term, state.kept_term)
     elif not is_kept:
-        _go_under_floor(state, message)
+        if not _is_known(state, acked, message.promised_term):
+            _go_under_floor(state, message)
     elif state.floor and message.healed_index and _is_whole(state, message) and not is_waiting(state):
         lift(state)
     else:
         may_lift(state)
+
+
+def _is_known(state: State, acked: tuple[int, int], promised_term: int) -> bool:
+    """Whether this node is under a floor for that loss already: a peer that refuses it reports again and again."""
+    return state.floor > promised_term and (state.reported is None or acked <= state.reported)
 
 
 def _is_whole(state: State, message: RecallReply) -> bool:
@@ -402,7 +408,7 @@ def lift(state: State) -> None:
 def leaves_term(state: State, message: Message) -> bool:
     """Whether this node, which heals, begins a newer term rather than take that message. Its leader's program is too
     old to say when it has healed, and would not send acknowledged entries again; the next leader asks from nothing."""
-    is_old = message.sender not in state.starts or not state.run
+    is_old = not state.run or not (message.sender in state.starts or message.sender in state.recalled)
     if not (isinstance(message, AppendEntries) and state.floor > state.term and is_old):
         return False
     become_follower(state, state.floor, NOBODY, "its log is healing, and the leader's program is too old to help")

@@ -273,7 +273,8 @@ class Node(Watching):
         self.greeted[sender] = said
         self.believed.pop(sender, None)
         if self.dialled.get(sender) == said.incarnation:
-            self._believe(sender, said)
+            if self.world.replicas[sender].refusal_of(self.node, self.hello) is None:  # else it proves nothing
+                self._believe(sender, said)
         elif sender not in self.dialled:
             self.strangers[sender] = Member(sender, said.incarnation, f"node-{sender}:7001", "")
         return True

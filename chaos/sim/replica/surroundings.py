@@ -150,6 +150,9 @@ class OtherNode(SeenNode, Protocol):
 
     greeted: dict[NodeId, Hello]
 
+    def refusal_of(self, sender: NodeId, said: Hello) -> str | None:
+        """Why this process does not take what a process of `sender` says that said so of itself; None: it does."""
+
     def greet(self, sender: NodeId, said: Hello) -> bool:
         """A process of `sender` connected and said so of itself; whether it is taken."""
 

@@ -358,6 +358,23 @@ def test_a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens(
     assert not any(isinstance(each, RecallReply) for each in sent(outputs(core, 3_002)))
 
 
+def test_a_report_that_says_nothing_new_changes_nothing_and_its_sender_is_no_older_program() -> None:
+    """A peer that refuses a copy reports at each of its dials. It is not connected, and may lead. The copy neither
+    raises its floor nor leaves the term of that leader, else its term would grow by one a second."""
+    core = a_core(log_of(THREE), 1)
+    leads = AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=())
+    for _ in range(3):
+        core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 5)), at(2))
+        core.step(leads, at(3))
+        done = outputs(core, 3)
+        assert (core.state.floor, core.state.term, core.state.reported) == (3, 2, (2, 4))
+    assert not events_of(done, WentUnderFloor)
+    core.step(reply_of(3, promised=2, acked=(2, 5)), at(4))
+    assert core.state.reported == (2, 5)
+    core.step(reply_of(3, promised=4, acked=(2, 5)), at(4))
+    assert core.state.floor == 5
+
+
 def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:
     """A learner's acknowledgement is no part of a majority, and the learner cannot be elected. So it reports none: else
     the restarted leader would refuse every log without it, and a cluster that needs this vote would have no leader."""

@@ -247,4 +247,14 @@ MUTANTS: Final = (
         old="memory.of_all()",
         new="memory",
     ),
+    Mutant(
+        name="term_raised_with_each_report",
+        pitfall=66,
+        title="a node under a floor raises its floor and its term whenever a peer reports the same loss again",
+        source="this project, until a chaos run showed it",
+        story=f"{_TESTS}a_report_that_says_nothing_new_changes_nothing_and_its_sender_is_no_older_program",
+        target="raftlog.raft.consensus.recall:on_reply",
+        old="if not _is_known(state, acked, message.promised_term):",
+        new="if True:",
+    ),
 )
