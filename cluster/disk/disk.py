@@ -45,6 +45,7 @@ from raftlog.raft.wal.storage import Storage
 __all__ = ["Disk", "DiskStatistics", "RawSlice", "Recovered"]
 
 T = TypeVar("T")
+OnAnswer = Callable[[asyncio.Future[None]], None]
 
 LEDGER_QUEUE_BYTES: Final = 1 << 20
 """Bytes of effects that may wait for the next call of the disk; above, `write_effects` makes a call itself."""
@@ -114,21 +115,23 @@ class Disk:
 
     # -- durable writes
 
-    def carry_out(self, batch: SyncBatch) -> Awaitable[None]:
+    def carry_out(self, batch: SyncBatch, answered: OnAnswer | None = None) -> Awaitable[None]:
         """Makes a batch durable, in one call of the writer thread. One batch at a time.
 
-        Returns a future, not a task, because every write waits for it. The future fails with DiskFenced (final);
-        NoSpace: no byte of an entry was written, and the same batch may be tried again; ImpossibleBatch: the batch does
-        not follow the log on disk.
+        Returns a future, not a task, because every write waits for it. `answered` is called with the settled future, a
+        turn of the event loop before the future's own callbacks. The future fails with DiskFenced (final); NoSpace: no
+        byte of an entry was written, and the same batch may be tried again; ImpossibleBatch: the batch does not follow
+        the log on disk.
         """
         if batch.hard_state is None and batch.cut_after is None and not batch.entries:
-            return self._write_worker.run(self._writer.check)
+            return self._write_worker.run(self._writer.check, None, answered)
+        job = partial(self._writer.carry_out, batch)
         if batch.hard_state is not None or batch.cut_after is not None:
             self._queued_bytes = 0
-            return self._write_worker.run(partial(self._writer.carry_out, batch), self._writer.finish)
+            return self._write_worker.run(job, self._writer.finish, answered)
         if self._finish_timer is None:
             self._finish_timer = asyncio.get_running_loop().call_later(FINISH_S, self._finish)
-        return self._write_worker.run(partial(self._writer.carry_out, batch))
+        return self._write_worker.run(job, None, answered)
 
     def _finish(self) -> None:
         self._finish_timer = None

@@ -119,7 +119,7 @@ class Syncer:
 
     def _carry_out(self) -> None:
         if self._batch is not None and not self._is_closed:
-            asyncio.ensure_future(self._disk.carry_out(self._batch)).add_done_callback(self._done)
+            self._disk.carry_out(self._batch, self._done)
 
     def _done(self, done: asyncio.Future[None]) -> None:
         batch = self._batch

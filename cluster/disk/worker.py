@@ -22,6 +22,7 @@ class _Job(NamedTuple):
     do: Callable[[], Any]
     then: Callable[[], None] | None = None
     answer: tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]] | None = None
+    answered: Callable[[asyncio.Future[Any]], None] | None = None
 
 
 class Worker:
@@ -39,12 +40,16 @@ class Worker:
         self._worked_by = Thread(target=self._work, name=name, daemon=True)
         self._worked_by.start()
 
-    def run(self, do: Callable[[], T], then: Callable[[], None] | None = None) -> asyncio.Future[T]:
+    def run(
+        self, do: Callable[[], T], then: Callable[[], None] | None = None,
+        answered: Callable[[asyncio.Future[Any]], None] | None = None,
+    ) -> asyncio.Future[T]:  # fmt: skip
         """Runs `do` in the thread; the future gets its result.
 
-        `then` runs in the thread after the event loop has handled the result. Running it at once would compete for the
-        interpreter with the callers that were just woken. It must not raise, and does not run after `stop`. After
-        `stop` the future is cancelled, because the thread has ended.
+        `answered` is called with the settled future, in the turn of the event loop that the thread woke. A callback of
+        the future would come one turn later. `then` runs in the thread after the event loop has handled the result.
+        Running it at once would compete for the interpreter with the callers that were just woken. It must not raise,
+        and does not run after `stop`. After `stop` the future is cancelled, because the thread has ended.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -52,7 +57,7 @@ class Worker:
             if self._is_stopped:
                 future.cancel()
             else:
-                self._jobs.put(_Job(do, then, (loop, future)))
+                self._jobs.put(_Job(do, then, (loop, future), answered))
         return future
 
     def post(self, do: Callable[[], None]) -> None:
@@ -88,7 +93,7 @@ class Worker:
             if job.answer is not None:
                 loop, future = job.answer
                 try:
-                    loop.call_soon_threadsafe(self._settle, loop, future, result, error, job.then)
+                    loop.call_soon_threadsafe(self._settle, loop, future, result, error, job)
                 except RuntimeError:
                     pass  # the loop is closed: no caller waits any more
                 del loop, future
@@ -99,7 +104,7 @@ class Worker:
 
     def _settle(
         self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: object,
-        error: BaseException | None, then: Callable[[], None] | None,
+        error: BaseException | None, job: _Job,
     ) -> None:  # fmt: skip
         """Settles the future. Runs on the event loop."""
         if not future.done():  # not cancelled
@@ -107,8 +112,10 @@ class Worker:
                 future.set_result(result)
             else:
                 future.set_exception(error)
-        if then is not None:
-            loop.call_soon(self.post, then)  # after the future's own callbacks
+        if job.then is not None:
+            loop.call_soon(self.post, job.then)  # after the future's own callbacks
+        if job.answered is not None and not future.cancelled():
+            job.answered(future)
 
 
 def _ignore(_: Exception) -> None:

@@ -1,7 +1,7 @@
 """Clusters of real nodes in one process, for tests: real sockets, real files, no HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from raftlog.cluster.api.encoding import to_b64
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.cluster_file import first_entry
 from raftlog.cluster.config.settings import load_settings
-from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.disk.disk import Disk, OnAnswer
 from raftlog.cluster.node.formatting import format_cluster, new_cluster
 from raftlog.cluster.node.host import Host
 from raftlog.cluster.protocol.request import Settled
@@ -24,6 +24,7 @@ from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.ready import SyncBatch
 from raftlog.statemachine.commands import Operation
 from tests.support import free_ports, wait_until_async
 
@@ -57,6 +58,18 @@ def host_of(node: Replica) -> Host:
     """The process of that node."""
     assert isinstance(node.process, Host)
     return node.process
+
+
+def sync_with(node: Replica, job: Callable[[SyncBatch], Coroutine[Any, Any, None]]) -> None:
+    """From now on `job` makes the batches of that node durable, in place of its disk."""
+
+    def carry_out(batch: SyncBatch, answered: OnAnswer | None = None) -> asyncio.Future[None]:
+        future = asyncio.ensure_future(job(batch))
+        if answered is not None:
+            future.add_done_callback(answered)
+        return future
+
+    node.state.disk.carry_out = carry_out  # type: ignore[method-assign]  # a disk of the test
 
 
 class Nodes:

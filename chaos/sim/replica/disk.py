@@ -19,7 +19,7 @@ from raftlog.chaos.sim.replica.fetched import FillFiles, FillSurroundings, FillW
 from raftlog.chaos.sim.replica.scrubbing import Scrubbing
 from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.chaos.sim.replica.threads import Steps, Thread
-from raftlog.cluster.disk.disk import FINISH_S, DiskStatistics
+from raftlog.cluster.disk.disk import FINISH_S, DiskStatistics, OnAnswer
 from raftlog.cluster.disk.older_segments import Backfill
 from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged
 from raftlog.cluster.files.findings import FileHealth, Finding
@@ -113,8 +113,14 @@ class NodeDisk:
 
     # -- what must be durable
 
-    def carry_out(self, batch: SyncBatch) -> asyncio.Future[None]:
+    def carry_out(self, batch: SyncBatch, answered: OnAnswer | None = None) -> asyncio.Future[None]:
         """See `Disk.carry_out`."""
+        future = self._begin(batch)
+        if answered is not None:
+            future.add_done_callback(answered)
+        return future
+
+    def _begin(self, batch: SyncBatch) -> asyncio.Future[None]:
         if batch.hard_state is None and batch.cut_after is None and not batch.entries:
             return self._write.run(partial(_nothing, self._disk))
         job = partial(self._carry_out, batch)

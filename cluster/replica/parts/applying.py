@@ -40,7 +40,8 @@ def apply_if_due(replica: ReplicaState) -> bool:
         return False
     replica.core.applied(applier.applied)
     replica.writes.batching.answered(pending.outcomes - known, len(pending.queue))
-    replica.driver.look_soon()  # after the answers: the answered clients usually send again
+    if pending.queue or replica.reads.rounds.waiting or applier.waiting:
+        replica.driver.look_soon()  # after the answers: the answered clients usually send again
     log = replica.core.state.log
     return (replica.fetches.held is not None and release(replica)) or log.given < min(log.committed, log.persisted)
 

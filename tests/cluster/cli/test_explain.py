@@ -26,7 +26,7 @@ from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.http.http_probe import ask
-from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, host_of, put_block
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, host_of, put_block, sync_with
 from tests.support import free_port, streams_served, wait_until_async
 
 
@@ -135,7 +135,7 @@ async def test_fenced_full_and_hanging_disks_are_named(tmp_path: Path) -> None:
         async def full(batch: SyncBatch) -> None:
             raise NoSpace("no room for a segment")
 
-        leader.state.disk.carry_out = full  # type: ignore[method-assign]  # a disk without room
+        sync_with(leader, full)  # a disk without room
         waiting = leader.submit(append_block(b"x"), 1, deadline=deadline(10))
         await wait_until_async(lambda: not leader.state.syncer.has_space)
         told = await told_by(leader)
@@ -148,7 +148,7 @@ async def test_fenced_full_and_hanging_disks_are_named(tmp_path: Path) -> None:
         async def broken(batch: SyncBatch) -> None:
             raise DiskFenced("fdatasync: Input/output error")
 
-        leader.state.disk.carry_out = broken  # type: ignore[method-assign]  # and one that fails
+        sync_with(leader, broken)  # and one that fails
         await asyncio.gather(waiting, return_exceptions=True)
         told = await told_by(leader)
         assert codes(told.causes)[0] == ("disk_fenced", 1, 0)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from raftlog.cluster.config.settings import DiskSettings
-from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.disk.disk import Disk, OnAnswer
 from raftlog.cluster.disk.syncer import NO_SPACE_RETRY_S, Syncer
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
 from raftlog.cluster.runtime import clock
@@ -61,9 +61,10 @@ class Bench:
 
     # The disk's side and the loop's, as the syncer calls them.
 
-    def carry_out(self, _: SyncBatch) -> asyncio.Future[None]:
+    def carry_out(self, _: SyncBatch, answered: OnAnswer) -> asyncio.Future[None]:
         """A sync, which lasts until `end_sync`."""
         self.under_way = asyncio.get_running_loop().create_future()
+        self.under_way.add_done_callback(answered)
         return self.under_way
 
     def write_mark(self) -> asyncio.Future[None]:

@@ -55,6 +55,34 @@ async def test_work_after_an_answer_runs_behind_the_callers_callback() -> None:
     assert done == ["first", "next", "then"]
 
 
+async def test_the_answer_comes_a_turn_before_the_callbacks_of_the_future() -> None:
+    """`answered` has the settled future in the turn of the loop that the thread woke, also after an error."""
+    worker = Worker("test")
+    done: list[object] = []
+    first = worker.run(lambda: 7, None, lambda future: done.append(future.result()))
+    first.add_done_callback(lambda _: done.append("callback"))
+    assert await first == 7
+    broken = worker.run(lambda: 1 // 0, None, lambda future: done.append(type(future.exception())))
+    broken.add_done_callback(lambda _: done.append("callback"))
+    with pytest.raises(ZeroDivisionError):
+        await broken
+    assert await asyncio.to_thread(worker.stop, 5.0)
+    assert done == [7, "callback", ZeroDivisionError, "callback"]
+
+
+async def test_a_cancelled_job_is_not_answered() -> None:
+    """Its caller has gone. The replica would otherwise hear of a batch after its end."""
+    worker = Worker("test")
+    answers: list[object] = []
+    hold = Event()
+    first = worker.run(hold.wait, None, answers.append)
+    first.cancel()
+    hold.set()
+    await worker.run(lambda: None)
+    assert await asyncio.to_thread(worker.stop, 5.0)
+    assert answers == []
+
+
 async def test_an_error_of_a_posted_job_is_reported_and_the_next_job_runs() -> None:
     """No caller waits for a posted job: its error was lost, and the disk went on as if the job had been done."""
     worker = Worker("test")

@@ -8,7 +8,7 @@ from pathlib import Path
 from raftlog.raft.messages import AppendEntriesReply, Message
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import NodeId
-from tests.cluster.nodes import append_block, cluster_of, deadline
+from tests.cluster.nodes import append_block, cluster_of, deadline, sync_with
 from tests.support import wait_until_async
 
 
@@ -30,7 +30,7 @@ async def test_an_acknowledgement_waits_for_the_followers_own_sync(tmp_path: Pat
                 promised.append(message.match)
             send(message)
 
-        follower.state.disk.carry_out = slow  # type: ignore[method-assign]  # a slow disk
+        sync_with(follower, slow)  # a slow disk
         follower.state.links.send = sent  # type: ignore[method-assign]
         last = (await leader.submit(append_block(b"x"), 1, deadline=deadline())).last
         core, syncer = follower.state.core, follower.state.syncer

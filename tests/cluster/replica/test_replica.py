@@ -14,7 +14,7 @@ from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records,
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import EntryKind
 from raftlog.statemachine.commands import Operation, Result
-from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, host_of, put_block
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, host_of, put_block, sync_with
 from tests.support import wait_until_async
 
 
@@ -258,7 +258,7 @@ async def test_a_fenced_node_answers_every_request_and_ends_with_its_code(tmp_pa
         async def broken(batch: SyncBatch) -> None:
             raise DiskFenced("fdatasync: Input/output error")
 
-        leader.state.disk.carry_out = broken  # type: ignore[method-assign]  # a disk that fails
+        sync_with(leader, broken)  # a disk that fails
         with pytest.raises(ApiError) as failed:
             await nodes.append(leader, b"x")
         assert failed.value.row.outcome is Outcome.UNKNOWN
@@ -282,7 +282,7 @@ async def test_a_full_disk_is_back_pressure_that_recovers(tmp_path: Path) -> Non
         async def full(batch: SyncBatch) -> None:
             raise NoSpace("no room for a segment")
 
-        leader.state.disk.carry_out = full  # type: ignore[method-assign]  # a disk without room
+        sync_with(leader, full)  # a disk without room
         waiting = leader.submit(append_block(b"x"), 1, deadline=deadline(10))
         await wait_until_async(lambda: not leader.state.syncer.has_space)
         with pytest.raises(ApiError) as refused:
@@ -302,7 +302,7 @@ async def test_a_leader_whose_disk_hangs_hands_over(tmp_path: Path) -> None:
         async def hang(batch: SyncBatch) -> None:
             await stuck
 
-        leader.state.disk.carry_out = hang  # type: ignore[method-assign]  # a disk that hangs
+        sync_with(leader, hang)  # a disk that hangs
         leader.state.disk.stalled_ms = lambda: 60_000 if leader.state.syncer.is_busy else 0  # type: ignore[method-assign]  # and says so
         future = leader.submit(append_block(b"x"), 1, deadline=deadline(10))
         await wait_until_async(lambda: any(n.is_leader for n in nodes.running.values() if n is not leader))
@@ -387,7 +387,7 @@ async def test_replies_for_a_turn_leave_before_the_sync(tmp_path: Path) -> None:
             await gate
             await real(batch)
 
-        leader.state.disk.carry_out = slow  # type: ignore[method-assign]  # a slow disk
+        sync_with(leader, slow)  # a slow disk
         future = leader.submit(append_block(b"x"), 1, deadline=deadline())
         last = leader.state.core.state.log.last.index + 1
         await wait_until_async(lambda: leader.committed >= last, what="a commit by the followers alone")
