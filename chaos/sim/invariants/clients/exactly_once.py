@@ -85,7 +85,9 @@ class ExactlyOnce:
                 raise InvariantBroken(node, PROPERTY, SECTION, f"{what}, and was decided at {before} before")
             session.done[sequence] = last
         elif result is Result.REFUSED:
-            if reason_of(effect) is Reason.NOT_PERMITTED:
+            if (reason := reason_of(effect)) is Reason.PAYLOAD_DIFFERS:
+                return  # another request under that sequence: the answer to the first one stays
+            if reason is Reason.NOT_PERMITTED:
                 if sequence in session.done:
                     evidence = f"{what}, not permitted, although it was applied at {session.done[sequence]}"
                     raise InvariantBroken(node, PROPERTY, SECTION, evidence)
