@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -170,6 +169,8 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
                 "RAFTLOG_TOKEN_FILE, and spark.executorEnv.RAFTLOG_TOKEN_FILE for executors on other machines"
             )
         if name not in known:
+            from difflib import get_close_matches  # compiles patterns: 2 ms in each process that plans
+
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {known[near[0]]}?" if near else ""
             raise UsageError(f"unknown option {name!r}{hint or '.'} The options are {', '.join(NAMES)}.")

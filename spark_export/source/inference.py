@@ -19,7 +19,7 @@ from raftlog.spark_export.fetch.options import SourceOptions
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.source.bounds import batch_range
 from raftlog.spark_export.source.forms import FIXED_MEMBERS, Cells, Unreadable, cells_of
-from raftlog.spark_export.source.values import VALUE, column_of
+from raftlog.spark_export.source.projection import VALUE, column_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField

@@ -18,7 +18,8 @@ from raftlog.spark_export.fetch.imports import Stored, chosen, stored
 from raftlog.spark_export.fetch.options import RESCUED, SourceOptions
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.source.forms import MISSING, Parse, parse_of, parse_of_import
-from raftlog.spark_export.source.values import VALUE, Misfits, Projection, parsed
+from raftlog.spark_export.source.projection import VALUE, Projection
+from raftlog.spark_export.source.values import Misfits, parsed
 
 _WITH_VALUES: Final = (KINDS[KIND_COMMANDS], KIND_SNAPSHOT)
 

@@ -14,7 +14,7 @@ from raftlog.spark_export.columns.schema import FEED, KIND_SNAPSHOT, SHOWN, STAT
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.fetch.options import SourceOptions, parse_options
 from raftlog.spark_export.fetch.ranges import Range
-from raftlog.spark_export.source.values import Projection, project
+from raftlog.spark_export.source.projection import Projection, project
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
