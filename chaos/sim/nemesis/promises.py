@@ -141,6 +141,8 @@ def watch(world: World, node: NodeId, peers: Peers, what: str, whole: str) -> No
         peers.check_floor()
         if not disk.view.is_healing:
             world.sometimes(whole)
+            if peers.refuse(world.replicas[node]):  # for good, until its boot counter is as high as they demand
+                start_until_taken(world, node)
         elif not peers.can_tell() or world.is_healed:
             world.atlas.hit(node, "roll_back", what)
             take_away(world, node)

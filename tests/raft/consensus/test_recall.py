@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raftlog.raft.consensus import recall
@@ -369,10 +371,13 @@ def test_a_report_that_says_nothing_new_changes_nothing_and_its_sender_is_no_old
         done = outputs(core, 3)
         assert (core.state.floor, core.state.term, core.state.reported) == (3, 2, (2, 4))
     assert not events_of(done, WentUnderFloor)
+    core.step(replace(leads, sender=3, term=3), at(3))
+    core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 5)), at(3))
+    assert (core.state.floor, core.state.term) == (3, 3)
     core.step(reply_of(3, promised=2, acked=(2, 5)), at(4))
     assert core.state.reported == (2, 5)
     core.step(reply_of(3, promised=4, acked=(2, 5)), at(4))
-    assert core.state.floor == 5
+    assert (core.state.floor, core.state.term) == (5, 4)
 
 
 def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:

@@ -44,6 +44,7 @@ TOLD = {
     8600094: "the copy of a write joined it, and had no deadline beside a batch of an earlier term with higher indexes",
     9400012: "a refused copy had its hello looked at with each of its messages, and was warned as often",
     9600050: "a request under a sequence that another one had taken was thought to have the answer of the sequence",
+    9600266: "a refused copy that had healed stayed refused by the only other voter that was left",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
