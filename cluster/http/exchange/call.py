@@ -310,8 +310,9 @@ class Call:
         if self.headers.get("Expect", "").lower() == "100-continue" and self.request.transport is not None:
             self.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         connection: BodyConnection = cast(Any, self.request.protocol)
-        if connection.refusal is not None:
-            raise connection.refusal
+        refused = connection.refusal  # by a name: the compiler would take the attribute for None from here on
+        if refused is not None:
+            raise refused
         connection.reading = content
         try:
             async with asyncio.timeout_at(min(self.deadline, due)) as timeout:

@@ -8,6 +8,9 @@ import re
 from pathlib import Path
 
 from tests.cluster.http.walk import ROOT, record
+from tests.compiled import INTERPRETED_ONLY
+
+pytestmark = INTERPRETED_ONLY
 
 ROW = re.compile(r"\| ([A-Z]+) \|((?: [0-9]+ \|){6})")
 

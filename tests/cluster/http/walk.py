@@ -27,7 +27,7 @@ from tests.cluster.nodes import cluster_of
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 _PRODUCT: Final = ("cluster", "raft", "statemachine")
-_LAST: Final[CodeType] = HttpAnswer.write.__code__
+_LAST: Final[CodeType | None] = getattr(HttpAnswer.write, "__code__", None)
 """The answer is written: the walk ends with this call."""
 _VALUE: Final = b"v" * 100
 REQUESTS: Final = {
