@@ -78,7 +78,7 @@ def warn(state: State, peer: NodeId) -> None:
     incarnation, run = state.refused.get(peer, ("", 0))
     memory = state.memories.get((peer, incarnation))
     if memory is not None:
-        _answer(state, peer, run, memory.of_all())
+        _answer(state, peer, run, memory.lost_by(run))
 
 
 def _enter_term(state: State, peer: NodeId, term: int) -> None:
@@ -331,7 +331,8 @@ def on_reply(state: State, message: RecallReply) -> None:
     log = state.log
     durable = (log.term_at(log.persisted) or 0, log.persisted)
     if not message.is_lost:
-        state.recalled[message.sender] = None
+        if message.sender in state.starts:  # a peer that refuses this process is not connected, and may report again
+            state.recalled[message.sender] = None
         state.led[message.sender] = (message.led_term, message.led_index)
         is_kept = acked <= max(durable, state.kept) and message.promised_term <= state.kept_term
         if message.promised_term == state.term and state.vote == NOBODY:
@@ -406,10 +407,11 @@ def lift(state: State) -> None:
 
 
 def leaves_term(state: State, message: Message) -> bool:
-    """Whether this node, which heals, begins a newer term rather than take that message. Its leader's program is too
-    old to say when it has healed, and would not send acknowledged entries again; the next leader asks from nothing."""
-    is_old = not state.run or not (message.sender in state.starts or message.sender in state.recalled)
+    """Whether this node, which heals, begins a newer term rather than take that message. Its leader refuses it, or has
+    a program too old to say when it has healed or to send acknowledged entries again. The next leader asks from
+    nothing."""
+    is_old = message.sender not in state.starts or not state.run
     if not (isinstance(message, AppendEntries) and state.floor > state.term and is_old):
         return False
-    become_follower(state, state.floor, NOBODY, "its log is healing, and the leader's program is too old to help")
+    become_follower(state, state.floor, NOBODY, "its log is healing, and the leader does not help")
     return True

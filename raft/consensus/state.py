@@ -77,6 +77,7 @@ class Memory:
     process, and since."""
 
     run: int = 0  # of the newest process met; 0: none that said it
+    run_before: int = 0  # of the process that was met before that one
     term: int = 0  # newest term in which an earlier process promised something
     acked: tuple[int, int] = (0, 0)  # newest entry that an earlier process acknowledged to its leader: term, index
     term_now: int = 0  # the same of the newest process
@@ -87,7 +88,7 @@ class Memory:
         """A process of that disk is met; whether it is a new one. Earlier promises are then from before it."""
         if run == self.run:
             return False
-        self.run = run
+        self.run_before, self.run = self.run, run
         self.term, self.acked = max(self.term, self.term_now), max(self.acked, self.acked_now)
         self.term_now, self.acked_now = 0, (0, 0)
         return True
@@ -98,9 +99,12 @@ class Memory:
         if index:
             self.acked_now = max(self.acked_now, (term, index))
 
-    def of_all(self) -> Memory:
-        """The same facts of all its processes, the newest included: what an older copy of the disk may lack."""
-        term, acked = max(self.term, self.term_now), max(self.acked, self.acked_now)
+    def lost_by(self, run: int) -> Memory:
+        """What a process that runs beside the newest one, or on an older copy of the disk, may lack: the promises of
+        the newest process, and those before it, unless it is the process that made them."""
+        term, acked = self.term_now, self.acked_now
+        if run != self.run_before:
+            term, acked = max(self.term, term), max(self.acked, acked)
         return Memory(run=self.run, term=term, acked=acked, led=self.led)
 
     def is_kept_by(self, start: Start) -> bool:

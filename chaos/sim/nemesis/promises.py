@@ -112,7 +112,7 @@ class Peers:
             refused = {} if peer.core is None or not self._is_alone else peer.core.state.refused
             is_refused = refused.get(self._node) == (self._incarnation, state.run)
             has_answered = peer.node in state.recalled or (is_refused and not recall.is_waiting(state))
-            acked = memory.of_all().acked if is_refused else memory.acked
+            acked = memory.lost_by(state.run).acked if is_refused else memory.acked
             counts = self._is_reached(peer) and (is_refused or memory.run == state.run)
             if counts and has_answered and acked > has:
                 evidence = f"node {self._node} has {has}, and node {peer.node} remembers {acked}"

@@ -115,6 +115,7 @@ def test_what_an_ended_process_of_a_peer_reported_counts_no_more(is_late: bool) 
     """
     core = a_core(log_of(THREE), 2)
     connect(core, 2, run=20, last=(1, 1), term=2)
+    connect(core, 3, run=30, last=(1, 1), term=2)
     core.step(reply_of(3), at(2))
     if is_late:
         core.link_closed(2, at(3))

@@ -45,6 +45,8 @@ TOLD = {
     9400012: "a refused copy had its hello looked at with each of its messages, and was warned as often",
     9600050: "a request under a sequence that another one had taken was thought to have the answer of the sequence",
     9600266: "a refused copy that had healed stayed refused by the only other voter that was left",
+    9702278: "a process that its leader refused healed with that leader, though a clone of it had promised more",
+    9702477: "a process was thought to have lost its own promises, because a clone of it had been met since",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 

@@ -8,6 +8,7 @@ from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 _SOURCE: Final = "this project: docs/decisions/0017"
 _NO_PROCESS: Final = "tests/sim/disk/test_promises.py::test_no_process_remembers_and_the_disk_of_a_peer_does"
+_REFUSED: Final = "tests/raft/consensus/test_recall_refused.py::test_"
 _STARTED: Final = "tests/raft/consensus/test_recall_started.py::test_"
 _TESTS: Final = "tests/raft/consensus/test_recall.py::test_"
 
@@ -232,7 +233,7 @@ MUTANTS: Final = (
         pitfall=66,
         title="a peer refuses an older copy of a disk, and does not report to it which promises it lost",
         source="this project, until its own list of gaps was read again",
-        story=f"{_TESTS}a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens",
+        story=f"{_REFUSED}a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens",
         target="raftlog.raft.consensus.recall:warn",
         old="    if memory is not None:",
         new="    if memory is None:",
@@ -242,9 +243,9 @@ MUTANTS: Final = (
         pitfall=66,
         title="a refused copy hears what the processes before the newest one promised, and not what that one did",
         source="this project",
-        story=f"{_TESTS}a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens",
+        story=f"{_REFUSED}a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens",
         target="raftlog.raft.consensus.recall:warn",
-        old="memory.of_all()",
+        old="memory.lost_by(run)",
         new="memory",
     ),
     Mutant(
@@ -252,7 +253,7 @@ MUTANTS: Final = (
         pitfall=66,
         title="a node under a floor raises its floor and its term whenever a peer reports the same loss again",
         source="this project, until a chaos run showed it",
-        story=f"{_TESTS}a_report_that_says_nothing_new_changes_nothing_and_its_sender_is_no_older_program",
+        story=f"{_REFUSED}a_report_that_says_nothing_new_changes_nothing",
         target="raftlog.raft.consensus.recall:on_reply",
         old="if not _is_known(state, acked, message.promised_term):",
         new="if True:",

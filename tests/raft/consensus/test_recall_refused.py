@@ -1,0 +1,77 @@
+"""What a peer reports to an older copy of a disk that it refuses, and what the copy makes of it (decision 17, 12)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raftlog.raft.events import WentUnderFloor
+from raftlog.raft.hello import Start
+from raftlog.raft.messages import AppendEntries, Message, RecallReply
+from raftlog.raft.types import NodeId
+from tests.raft.consensus.test_recall import (
+    THREE,
+    a_core,
+    a_leader,
+    connect,
+    disk_of,
+    events_of,
+    outputs,
+    reply_of,
+    sent,
+)
+from tests.raft.lab import at, log_of
+
+
+def test_a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens() -> None:
+    """It runs on an older copy of the disk, so the promises of the newest process count as well. A process that this
+    node did not meet a successor of, and the newest process itself, hear nothing; nor does one that is taken meanwhile.
+    """
+
+    def refuse(peer: NodeId, run: int, disk: str = "") -> list[Message]:
+        core.hello_refused(peer, disk or disk_of(peer), at(3_000), start_of(run))
+        return [each for each in sent(outputs(core, 3_000)) if isinstance(each, RecallReply)]
+
+    def start_of(run: int) -> Start:
+        return Start(run=run, last_index=1, last_term=1, term=1, floor=0)
+
+    core = a_leader()
+    assert refuse(2, 20) == []
+    assert refuse(2, 7, "another disk") == []
+    connect(core, 2, run=21, last=(2, 2), term=2)
+    outputs(core, 3_000)
+    (told,) = refuse(2, 20)
+    assert isinstance(told, RecallReply)
+    assert (told.run, told.promised_term, told.acked_index) == (20, 0, 0), "it knows its own promises"
+    (told,) = refuse(2, 7)
+    assert isinstance(told, RecallReply)
+    assert (told.to, told.run, told.promised_term, told.acked_term, told.acked_index) == (2, 7, 2, 2, 2)
+    assert not told.healed_index
+    core.link_dialled(2, at(3_001), is_bulk=True)
+    assert not any(isinstance(each, RecallReply) for each in sent(outputs(core, 3_001)))
+    core.link_dialled(2, at(3_001))
+    assert told in sent(outputs(core, 3_001))
+    connect(core, 2, run=22, last=(2, 2), term=2)
+    outputs(core, 3_002)
+    core.link_dialled(2, at(3_002))
+    assert not any(isinstance(each, RecallReply) for each in sent(outputs(core, 3_002)))
+
+
+def test_a_report_that_says_nothing_new_changes_nothing() -> None:
+    """A peer that refuses a copy reports at each of its dials, and may lead. The copy leaves the term of that leader
+    once, since it cannot heal there, and raises its floor no more, else its term would grow by one a second."""
+    core = a_core(log_of(THREE), 1)
+    leads = AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=())
+    for _ in range(3):
+        core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 5)), at(2))
+        core.step(leads, at(3))
+        done = outputs(core, 3)
+        assert (core.state.floor, core.state.term, core.state.reported) == (3, 3, (2, 4))
+        assert not core.state.recalled
+    assert not events_of(done, WentUnderFloor)
+    core.step(replace(leads, sender=3, term=3), at(3))
+    core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 5)), at(3))
+    assert (core.state.floor, core.state.term) == (3, 3)
+    core.step(reply_of(3, promised=2, acked=(2, 5)), at(4))
+    assert core.state.reported == (2, 5)
+    core.step(reply_of(3, promised=4, acked=(2, 5)), at(4))
+    assert (core.state.floor, core.state.term) == (5, 4)
