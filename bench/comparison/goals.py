@@ -12,6 +12,8 @@ from bench.instruments.figures import OTHERS_MAX, Figure, ratio
 from bench.loads.followers import Delivery
 
 P99_DELIVERY_MS = 250
+BAD_MAX = 0.01
+"""Highest share of answers that were no success in a figure that is judged: a server that refuses is fast."""
 
 
 class Goal(msgspec.Struct, frozen=True):
@@ -48,7 +50,17 @@ class Judge:
             self.goals.append(Goal(what, wanted, note="not measured in this run"))
             return
         best = max(found, key=lambda figure: figure.per_second)
-        self._said(what, wanted, best.per_second, best.per_second >= least, best.others)
+        if not self._refuses(what, wanted, best):
+            self._said(what, wanted, best.per_second, best.per_second >= least, best.others)
+
+    def _refuses(self, what: str, wanted: str, figure: Figure) -> bool:
+        """Whether that figure counts too many failures to judge the goal by it, and says so."""
+        answers = sum(run.requests for run in figure.runs)
+        if figure.bad > BAD_MAX * answers:
+            note = f"{figure.bad:,} of {answers:,} answers were no success"
+            self.goals.append(Goal(what, wanted, note=note))
+            return True
+        return False
 
     def beside(
         self, what: str, load: str, count: int, names: Sequence[str], peers: Callable[[str], bool], least: float,
@@ -57,6 +69,8 @@ class Judge:
         """The best of these contenders, over the fastest of the peers (or by p99 against the peer's best)."""
         wanted = f"p99 ≤ {p99_most:.2g}×" if p99_most else f"≥ {least:g}×"
         ours = [figure for name in names if (figure := self._by.get((load, count, name))) is not None]
+        if ours and self._refuses(what, wanted, max(ours, key=lambda figure: figure.per_second)):
+            return
         others = [
             figure for (at, number, name), figure in self._by.items() if (at, number) == (load, count) and peers(name)
         ]

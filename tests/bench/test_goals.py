@@ -50,6 +50,19 @@ def test_an_interpreter_without_pgo_judges_no_goal() -> None:
     assert msgspec.structs.replace(seen, is_optimised=True).unfit == ""
 
 
+def test_answers_that_are_failures_judge_no_goal() -> None:
+    """A node with a full disk refused all bulk appends, fast, and the goal was met."""
+    runs = [msgspec.structs.replace(run, bad=run.requests // 2) for run in OURS.runs]
+    refusing = msgspec.structs.replace(OURS, runs=runs)
+    found = goal(GATEWAY, [refusing, OLD])
+    assert (found.is_met, found.measured) == (None, None)
+    assert found.note.endswith("answers were no success")
+    bulk = figure("raftlog JSON", [9e6] * 3, count=4, load="bulk append of 100")
+    refused = msgspec.structs.replace(bulk, runs=[msgspec.structs.replace(run, bad=run.requests) for run in bulk.runs])
+    assert goal("bulk append of 100, c=4", [bulk]).is_met is True
+    assert goal("bulk append of 100, c=4", [refused]).is_met is None
+
+
 def test_a_goal_without_a_figure_says_so() -> None:
     """A part that was left out is no failure and no success."""
     assert goal(GATEWAY, [OURS]).note == "not measured in this run"
