@@ -26,6 +26,7 @@ class _Switch:
     def run(self, one: Callable[[], R]) -> R:
         """What `one` gives."""
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # since Python 3.12 some frame must ask for opcodes before tracing begins
         sys.settrace(self._called)
         try:
             return one()
@@ -56,6 +57,8 @@ def at_every_bytecode(
     """
     number = 0
     while True:
+        if sys.version_info >= (3, 13):  # it traces no bytecode of the first call of a function
+            _Switch(sys.maxsize, int, files).run(partial(one, copy.deepcopy(start)))
         subject = copy.deepcopy(start)
         switch = _Switch(number, partial(other, subject), files)
         result = switch.run(partial(one, subject))
