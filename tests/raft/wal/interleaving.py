@@ -26,7 +26,7 @@ class _Switch:
     def run(self, one: Callable[[], R]) -> R:
         """What `one` gives."""
         before = sys.gettrace()
-        sys._getframe().f_trace_opcodes = True  # since Python 3.12 some frame must ask for opcodes before tracing begins
+        sys._getframe().f_trace_opcodes = True  # since Python 3.12 a frame must ask for them before tracing
         sys.settrace(self._called)
         try:
             return one()
