@@ -84,8 +84,8 @@ def _judge(world: World, leading: Node, within_us: int) -> None:
             return
         if core is not None and not core.state.configuration.is_voter(leading.node):
             return  # it was removed, and hands over
-        if _handed_over(leading) != handed:
-            return  # its disk is slow or full
+        if _handed_over(leading) != handed or world.disks[leading.node].damaged:
+            return  # its disk is slow or full, or it hands over to end for damage
         if core is None or core.state.term != term or not isinstance(core.state.role, Leader):
             raise Failure(PROPERTY, f"node {leading.node} led term {term}, all links broke, and another election began")
         world.sometimes("a leader outlived a break of its links")
