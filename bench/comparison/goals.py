@@ -69,17 +69,13 @@ class Judge:
         """The best of these contenders, over the fastest of the peers (or by p99 against the peer's best)."""
         wanted = f"p99 ≤ {p99_most:.2g}×" if p99_most else f"≥ {least:g}×"
         ours = [figure for name in names if (figure := self._by.get((load, count, name))) is not None]
-        if ours and self._refuses(what, wanted, max(ours, key=lambda figure: figure.per_second)):
+        best = max(ours, key=lambda figure: figure.per_second, default=None)
+        if best is not None and self._refuses(what, wanted, best):
             return
         others = [
             figure for (at, number, name), figure in self._by.items() if (at, number) == (load, count) and peers(name)
         ]
-        pairs = [
-            found
-            for peer in others
-            if ours
-            if (found := ratio(max(ours, key=lambda figure: figure.per_second), peer)) is not None
-        ]
+        pairs = [found for peer in others if best is not None and (found := ratio(best, peer)) is not None]
         if not pairs:
             self.goals.append(Goal(what, wanted, note="not measured in this run"))
             return

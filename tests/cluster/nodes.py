@@ -110,6 +110,10 @@ class Nodes:
         self.running[node] = host.replica
         return host.replica
 
+    def data(self, node: int) -> Path:
+        """The data folder of that node."""
+        return load_settings(self.file, {}, {"node": node}).data
+
     async def kill(self, node: int) -> None:
         """Ends a node at once: no hand-over, no last answers. Waiting callers there get a client's error."""
         ended = self.running.pop(node)

@@ -13,7 +13,15 @@ from typing import Final
 
 from raftlog.chaos.sim.disk import newest as disk_newest
 from raftlog.chaos.sim.disk.faults import AREAS, FATAL
-from raftlog.chaos.sim.nemesis.promises import LOOK_US, Peers, start_until_taken, take_away, watch
+from raftlog.chaos.sim.nemesis.promises import (
+    LOOK_US,
+    Peers,
+    has_everything,
+    put_back,
+    start_until_taken,
+    take_away,
+    watch,
+)
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
 from raftlog.chaos.sim.replica.hello import NOBODY_YET
 from raftlog.chaos.sim.world.world import World
@@ -171,18 +179,15 @@ def restore(world: World, random: Random) -> None:
     image, peers = disk.copy(), Peers(world, node)
 
     def bring_back() -> None:
-        is_whole = not (disk.damaged or disk.view.is_healing or disk.refused)
         is_there = replica.core is not None and world.replicas[node] is replica and node not in world.dials.behind
-        if not (is_there and is_whole and peers.can_tell()):
+        if not (is_there and has_everything(disk) and peers.can_tell()):
             return
         if not _may_hit(world, node, "log") or not world.fault("restore copy", node, f"of {ago_us} us ago", AROUND_US):
             return
         what = f"restored as it was {ago_us} us ago"
         replica.crash(what, power=False)
         peers.forgets()
-        held = disk.view.entries[: disk.view.synced]
-        disk.roll_back(image)
-        disk.view.lost(held)
+        put_back(disk, image)
         start_until_taken(world, node)
         watch(world, node, peers, what, "a restored copy has everything again")
 

@@ -123,6 +123,18 @@ class Peers:
         self._world.witness.rolled_back(self._node, self.promised())
 
 
+def has_everything(disk: SimDisk) -> bool:
+    """Whether it has everything that it ever held: its next start has nothing to heal."""
+    return not (disk.damaged or disk.view.is_healing or disk.refused)
+
+
+def put_back(disk: SimDisk, image: Image) -> None:
+    """The disk is that copy of itself again: it heals once it has what it held until now."""
+    held = disk.view.entries[: disk.view.synced]
+    disk.roll_back(image)
+    disk.view.lost(held)
+
+
 def take_away(world: World, node: NodeId) -> None:
     """That node is stopped for good."""
     replica = world.replicas[node]
@@ -173,8 +185,7 @@ def lying_sync(world: World, random: Random) -> None:
         for_a_while(world, cut_us, cut_power)
 
     def may_lose() -> bool:
-        is_sound = not (disk.damaged or disk.view.is_healing or disk.refused)
-        if world.is_healed or not (is_sound and peers.can_tell()) or not world.atlas.may_hit(node, "log"):
+        if world.is_healed or not (has_everything(disk) and peers.can_tell()) or not world.atlas.may_hit(node, "log"):
             return False
         peers.forgets()
         world.note(node, "damaged", what)
@@ -283,8 +294,8 @@ def refused_copy(world: World, random: Random) -> None:
 
     def bring_back() -> None:
         core = replica.core
-        is_sound = not (disk.damaged or disk.view.is_healing or disk.refused or replica.is_retired)
-        if core is None or world.replicas[node] is not replica or not (is_sound and peers.can_tell()):
+        is_there = world.replicas[node] is replica and not replica.is_retired
+        if core is None or not (is_there and has_everything(disk) and peers.can_tell()):
             return
         is_same = (core.state.term, core.state.vote, core.state.leader) == (term, vote, leader)
         met = world.replicas[leader].met.get((node, disk.incarnation), NEVER_MET)
@@ -296,9 +307,7 @@ def refused_copy(world: World, random: Random) -> None:
         for other in peers.keep(leader):
             other.crash("killed, and forgets the later start", power=False)
             other.start()
-        held = disk.view.entries[: disk.view.synced]
-        disk.roll_back(image)
-        disk.view.lost(held)
+        put_back(disk, image)
         replica.start()
         world.count("refused copies that some peers took")
         watch(world, node, peers, what, "a refused copy has everything again")

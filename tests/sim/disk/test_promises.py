@@ -13,7 +13,7 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import draw
 from raftlog.chaos.sim.mutants import plant
-from raftlog.chaos.sim.nemesis.promises import Peers, start_until_taken
+from raftlog.chaos.sim.nemesis.promises import Peers, put_back, start_until_taken
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -166,9 +166,7 @@ def test_no_process_remembers_and_the_disk_of_a_peer_does(back: int, when: str, 
     story.wait(50)  # the effects are in their files
     Peers(world, back).forgets()
     story.end(1, 2)
-    held = world.disks[back].view.entries[: world.disks[back].view.synced]
-    world.disks[back].roll_back(image)
-    world.disks[back].view.lost(held)
+    put_back(world.disks[back], image)
     for node in first:
         story.begin(node)
         story.wait(5)
@@ -200,9 +198,7 @@ def test_a_rolled_back_node_commits_nothing_with_the_leader_before_the_one_that_
     written = world.acknowledged
     Peers(world, 3).forgets()
     story.end(3)
-    held = world.disks[3].view.entries[: world.disks[3].view.synced]
-    world.disks[3].roll_back(image)
-    world.disks[3].view.lost(held)
+    put_back(world.disks[3], image)
     story.cut(((1, 2), (2, 1), (2, 3), (3, 2)))
     world.replicas[1].is_paused = False
     world.replicas[1].wake()

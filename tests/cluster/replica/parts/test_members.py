@@ -13,7 +13,6 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.cluster_file import ClusterNode
 from raftlog.cluster.config.exit_codes import NodeExit
-from raftlog.cluster.config.settings import load_settings
 from raftlog.cluster.node.formatting import format_cluster
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
@@ -333,7 +332,7 @@ async def test_a_copy_from_when_its_node_was_the_only_voter_stops_leading_once_a
         places = tuple(member_of(nodes.running[node]) for node in others)
         await nodes.running[alone].change_members(Remove(tuple(others)), deadline())
         await settled(nodes, (alone,))
-        folder = load_settings(nodes.file, {}, {"node": alone}).data
+        folder = nodes.data(alone)
         shutil.copytree(folder, tmp_path / "copy")
         for node in others:
             await nodes.stop(node)

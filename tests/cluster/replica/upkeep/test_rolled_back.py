@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.config.settings import load_settings
 from raftlog.cluster.peers.hello import encode_hello
 from raftlog.raft.consensus import recall
 from raftlog.raft.hello import Start
 from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of, put_block
 from tests.cluster.peers.test_transport import answer_to, hello_of, transports
 from tests.support import free_ports, wait_until_async
-
-
-def folder_of(nodes: Nodes, node: int) -> Path:
-    """The data folder of that node."""
-    return load_settings(nodes.file, {}, {"node": node}).data
 
 
 async def put(nodes: Nodes, key: bytes) -> int:
@@ -43,7 +37,7 @@ async def test_a_folder_restored_as_it_was_while_the_node_ran_loses_nothing_that
         await nodes.stop(down)
         await put(nodes, b"before the copy")
         copied = leader if is_leader else other
-        folder, copy = folder_of(nodes, copied), tmp_path / "copy"
+        folder, copy = nodes.data(copied), tmp_path / "copy"
         shutil.copytree(folder, copy)
         for number in range(20):
             last = await put(nodes, b"after the copy %d" % number)
@@ -85,7 +79,7 @@ async def test_a_refused_copy_hears_from_the_peer_that_refuses_it_what_it_lost(t
         a = (await nodes.leader()).node_id
         b, c = [node for node in (1, 2, 3) if node != a]
         nowhere, there = free_ports(1)[0], nodes.running[a].state
-        folder, copy = folder_of(nodes, c), tmp_path / "copy"
+        folder, copy = nodes.data(c), tmp_path / "copy"
         shutil.copytree(folder, copy)
         await nodes.stop(b)
         await nodes.kill(c)
