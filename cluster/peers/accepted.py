@@ -81,8 +81,8 @@ class AcceptedOwner(Protocol):
     def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
         """This node closed a connection that a peer made."""
 
-    def meet(self, accepted: Accepted, hello: Hello) -> None:
-        """The configuration does not name that node, or not so."""
+    def meet(self) -> None:
+        """Other connections count than before, perhaps one of a node that the configuration does not name so."""
 
     def closed(self, accepted: Accepted, hello: Hello | None, error: str) -> None:
         """That connection closed."""
@@ -102,7 +102,7 @@ class Accepted(ConnectionEnd):
         self._came = 0  # bytes received since then
         self._forwarded: dict[int, int] = {}  # newest forwarded request of each Raft group
         self._early = b""  # received bytes of an unfinished hello
-        self._hello: Hello | None = None
+        self.hello: Hello | None = None
         self.standing = Standing.WAITING
         self.opened = clock.monotonic()
         self.came = 0.0  # when the hello came
@@ -117,17 +117,17 @@ class Accepted(ConnectionEnd):
     @property
     def version(self) -> int:
         """The newest version of the protocol that its hello names; 0 before the hello."""
-        return 0 if self._hello is None else self._hello.version_max
+        return 0 if self.hello is None else self.hello.version_max
 
     @property
     def sender(self) -> NodeId:
         """The node that its hello names; NOBODY before it came."""
-        return NOBODY if self._hello is None else self._hello.sender
+        return NOBODY if self.hello is None else self.hello.sender
 
     @property
     def is_old(self) -> bool:
         """Whether its hello names a protocol version without proofs."""
-        return self._hello is not None and not self._can_prove(self._hello)
+        return self.hello is not None and not self._can_prove(self.hello)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer dialled; its hello must come soon."""
@@ -144,7 +144,7 @@ class Accepted(ConnectionEnd):
         self._timer = asyncio.get_running_loop().call_later(limits.hello_timeout_ms / 1_000, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        if self._hello is None:
+        if self.hello is None:
             self.end("no hello within limits.hello_timeout_ms")
         else:
             self._expire()
@@ -154,7 +154,7 @@ class Accepted(ConnectionEnd):
         if self._transport is None or self._transport.is_closing():
             return
         try:
-            hello = self._hello
+            hello = self.hello
             if hello is None:
                 hello, data = self._take_hello(data)
                 if hello is None:
@@ -210,7 +210,7 @@ class Accepted(ConnectionEnd):
         if reason is not None:
             self._refuse(reason, hello)
             return None, b""
-        self._hello, self.came = hello, clock.monotonic()
+        self.hello, self.came = hello, clock.monotonic()
         self.challenge, self._answer = hello.challenge, hello.answer
         if self._can_prove(hello):
             self._say(Word.WELCOME, owner.identity.speaks)
@@ -247,7 +247,7 @@ class Accepted(ConnectionEnd):
     def judge(self) -> None:
         """Decides which frames of this connection count, after a hello, an answer, or a change of the link to its
         sender."""
-        hello = self._hello
+        hello = self.hello
         if hello is None or self._is_over or self.standing is Standing.BELIEVED:
             return
         standing = self._owner.proofs.standing(hello, self._answer, self.came)
@@ -260,7 +260,7 @@ class Accepted(ConnectionEnd):
 
     def is_another(self, hello: Hello) -> bool:
         """Whether this connection names the same disk, but another process of it."""
-        own = self._hello
+        own = self.hello
         return (
             own is not None
             and (own.sender, own.incarnation) == (hello.sender, hello.incarnation)
@@ -269,9 +269,9 @@ class Accepted(ConnectionEnd):
 
     def _expire(self) -> None:
         """The listener at the member's address has not confirmed this hello in time."""
-        if self._hello is None or self.standing is not Standing.WAITING:
+        if self.hello is None or self.standing is not Standing.WAITING:
             return
-        if (reason := self._owner.proofs.expire(self._hello)) is None:
+        if (reason := self._owner.proofs.expire(self.hello)) is None:
             self._hear()
         else:
             self._refuse(reason)
@@ -281,8 +281,7 @@ class Accepted(ConnectionEnd):
         if self._timer is not None:
             self._timer.cancel()
         self.standing = Standing.HEARD
-        if self._hello is not None and self._hello.purpose is Purpose.CONSENSUS:
-            self._owner.meet(self, self._hello)
+        self._owner.meet()
         self._deliver_held()
 
     def _believe(self, hello: Hello) -> None:
@@ -295,6 +294,7 @@ class Accepted(ConnectionEnd):
         if self._timer is not None:
             self._timer.cancel()
         self.standing = Standing.BELIEVED
+        owner.meet()
         met = owner.met if self._can_prove(hello) else owner.met_unproved
         met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run if hello.start else 0, self._where)
         if self._can_prove(hello):
@@ -360,7 +360,7 @@ class Accepted(ConnectionEnd):
     def _deliver_held(self) -> None:
         """Delivers the frames that came while the hello was not proved."""
         held, self._held = self._held, []
-        hello = self._hello
+        hello = self.hello
         assert hello is not None
         try:
             if held:
@@ -438,12 +438,12 @@ class Accepted(ConnectionEnd):
         """The connection closed."""
         if self._timer is not None:
             self._timer.cancel()
-        owner, hello = self._owner, self._hello
+        owner, hello = self._owner, self.hello
         self._is_over = True
         owner.closed(self, hello, str(exc or "closed"))
 
     def report(self) -> None:
         """Reports the process of this connection to the replica, as that of its node."""
-        hello = self._hello
+        hello = self.hello
         assert hello is not None
         self._owner.receiver.peer_link_opened(hello.sender, hello.incarnation, hello.knows, hello.start)

@@ -94,7 +94,6 @@ class Transport:
         self.lines = LineLimit()  # of the log, about refused connections
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # time, peer, reason
         self.strangers: dict[NodeId, Member] = {}  # see `meet`
-        self._met: dict[NodeId, Accepted] = {}  # the connections of these
         self._heard: dict[NodeId, float] = {}  # when something last came on the consensus link
         self.is_closing = False
 
@@ -146,6 +145,7 @@ class Transport:
         self._consensus = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.CONSENSUS}
         self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
         self.proofs.keep(self._consensus)
+        self.meet()
 
     @property
     def own_address(self) -> str:
@@ -153,30 +153,33 @@ class Transport:
         own = self.configuration.member(self.identity.node)
         return "" if own is None else own.peer
 
-    def meet(self, accepted: Accepted, hello: Hello) -> None:
-        """A node dialled this one whose hello cannot be compared, because the configuration here does not name it, or
-        names another address or disk of it and no node answers there. Keeps the address that it names.
+    def meet(self) -> None:
+        """Finds the connected nodes that the configuration does not name, or not with the disk and address of their
+        hello, and keeps the addresses that they name. A member whose listener answers at its address is none of them.
 
         The configuration may have been changed while this node was down. Then the replica has such a node dialled, if
-        it leads, or may know of lost promises. A hello of the disk and address in the configuration ends that.
+        it leads, or may know of lost promises. It stays one while a connection of it is open: that it is believed
+        since it was dialled changes nothing in the configuration.
         """
-        node, link = hello.sender, self._consensus.get(hello.sender)
-        named = self.configuration.member(node)
-        if named is not None and (named.incarnation, named.peer) == (hello.incarnation, hello.at):
-            self.strangers.pop(node, None)
-            return
-        if not hello.at or (
-            link is not None and (link.is_up or (link.disk, link.address) == (hello.incarnation, hello.at))
-        ):
-            return
+        found = {}
+        for accepted in sorted(self.accepted, key=lambda each: each.came):
+            hello = accepted.hello
+            if hello is not None and accepted.standing is not Standing.WAITING and self._is_stranger(hello):
+                found[hello.sender] = Member(hello.sender, hello.incarnation, hello.at, "")
+        self.strangers = dict(list(found.items())[-STRANGERS_MAX:])
+
+    def _is_stranger(self, hello: Hello) -> bool:
+        node, said = hello.sender, (hello.incarnation, hello.at)
+        named, link = self.configuration.member(node), self._consensus.get(node)
+        if hello.purpose is not Purpose.CONSENSUS or (named and (named.incarnation, named.peer) == said):
+            return False
+        if link is not None and link.is_up and (link.disk, link.address) != (said[0], self._dial.get(node, said[1])):
+            return False
         try:
             split_address(hello.at, f"the address in the hello of node {node}")
         except SettingsError:
-            return
-        if node not in self.strangers and len(self.strangers) >= STRANGERS_MAX:
-            del self.strangers[next(iter(self.strangers))]
-        self.strangers[node] = Member(node, hello.incarnation, hello.at, "")
-        self._met[node] = accepted
+            return False
+        return True
 
     def closed(self, accepted: Accepted, hello: Hello | None, error: str) -> None:
         """That connection closed. The replica hears of it unless it was never believed, or a newer one replaced it."""
@@ -184,9 +187,7 @@ class Transport:
         self.proofs.forget(accepted)
         if hello is None:
             return
-        if self._met.get(hello.sender) is accepted:
-            del self._met[hello.sender]
-            self.strangers.pop(hello.sender, None)
+        self.meet()
         if self.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is not accepted:
             return
         del self.current[key]

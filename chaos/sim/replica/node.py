@@ -275,7 +275,9 @@ class Node(Watching):
         if self.dialled.get(sender) == said.incarnation:
             if self.world.replicas[sender].refusal_of(self.node, self.hello) is None:  # else it proves nothing
                 self._believe(sender, said)
-        elif sender not in self.dialled:
+        named = self.core.state.configuration.member(sender)
+        is_named = named is not None and named.incarnation == said.incarnation
+        if not is_named and self.dialled.get(sender, said.incarnation) == said.incarnation:
             self.strangers[sender] = Member(sender, said.incarnation, f"node-{sender}:7001", "")
         return True
 

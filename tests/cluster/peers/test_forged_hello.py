@@ -245,6 +245,29 @@ async def test_a_node_outside_the_configuration_is_believed_once_it_is_dialled_b
 
 
 @pytest.mark.usefixtures("known_challenge")
+async def test_a_believed_node_outside_the_configuration_stays_dialled_when_it_dials_again() -> None:
+    """A leader that the configuration here does not name is dialled back, and its hello is believed. It dials again.
+
+    Before, the second connection was believed at once and the end of the first one ended the link back to the leader,
+    so the leader got no answer until it closed the silent link. The simulator showed it.
+    """
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+        one.set_members(configuration_of([port]))
+        hello = encode_hello(hello_of(at=f"127.0.0.1:{other}"))
+        async with AsyncExitStack() as first:
+            await first.enter_async_context(spoken(port, hello))
+            await wait_until_async(lambda: 2 in one.strangers)
+            one.set_members(configuration_of([port]), tuple(one.strangers.values()))
+            await wait_until_async(lambda: len(ear.opened) == 1)
+            async with spoken(port, hello):
+                await wait_until_async(lambda: len(ear.opened) == 2)
+                await first.aclose()
+                await wait_until_async(lambda: len(one.accepted) == 1)
+                assert [each.node for each in one.strangers.values()] == [2]
+        await wait_until_async(lambda: not one.strangers)
+
+
+@pytest.mark.usefixtures("known_challenge")
 async def test_an_older_peer_is_believed_once_its_listener_has_not_said_that_it_is_newer() -> None:
     """A rolling upgrade: a hello of protocol 3 cannot be proved. Its first messages wait for WELCOME_S, and come."""
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
@@ -329,7 +352,7 @@ async def test_messages_waiting_for_a_proof_are_bounded(monkeypatch: pytest.Monk
 
 def boots(transport: Transport) -> set[int]:
     """What the accepted connections say of their process."""
-    return {each._hello.boot for each in transport.accepted if each._hello is not None}
+    return {each.hello.boot for each in transport.accepted if each.hello is not None}
 
 
 def test_a_fingerprint_distinguishes_disks_and_hides_incarnations() -> None:

@@ -22,9 +22,9 @@ MUTANTS: Final = (
         source="this project: one forged hello removed a member",
         story="tests/cluster/peers/test_forged_hello.py::test_a_forged_hello_is_neither_believed_nor_remembered",
         target="raftlog.cluster.peers.accepted:Accepted._take_hello",
-        old="self._hello, self.came = hello, clock.monotonic()",
+        old="self.hello, self.came = hello, clock.monotonic()",
         new=(
-            "self._hello, self.came = hello, clock.monotonic()\n"
+            "self.hello, self.came = hello, clock.monotonic()\n"
             "    owner.met[hello.sender, hello.incarnation] = Met(hello.boot)"
         ),
     ),
@@ -93,6 +93,19 @@ MUTANTS: Final = (
         target="raftlog.cluster.peers.transport:Transport.closed",
         old="if not named:",
         new="if True:",
+    ),
+    Mutant(
+        name="believed_stranger_not_dialled",
+        pitfall=45,
+        title="a leader that the configuration does not name is dialled back only until its hello is believed",
+        source="this project, until the simulator showed it",
+        story=(
+            "tests/cluster/peers/test_forged_hello.py::"
+            "test_a_believed_node_outside_the_configuration_stays_dialled_when_it_dials_again"
+        ),
+        target="raftlog.cluster.peers.transport:Transport.meet",
+        old="accepted.standing is not Standing.WAITING",
+        new="accepted.standing is Standing.HEARD",
     ),
 )
 """The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""
