@@ -415,6 +415,7 @@ class Accepted(ConnectionEnd):
     def _refuse(self, reason: str, hello: Hello | None = None) -> None:
         """Sends the reason to the peer, and closes the connection. With `hello`: it refuses the hello."""
         if hello is not None:
+            self._owner.proofs.ask(hello)  # the report of what an older copy lost goes there
             self._owner.receiver.peer_refused(hello.sender, hello.incarnation, hello.start)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_refusal(f"node {self._owner.identity.node}: {reason}"))

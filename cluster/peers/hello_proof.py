@@ -180,10 +180,14 @@ class Proofs:
         return Standing.BELIEVED if clock.monotonic() - link.up_since >= WELCOME_S else Standing.WAITING
 
     def wait(self, accepted: PeerConnection, hello: Hello) -> None:
-        """That connection's hello is not believed yet. Has the listener at the member's address asked."""
+        """That connection's hello is not believed yet."""
         if len(self._waiting) >= WAITING_MAX:
             next(iter(self._waiting)).end(f"more than {WAITING_MAX} connections wait for a proof of their hello")
         self._waiting[accepted] = None
+        self.ask(hello)
+
+    def ask(self, hello: Hello) -> None:
+        """Has the listener at the member's address asked at once, even if its link waits to be dialled again."""
         link = self._owner.link_to(hello.sender)
         if link is not None and link.disk == hello.incarnation:
             link.ask()

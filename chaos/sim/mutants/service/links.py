@@ -107,5 +107,15 @@ MUTANTS: Final = (
         old="accepted.standing is not Standing.WAITING",
         new="accepted.standing is Standing.HEARD",
     ),
+    Mutant(
+        name="refused_copy_not_dialled",
+        pitfall=45,
+        title="the peer that refuses an older copy finishes its pause between two dials first: the copy votes meanwhile",
+        source="this project, until a test that failed now and then showed it",
+        story="tests/cluster/replica/upkeep/test_rolled_back.py::test_the_link_to_a_refused_copy_is_dialled_at_once",
+        target="raftlog.cluster.peers.accepted:Accepted._refuse",
+        old="self._owner.proofs.ask(hello)",
+        new="pass",
+    ),
 )
 """The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""
