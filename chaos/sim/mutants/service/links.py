@@ -110,7 +110,7 @@ MUTANTS: Final = (
     Mutant(
         name="refused_copy_not_dialled",
         pitfall=45,
-        title="the peer that refuses an older copy finishes its pause between two dials first: the copy votes meanwhile",
+        title="the peer that refuses an older copy finishes a pause between dials first: the copy votes meanwhile",
         source="this project, until a test that failed now and then showed it",
         story="tests/cluster/replica/upkeep/test_rolled_back.py::test_the_link_to_a_refused_copy_is_dialled_at_once",
         target="raftlog.cluster.peers.accepted:Accepted._refuse",
