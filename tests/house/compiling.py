@@ -47,8 +47,33 @@ def compiled_modules_compile(files: Iterable[Source]) -> Iterator[Finding]:
                     kinds = {type(each.value) for each in node.value.elts if isinstance(each, ast.Constant)}
                     if float in kinds and ast.unparse(node.annotation) == "Final":
                         yield Finding(source.path, node.lineno, "a tuple of floats", "Final[tuple[float, ...]]")
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    for line, what in _taken_for_none(node):
+                        yield Finding(source.path, line, what, "ask once, or through a method")
                 if isinstance(node, ast.Attribute) and node.attr == "_thread":
                     yield Finding(source.path, node.lineno, "_thread is a word of C as an attribute", "rename it")
+
+
+def _taken_for_none(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[int, str]]:
+    """Attributes that are read behind `if a.b is not None: raise`, or return, and are not set there in between."""
+    nodes = [each for each in ast.walk(function) if hasattr(each, "lineno")]
+    for check in nodes:
+        if not isinstance(check, ast.If) or not isinstance(check.body[-1], ast.Raise | ast.Return):
+            continue
+        parts = (
+            check.test.values
+            if isinstance(check.test, ast.BoolOp) and isinstance(check.test.op, ast.Or)
+            else [check.test]
+        )
+        for part in parts:
+            if not (isinstance(part, ast.Compare) and ast.unparse(part).endswith(" is not None")):
+                continue
+            name, end = ast.unparse(part.left), check.end_lineno or check.lineno
+            for later in sorted((each for each in nodes if each.lineno > end), key=lambda each: each.lineno):
+                if isinstance(later, ast.Attribute) and ast.unparse(later) == name:
+                    if isinstance(later.ctx, ast.Load):
+                        yield later.lineno, f"{name} is compiled as None behind the check in line {check.lineno}"
+                    break
 
 
 def _wrong(made: ast.ClassDef) -> Iterator[tuple[int, str]]:
