@@ -191,6 +191,11 @@ class Host:
         for replica in self.replicas.values():
             link_events.link_dialled(replica.state, peer, is_bulk=True)
 
+    def bulk_link_believed(self, peer: NodeId) -> None:
+        """The peer believes this node's bulk connection now."""
+        for replica in self.replicas.values():
+            link_events.bulk_link_believed(replica.state, peer)
+
     def bulk_link_closed(self, peer: NodeId) -> None:
         """This node's bulk connection to the peer closed."""
         for replica in self.replicas.values():

@@ -298,6 +298,8 @@ class Link:
             self._owner.welcomed(self)
         elif word is Word.BELIEVED:
             self._is_believed, self._refusal = True, ""
+            if self.purpose is Purpose.BULK:
+                self._owner.receiver.bulk_link_believed(self.node)
 
     def _reached(self) -> None:
         if not self.is_welcome:  # a listener of an older version only ever sends a refusal

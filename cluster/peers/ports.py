@@ -57,6 +57,9 @@ class Receiver(Protocol):
     def bulk_link_opened(self, peer: NodeId) -> None:
         """This node's bulk connection to the peer is up."""
 
+    def bulk_link_believed(self, peer: NodeId) -> None:
+        """The peer believes this node's bulk connection now. It may have dropped all earlier frames but requests."""
+
 
 class ConnectionEnd:
     """The methods of `asyncio.Protocol` with nothing to do. A compiled class cannot have asyncio's own as its base."""

@@ -68,7 +68,8 @@ def decode_report(frame: Frame) -> DiskReport:
 class Reports:
     """The reports that one process sent and received. Times are in seconds.
 
-    A bulk link keeps the order and loses nothing while it is up, so each report is sent once.
+    A bulk link keeps the order and loses nothing while it is up, so each report is sent once. A peer drops the reports
+    of a link whose hello it does not believe yet, so the newest one is sent again once it does.
     """
 
     __slots__ = ("_heard", "_told")
@@ -87,7 +88,7 @@ class Reports:
         self._told[peer] = now_s, own
 
     def lost(self, peer: NodeId) -> None:
-        """The bulk link to that peer closed: the last report may not have arrived."""
+        """The last report to that peer may not have arrived: the bulk link closed, or was not believed before."""
         self._told.pop(peer, None)
 
     def take(self, peer: NodeId, report: DiskReport) -> None:

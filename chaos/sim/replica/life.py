@@ -61,6 +61,7 @@ class Life:
         self.dialled: dict[NodeId, str] = {}  # the nodes that it dials, with the disks that it expects there
         self.believed: dict[NodeId, Hello] = {}  # of `greeted`, those whose promises and answers count
         self.strangers: dict[NodeId, Member] = {}  # of `greeted`, those that no configuration here names
+        self.unproved: set[NodeId] = set()  # peers whose reports were not taken: their hello was not proved
         self.refused_us: dict[NodeId, int] = {}  # when the newest connection of each refused peer was closed
         self.heard_us: dict[NodeId, int] = {}
         self.asked: dict[int, str] = {}  # what clients asked this process and it has not answered, by number

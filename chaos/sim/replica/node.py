@@ -312,6 +312,9 @@ class Node(Watching):
         said = self.greeted.get(peer)
         if said is not None and said.incarnation == disk and self.believed.get(peer) != said:
             self._believe(peer, said)
+        if peer in self.unproved and other.hello.incarnation == disk:
+            self.unproved.discard(peer)
+            other.bulk_believed(self.node)
 
     def link_closed(self, peer: NodeId) -> None:
         """The connection of that peer closed: the next one begins with its hello."""
@@ -334,6 +337,11 @@ class Node(Watching):
         """This node's bulk link to that peer is up."""
         if self.core is not None and peer in self.dialled:
             self._input(partial(link_events.link_dialled, self.state, peer, is_bulk=True))
+
+    def bulk_believed(self, peer: NodeId) -> None:
+        """That peer believes this node's bulk link now."""
+        if self.core is not None and peer in self.dialled:
+            self._input(link_events.bulk_link_believed, self.state, peer)
 
     def bulk_closed(self, life: int, peer: NodeId) -> None:
         """This node's bulk link to that peer closed."""
@@ -364,6 +372,7 @@ class Node(Watching):
     def _take_bulk(self, peer: NodeId, data: bytes) -> None:
         frames = FrameDecoder().feed(data)
         if self.dialled.get(peer) != self.world.replicas[peer].hello.incarnation:  # its hello is not proved
+            self.unproved.add(peer)
             frames = [frame for frame in frames if frame.kind in (FRAME_FORWARD, FRAME_READ)]
         if not self.state.life.is_over:
             for frame in frames:

@@ -159,6 +159,9 @@ class OtherNode(SeenNode, Protocol):
     def link_closed(self, peer: NodeId) -> None:
         """The connection of that peer closed."""
 
+    def bulk_believed(self, peer: NodeId) -> None:
+        """That peer believes this node's bulk link now."""
+
 
 class SimNode(SeenNode, Protocol):
     """One node, as the parts of its process see it."""

@@ -68,7 +68,7 @@ def take(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
 
 
 def lost(replica: ReplicaState, peer: NodeId) -> None:
-    """The bulk link to that peer closed: reports that were sent on it may not have arrived."""
+    """Reports that were sent to that peer may not have arrived: the bulk link closed, or was not believed before."""
     replica.disks.reports.lost(peer)
 
 

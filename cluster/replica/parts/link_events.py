@@ -90,6 +90,11 @@ def link_dialled(replica: ReplicaState, peer: NodeId, *, is_bulk: bool) -> None:
     _tell(replica, replica.core.link_dialled, peer, clock.read(), is_bulk=is_bulk)
 
 
+def bulk_link_believed(replica: ReplicaState, peer: NodeId) -> None:
+    """The peer believes this node's bulk connection now. Until then it took requests, and dropped reports."""
+    disk_exchange.lost(replica, peer)
+
+
 def bulk_link_closed(replica: ReplicaState, peer: NodeId) -> None:
     """The bulk link closed: frames that were sent and not answered may or may not have arrived."""
     replica.writes.pending.link_lost(peer, f"the link to node {peer} closed")

@@ -27,7 +27,7 @@ from raftlog.cluster.peers.hello import (
 from raftlog.cluster.peers.transport import Transport
 from raftlog.cluster.replica import readiness
 from raftlog.cluster.replica.replica import Replica
-from raftlog.raft.codec.frame import FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame
+from raftlog.raft.codec.frame import FRAME_DISK, FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame
 from raftlog.raft.codec.message import encode_message
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.hello import Met, Start
@@ -419,6 +419,34 @@ def test_the_end_of_a_connection_that_was_never_believed_is_no_news() -> None:
                     await wait_until_async(lambda: any(each.sender == 2 for each in one.accepted), what="it came")
                 await wait_until_async(lambda: not one.accepted, what="it went")
             assert ear.closed == []
+
+    asyncio.run(story())
+
+
+def test_a_node_hears_when_a_peer_believes_its_bulk_link() -> None:
+    """A node has another disk at its old address. A peer that has not heard of it takes its requests and drops its
+    reports, on a link that stays when the peer hears of it."""
+
+    async def story() -> None:
+        async with transports(2) as ((one, two), (ear, other), ports):
+            await wait_until_async(lambda: other.bulk_believed == [1], what="a believed link")
+            now = configuration_of(ports)
+            one.set_members(replace(now, members=(now.members[0], replace(now.members[1], incarnation=FOREIGN))))
+            for link in two.links_to(1):
+                link.redial()
+            await wait_until_async(lambda: other.bulk_closed == [1] and two.is_bulk_up(1), what="a new link")
+            await wait_until_async(lambda: two.version_of(1) > 0, what="a link of the peer, which takes reports")
+            for kind in (FRAME_DISK, FRAME_READ):
+                two.send_bulk(1, encode_frame(kind, [1]))
+            two.flush()
+            await wait_until_async(lambda: bool(ear.frames), what="the request")
+            assert [frame.kind for frame in ear.frames] == [FRAME_READ]
+            one.set_members(now)
+            await wait_until_async(lambda: other.bulk_believed == [1, 1], 2, what="the word")
+            assert other.bulk_opened == [1, 1]
+            two.send_bulk(1, encode_frame(FRAME_DISK, [1]))
+            two.flush()
+            await wait_until_async(lambda: ear.frames[-1].kind == FRAME_DISK, what="the report")
 
     asyncio.run(story())
 

@@ -53,6 +53,7 @@ class Ear:
         self.turned_away: list[tuple[int, str]] = []
         self.bulk_closed: list[int] = []
         self.bulk_opened: list[int] = []
+        self.bulk_believed: list[int] = []
 
     def peer_messages(self, peer: int, messages: Sequence[Message]) -> None:
         """Consensus messages."""
@@ -92,6 +93,10 @@ class Ear:
         """An outgoing bulk link opened."""
         self.bulk_opened.append(peer)
 
+    def bulk_link_believed(self, peer: int) -> None:
+        """A peer believes an outgoing bulk link."""
+        self.bulk_believed.append(peer)
+
 
 def configuration_of(ports: Sequence[int]) -> Configuration:
     """Nodes 1, 2, … listening there."""
@@ -113,17 +118,12 @@ async def transports(
     ears = [Ear() for _ in ports]
     made = [
         Transport(
-            PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3),
-            ear,
-            peer=PeerSettings(),
-            limits=limits or LimitSettings(),
-            dial={},
-            silence_ms=silence_ms,
-            metrics=Metrics(),
+            PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3), ear, peer=PeerSettings(),
+            limits=limits or LimitSettings(), dial={}, silence_ms=silence_ms, metrics=Metrics(),
             logger=structlog.get_logger(node=node),
         )
         for node, ear in enumerate(ears, start=1)
-    ]
+    ]  # fmt: skip
     try:
         for transport, port in zip(made, ports, strict=True):
             if transport.identity.node in listening:

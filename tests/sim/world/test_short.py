@@ -48,6 +48,7 @@ TOLD = {
     9702278: "a process that its leader refused healed with that leader, though a clone of it had promised more",
     9702477: "a process was thought to have lost its own promises, because a clone of it had been met since",
     9800390: "a leader whose disk was damaged handed over before it ended, while its links were broken for a moment",
+    9801133: "a follower's disk report came before its peer believed the link, was dropped, and never sent again",
     9801513: "a follower dropped the link to a leader that its configuration does not name, once it had believed it",
     43852429434: "a durable mark was written while an install was replacing the log",
 }

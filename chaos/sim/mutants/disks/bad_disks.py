@@ -40,6 +40,17 @@ MUTANTS: Final = (
         story="tests/cluster/replica/parts/test_disk_exchange.py::test_a_follower_that_syncs_seldom_reports_its_sync_time",
     ),
     Mutant(
+        name="dropped_report_not_sent_again",
+        pitfall=PITFALL,
+        title="a report that a peer dropped, since it did not believe the link yet, is not sent again",
+        source=SOURCE,
+        target="raftlog.cluster.replica.parts.link_events:bulk_link_believed",
+        old="disk_exchange.lost(replica, peer)",
+        new="pass",
+        story="tests/cluster/replica/parts/test_requests.py::"
+        "test_the_newest_disk_report_is_due_again_once_a_peer_believes_the_link",
+    ),
+    Mutant(
         name="full_disk_chosen_to_lead",
         pitfall=PITFALL,
         title="a full leader hands over to a voter whose disk is full too",

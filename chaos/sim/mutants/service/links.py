@@ -85,6 +85,16 @@ MUTANTS: Final = (
         new="if True:",
     ),
     Mutant(
+        name="belief_in_a_bulk_link_not_told",
+        pitfall=72,
+        title="a node does not hear that a peer believes its bulk link now: what the peer dropped before is lost",
+        source="docs/decisions/0018",
+        story="tests/cluster/peers/test_forged_hello.py::test_a_node_hears_when_a_peer_believes_its_bulk_link",
+        target="raftlog.cluster.peers.dialled:Link._told",
+        old="self._owner.receiver.bulk_link_believed(self.node)",
+        new="pass",
+    ),
+    Mutant(
         name="old_disk_ends_its_successor",
         pitfall=45,
         title="the end of an old disk's connection is taken for the end of the disk that replaced it under its number",

@@ -11,6 +11,7 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.protocol.digest_points import DigestPoints, Diverged
+from raftlog.cluster.protocol.disk_reports import DiskReport, Reports
 from raftlog.cluster.protocol.forward_frames import encode_forward, encode_points, encode_read_reply
 from raftlog.cluster.protocol.log_frames import Question, QuestionKind
 from raftlog.cluster.protocol.proposals import Pending
@@ -149,6 +150,15 @@ async def test_writes_sent_over_a_link_that_closed_are_unknown(monkeypatch: pyte
     assert isinstance(error, ApiError)
     assert error.code is Code.LEADER_LOST
     assert told == [3, 3]
+
+
+async def test_the_newest_disk_report_is_due_again_once_a_peer_believes_the_link() -> None:
+    """The peer dropped the reports before, and an unchanged report is not sent twice on a link."""
+    reports, report = Reports(), DiskReport(sync_us=256)
+    for peer in (2, 3):
+        reports.told(peer, report, 1.0)
+    link_events.bulk_link_believed(replica_of(disks=SimpleNamespace(reports=reports)), 3)
+    assert [reports.is_due(peer, report, 9.0) for peer in (2, 3)] == [False, True]
 
 
 async def test_the_core_learns_of_every_link_that_opens() -> None:
