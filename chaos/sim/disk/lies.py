@@ -87,7 +87,7 @@ class Lie:
         else:
             view.coming = view.coming or view.hard_state  # a copy that was not to be synced yet may be there by chance
             view.hard_state = self._hard_state
-        view.lost(held)
+        view.lost(held, has_lost_votes=self._kind != "log")
         self._seen = bytes(self._inode.seen)
         return True
 

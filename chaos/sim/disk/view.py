@@ -36,12 +36,13 @@ class View:
     floor: int = 0  # in the newest durable hard state: it rises when entries are lost, and falls when they are back
     forgotten: frozenset[tuple[int, int]] = frozenset()  # entries that were durable before, until they are back
     is_healing: bool = False  # until then neither its copies nor its vote count, though nothing be forgotten
+    is_uninformed: bool = False  # it lost a hard state, perhaps with a vote, and peers may still report that
 
     def copy(self) -> View:
         """The same once more."""
         return View(
             self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots), self.base,
-            self.installing, self.floor, self.forgotten, self.is_healing,
+            self.installing, self.floor, self.forgotten, self.is_healing, self.is_uninformed,
         )  # fmt: skip
 
     @property
@@ -60,12 +61,19 @@ class View:
         if self.is_healing and self.floor and not state.floor and not self._is_whole:
             raise SilentlyWrong(f"lifts the floor {self.floor} at {self._last}, and held {self._newest_forgotten}")
         self.floor = state.floor
+        self.is_healing |= bool(state.floor)  # a node that lost no more than a vote goes under one, too
         self._may_heal()
 
-    def lost(self, entries: Iterable[Entry]) -> None:
-        """Those entries were durable, and are gone without a trace."""
+    def lost(self, entries: Iterable[Entry], *, has_lost_votes: bool = False) -> None:
+        """Those entries were durable, and are gone without a trace; a lost vote is in none of them."""
         self.is_healing = True
+        self.is_uninformed |= has_lost_votes
         self.forgotten |= {(entry.index, entry.term) for entry in entries}
+        self._may_heal()
+
+    def informed(self) -> None:
+        """Its peers have reported what it had promised, and that is durable: no new vote contradicts an old one."""
+        self.is_uninformed = False
         self._may_heal()
 
     @property
@@ -85,7 +93,7 @@ class View:
 
     def _may_heal(self) -> None:
         if self.is_healing and self._is_whole and self._last[0] >= self.floor:
-            self.is_healing, self.forgotten, self.floor = False, frozenset(), 0
+            self.is_healing, self.forgotten, self.floor = self.is_uninformed, frozenset(), 0
 
     def has(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is durable, in the log or in the snapshot that came instead of it."""

@@ -132,7 +132,7 @@ def put_back(disk: SimDisk, image: Image) -> None:
     """The disk is that copy of itself again: it heals once it has what it held until now."""
     held = disk.view.entries[: disk.view.synced]
     disk.roll_back(image)
-    disk.view.lost(held)
+    disk.view.lost(held, has_lost_votes=True)
 
 
 def take_away(world: World, node: NodeId) -> None:
@@ -143,6 +143,15 @@ def take_away(world: World, node: NodeId) -> None:
         replica.crash("taken away: its disk is beyond repair", power=False)
 
 
+def is_informed(replica: Node) -> bool:
+    """Whether no peer may still report a lost promise to it, and what they reported is durable."""
+    if replica.core is None:
+        return False
+    state, view = replica.core.state, replica.disk.view
+    durable = (view.hard_state.term, view.hard_state.vote, view.floor)
+    return not recall.is_waiting(state) and durable == (state.term, state.vote, state.floor)
+
+
 def watch(world: World, node: NodeId, peers: Peers, what: str, whole: str) -> None:
     """Until that node has everything again: a node that its peers can no longer warn is taken away."""
     disk = world.disks[node]
@@ -151,11 +160,14 @@ def watch(world: World, node: NodeId, peers: Peers, what: str, whole: str) -> No
         if world.replicas[node].is_retired or disk is not world.disks[node]:
             return
         peers.check_floor()
-        if not disk.view.is_healing:
+        view = disk.view
+        if view.is_uninformed and is_informed(world.replicas[node]):
+            view.informed()
+        if not view.is_healing:
             world.sometimes(whole)
             if peers.refuse(world.replicas[node]):  # for good, until its boot counter is as high as they demand
                 start_until_taken(world, node)
-        elif not peers.can_tell() or world.is_healed:
+        elif (view.is_uninformed or view.forgotten) and (not peers.can_tell() or world.is_healed):
             world.atlas.hit(node, "roll_back", what)
             take_away(world, node)
         else:

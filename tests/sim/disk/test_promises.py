@@ -13,10 +13,13 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import draw
 from raftlog.chaos.sim.mutants import plant
-from raftlog.chaos.sim.nemesis.promises import Peers, put_back, start_until_taken
+from raftlog.chaos.sim.nemesis.promises import Peers, put_back, start_until_taken, watch
+from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.types import Now
 from raftlog.raft.wal.operations import Sync, Write
 from raftlog.statemachine.commands import Operation
 from tests.sim.world.test_stories import Story
@@ -136,6 +139,51 @@ def test_a_peer_that_stands_still_while_its_copy_is_reached_cannot_tell() -> Non
     assert peers.can_tell()
     world.replicas[3] = peer.twin(world.disks[3], " copy")
     assert not peers.can_tell()
+
+
+@pytest.mark.parametrize(
+    ("cut", "under_floor"),
+    [((), "from its start"), (((3, 2), (1, 3)), "once peers reported"), (((3, 2), (2, 3)), "never")],
+    ids=["an entry shows the term", "the vote was counted", "the vote was not counted"],
+)
+def test_a_disk_that_lost_a_vote_counts_as_lost_until_it_votes_again(cut: Links, under_floor: str) -> None:
+    """Node 2 votes for node 3, and its disk loses that vote; the log is whole. It goes under a floor, and has no vote:
+    at its start, where its log has an entry of the newer term, else once its peers have reported the vote. So no other
+    disk may be lost from the power cut on until the floor is lifted, or the peers have nothing to report.
+    """
+    story = Story(3, seed=3)
+    world, disk = story.world, story.world.disks[2]
+    story.make_leader(1)
+    world.write()
+    story.until(lambda: world.has_agreed(world.acknowledged))
+    told: list[str] = []
+    disk.files.lie = Lie(disk, "hard state", told=lambda: told.append("vote"), may_lose=lambda: True)
+
+    def hand_over(core: RaftCore, now: Now) -> None:
+        core.transfer(3, now)
+
+    world.replicas[1].tell(hand_over)
+    story.until(lambda: bool(told))
+    story.cut(cut)
+    story.until(lambda: story.leads(3) and (bool(cut) or disk.durable_last == story.state(3).log.last.index))
+    assert world.atlas.may_hit(1, "wipe")
+    entries, peers, replica = disk.view.entries[:], Peers(world, 2), world.replicas[2]
+    peers.forgets()
+    replica.is_held = True
+    replica.crash("power cut", power=True)
+    story.cut(())
+    assert disk.view.entries == entries
+    assert (world.atlas.is_lost(2), world.atlas.may_hit(1, "wipe")) == (True, False)
+    story.begin(2)
+    watch(world, 2, peers, "it lost a vote", "it has everything again")
+    floors: list[int] = []
+    while world.atlas.is_lost(2):
+        assert not world.atlas.may_hit(1, "wipe")
+        floors.append(story.state(2).floor)
+        story.wait(1)
+    assert (floors[0] > 0, max(floors) > 0) == (under_floor == "from its start", under_floor != "never")
+    assert (story.state(2).floor, disk.view.floor, replica.is_retired) == (0, 0, False)
+    assert world.atlas.may_hit(1, "wipe")
 
 
 @pytest.mark.parametrize(

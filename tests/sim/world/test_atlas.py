@@ -15,7 +15,7 @@ from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import GENESIS, EntryKind
+from raftlog.raft.types import GENESIS, EntryKind, HardState
 from raftlog.raft.wal.formats import LogIdentity, segment_name
 from raftlog.raft.wal.operations import Delete
 from tests.raft.wal.journal_driver import CONFIGURATION, make_entries
@@ -174,6 +174,16 @@ def test_a_repair_that_did_not_end_is_a_loss() -> None:
     disk.crash(power=False)
     assert atlas.is_lost(1)
     assert not atlas.may_hit(2, "log")
+
+
+def test_a_node_under_a_floor_is_lost_until_the_floor_is_lifted() -> None:
+    """It has no vote, though it may have every entry: it lost a vote, and its peers reported that."""
+    disks = disks_of(1, 2, 3)
+    view, atlas = disks[1].view, Atlas(disks, configuration(1, 2, 3))
+    view.hard_state_synced(HardState(2, 1, floor=3))
+    assert (atlas.is_lost(1), atlas.may_hit(2, "wipe")) == (True, False)
+    view.hard_state_synced(HardState(2, 1))
+    assert (atlas.is_lost(1), atlas.may_hit(2, "wipe")) == (False, True)
 
 
 def test_it_is_described_for_people() -> None:

@@ -50,6 +50,7 @@ TOLD = {
     9800390: "a leader whose disk was damaged handed over before it ended, while its links were broken for a moment",
     9801133: "a follower's disk report came before its peer believed the link, was dropped, and never sent again",
     9801513: "a follower dropped the link to a leader that its configuration does not name, once it had believed it",
+    9801899: "a node whose disk had lost no more than a vote counted as intact, and a second disk of three was wiped",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
