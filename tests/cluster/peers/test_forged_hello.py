@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,7 +26,7 @@ from raftlog.cluster.peers.hello import (
 from raftlog.cluster.peers.transport import Transport
 from raftlog.cluster.replica import readiness
 from raftlog.cluster.replica.replica import Replica
-from raftlog.raft.codec.frame import FRAME_DISK, FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame
+from raftlog.raft.codec.frame import FRAME_READ, FRAME_READ_REPLY, FrameDecoder, encode_frame
 from raftlog.raft.codec.message import encode_message
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.hello import Met, Start
@@ -207,67 +206,6 @@ async def test_of_a_member_whose_address_does_not_answer_requests_are_taken_and_
 
 
 @pytest.mark.usefixtures("known_challenge")
-async def test_the_end_of_an_old_disk_does_not_end_its_successor() -> None:
-    """A node was replaced by itself with another disk. The process of the old disk ends late: the new one stays the
-    process that this node knows under the number."""
-    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
-        before = configuration_of([port, other])
-        one.set_members(before)
-        disk = replace(before.members[1], incarnation=FOREIGN)
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(spoken(port, encode_hello(hello_of())))
-            await wait_until_async(lambda: len(ear.opened) == 1)
-            one.set_members(replace(before, members=(before.members[0], disk)))
-            async with spoken(port, encode_hello(hello_of(incarnation=FOREIGN))):
-                await wait_until_async(lambda: len(ear.opened) == 2)
-                await stack.aclose()
-                await wait_until_async(lambda: len(one.current) == 1)
-                assert ear.closed == []
-                assert [disk for _, disk, _ in ear.opened][-1] == FOREIGN
-            await wait_until_async(lambda: ear.closed == [2])
-
-
-@pytest.mark.usefixtures("known_challenge")
-async def test_a_node_outside_the_configuration_is_believed_once_it_is_dialled_back() -> None:
-    """It names its own address. The replica has it dialled; the listener there confirms its hello, as a member's does.
-    An address that is none is not kept."""
-    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
-        one.set_members(configuration_of([port]))
-        async with spoken(port, encode_hello(hello_of(at=f"127.0.0.1:{other}")), encode_message(vote())):
-            await wait_until_async(lambda: 2 in one.strangers)
-            assert (ear.opened, ear.messages) == ([], [])
-            one.set_members(configuration_of([port]), tuple(one.strangers.values()))
-            await wait_until_async(lambda: [peer for peer, _, _ in ear.opened] == [2])
-        await wait_until_async(lambda: not one.strangers)
-        async with spoken(port, encode_hello(hello_of(at="nowhere"))):
-            await wait_until_async(lambda: len(one.accepted) == 1)
-            assert not one.strangers
-
-
-@pytest.mark.usefixtures("known_challenge")
-async def test_a_believed_node_outside_the_configuration_stays_dialled_when_it_dials_again() -> None:
-    """A leader that the configuration here does not name is dialled back, and its hello is believed. It dials again.
-
-    Before, the second connection was believed at once and the end of the first one ended the link back to the leader,
-    so the leader got no answer until it closed the silent link. The simulator showed it.
-    """
-    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
-        one.set_members(configuration_of([port]))
-        hello = encode_hello(hello_of(at=f"127.0.0.1:{other}"))
-        async with AsyncExitStack() as first:
-            await first.enter_async_context(spoken(port, hello))
-            await wait_until_async(lambda: 2 in one.strangers)
-            one.set_members(configuration_of([port]), tuple(one.strangers.values()))
-            await wait_until_async(lambda: len(ear.opened) == 1)
-            async with spoken(port, hello):
-                await wait_until_async(lambda: len(ear.opened) == 2)
-                await first.aclose()
-                await wait_until_async(lambda: len(one.accepted) == 1)
-                assert [each.node for each in one.strangers.values()] == [2]
-        await wait_until_async(lambda: not one.strangers)
-
-
-@pytest.mark.usefixtures("known_challenge")
 async def test_an_older_peer_is_believed_once_its_listener_has_not_said_that_it_is_newer() -> None:
     """A rolling upgrade: a hello of protocol 3 cannot be proved. Its first messages wait for WELCOME_S, and come."""
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
@@ -419,34 +357,6 @@ def test_the_end_of_a_connection_that_was_never_believed_is_no_news() -> None:
                     await wait_until_async(lambda: any(each.sender == 2 for each in one.accepted), what="it came")
                 await wait_until_async(lambda: not one.accepted, what="it went")
             assert ear.closed == []
-
-    asyncio.run(story())
-
-
-def test_a_node_hears_when_a_peer_believes_its_bulk_link() -> None:
-    """A node has another disk at its old address. A peer that has not heard of it takes its requests and drops its
-    reports, on a link that stays when the peer hears of it."""
-
-    async def story() -> None:
-        async with transports(2) as ((one, two), (ear, other), ports):
-            await wait_until_async(lambda: other.bulk_believed == [1], what="a believed link")
-            now = configuration_of(ports)
-            one.set_members(replace(now, members=(now.members[0], replace(now.members[1], incarnation=FOREIGN))))
-            for link in two.links_to(1):
-                link.redial()
-            await wait_until_async(lambda: other.bulk_closed == [1] and two.is_bulk_up(1), what="a new link")
-            await wait_until_async(lambda: two.version_of(1) > 0, what="a link of the peer, which takes reports")
-            for kind in (FRAME_DISK, FRAME_READ):
-                two.send_bulk(1, encode_frame(kind, [1]))
-            two.flush()
-            await wait_until_async(lambda: bool(ear.frames), what="the request")
-            assert [frame.kind for frame in ear.frames] == [FRAME_READ]
-            one.set_members(now)
-            await wait_until_async(lambda: other.bulk_believed == [1, 1], 2, what="the word")
-            assert other.bulk_opened == [1, 1]
-            two.send_bulk(1, encode_frame(FRAME_DISK, [1]))
-            two.flush()
-            await wait_until_async(lambda: ear.frames[-1].kind == FRAME_DISK, what="the report")
 
     asyncio.run(story())
 

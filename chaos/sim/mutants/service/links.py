@@ -89,7 +89,7 @@ MUTANTS: Final = (
         pitfall=72,
         title="a node does not hear that a peer believes its bulk link now: what the peer dropped before is lost",
         source="docs/decisions/0018",
-        story="tests/cluster/peers/test_forged_hello.py::test_a_node_hears_when_a_peer_believes_its_bulk_link",
+        story="tests/cluster/peers/test_strangers.py::test_a_node_hears_when_a_peer_believes_its_bulk_link",
         target="raftlog.cluster.peers.dialled:Link._told",
         old="self._owner.receiver.bulk_link_believed(self.node)",
         new="pass",
@@ -99,7 +99,7 @@ MUTANTS: Final = (
         pitfall=45,
         title="the end of an old disk's connection is taken for the end of the disk that replaced it under its number",
         source="this project, until a review found it",
-        story="tests/cluster/peers/test_forged_hello.py::test_the_end_of_an_old_disk_does_not_end_its_successor",
+        story="tests/cluster/peers/test_strangers.py::test_the_end_of_an_old_disk_does_not_end_its_successor",
         target="raftlog.cluster.peers.transport:Transport.closed",
         old="if not named:",
         new="if True:",
@@ -110,7 +110,7 @@ MUTANTS: Final = (
         title="a leader that the configuration does not name is dialled back only until its hello is believed",
         source="this project, until the simulator showed it",
         story=(
-            "tests/cluster/peers/test_forged_hello.py::"
+            "tests/cluster/peers/test_strangers.py::"
             "test_a_believed_node_outside_the_configuration_stays_dialled_when_it_dials_again"
         ),
         target="raftlog.cluster.peers.transport:Transport.meet",
