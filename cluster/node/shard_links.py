@@ -32,7 +32,7 @@ class ShardLinks:
 
     @property
     def strangers(self) -> Mapping[NodeId, Member]:
-        """See `Transport.meet`."""
+        """See `Transport.strangers`."""
         return self._transport.strangers
 
     def send(self, message: Message) -> None:

@@ -51,6 +51,14 @@ class LinkSeen(NamedTuple):
     heard: float | None
 
 
+def _is_address(hello: Hello) -> bool:
+    try:
+        split_address(hello.at, f"the address in the hello of node {hello.sender}")
+    except SettingsError:
+        return False
+    return True
+
+
 class Transport:
     """All links of one node. Made on the event loop; `start` listens, `set_members` dials, `close` ends everything."""
 
@@ -93,7 +101,7 @@ class Transport:
         self._refused: dict[NodeId, tuple[float, str]] = {}  # time and reason, by the member named in the hello
         self.lines = LineLimit()  # of the log, about refused connections
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # time, peer, reason
-        self.strangers: dict[NodeId, Member] = {}  # see `meet`
+        self._met: list[Hello] = []  # see `meet`
         self._heard: dict[NodeId, float] = {}  # when something last came on the consensus link
         self.is_closing = False
 
@@ -154,32 +162,48 @@ class Transport:
         return "" if own is None else own.peer
 
     def meet(self) -> None:
-        """Finds the connected nodes that the configuration does not name, or not with the disk and address of their
-        hello, and keeps the addresses that they name. A member whose listener answers at its address is none of them.
+        """Finds the open connections of nodes that the configuration does not name, or not with the disk and address of
+        their hello. That a node is believed, since it was dialled back, changes nothing in the configuration."""
+        self._met = [
+            hello
+            for accepted in sorted(self.accepted, key=lambda each: each.came)
+            if (hello := accepted.hello) is not None
+            and accepted.standing is not Standing.WAITING
+            and hello.purpose is Purpose.CONSENSUS
+            and self._names(hello) != (hello.incarnation, hello.at)
+            and _is_address(hello)
+        ]
+
+    @property
+    def strangers(self) -> dict[NodeId, Member]:
+        """The nodes of these connections, at the addresses that they name, unless the configuration names another place
+        of that node and it answers there, or has not been dialled yet. Where neither answers, they are dialled in turn.
 
         The configuration may have been changed while this node was down. Then the replica has such a node dialled, if
-        it leads, or may know of lost promises. It stays one while a connection of it is open: that it is believed
-        since it was dialled changes nothing in the configuration.
+        it leads, or may know of lost promises.
         """
-        found = {}
-        for accepted in sorted(self.accepted, key=lambda each: each.came):
-            hello = accepted.hello
-            if hello is not None and accepted.standing is not Standing.WAITING and self._is_stranger(hello):
-                found[hello.sender] = Member(hello.sender, hello.incarnation, hello.at, "")
-        self.strangers = dict(list(found.items())[-STRANGERS_MAX:])
+        if not self._met:
+            return {}
+        found = {
+            hello.sender: Member(hello.sender, hello.incarnation, hello.at, "")
+            for hello in self._met
+            if self._is_stranger(hello)
+        }
+        return dict(list(found.items())[-STRANGERS_MAX:])
+
+    def _names(self, hello: Hello) -> tuple[str, str] | None:
+        """The disk and address of that node in the configuration."""
+        named = self.configuration.member(hello.sender)
+        return None if named is None else (named.incarnation, named.peer)
 
     def _is_stranger(self, hello: Hello) -> bool:
-        node, said = hello.sender, (hello.incarnation, hello.at)
-        named, link = self.configuration.member(node), self._consensus.get(node)
-        if hello.purpose is not Purpose.CONSENSUS or (named and (named.incarnation, named.peer) == said):
-            return False
-        if link is not None and link.is_up and (link.disk, link.address) != (said[0], self._dial.get(node, said[1])):
-            return False
-        try:
-            split_address(hello.at, f"the address in the hello of node {node}")
-        except SettingsError:
-            return False
-        return True
+        link = self._consensus.get(hello.sender)
+        if link is None:
+            return True
+        is_there = (link.disk, link.address) == (hello.incarnation, self._dial.get(hello.sender, hello.at))
+        if link.is_up or self._names(hello) is None:
+            return is_there or not link.is_up
+        return is_there is not bool(link.trouble)
 
     def closed(self, accepted: Accepted, hello: Hello | None, error: str) -> None:
         """That connection closed. The replica hears of it unless it was never believed, or a newer one replaced it."""

@@ -13,7 +13,33 @@ from raftlog.raft.codec.frame import FRAME_DISK, FRAME_READ, encode_frame
 from raftlog.raft.codec.message import encode_message
 from tests.cluster.peers.test_forged_hello import FOREIGN, silent, spoken
 from tests.cluster.peers.test_transport import configuration_of, hello_of, transports, vote
-from tests.support import streams_served, wait_until_async
+from tests.support import free_ports, streams_served, wait_until_async
+
+
+@pytest.mark.usefixtures("known_challenge")
+async def test_a_member_whose_hello_names_an_old_address_is_dialled_where_the_configuration_says() -> None:
+    """A member moved while it was down, so its first hello names its old address. No process listens there, and for
+    a moment none at the new address. So both are dialled in turn until one answers.
+
+    Before, a peer dialled the old address for as long as that connection was open, or closed the link to the new one.
+    """
+    old, new = free_ports(2)
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
+        now = configuration_of([port, new])
+        one.set_members(now)
+        async with spoken(port, encode_hello(hello_of(at=f"127.0.0.1:{old}"))):
+            for _ in range(2):
+                await wait_until_async(lambda: 2 in one.strangers, what="no process listens at the new address")
+                one.set_members(now, tuple(one.strangers.values()))
+                await wait_until_async(lambda: not one.strangers, what="no process listens at the old address")
+                one.set_members(now)
+            await wait_until_async(lambda: 2 in one.strangers, what="no process listens at the new address")
+            async with streams_served(silent, new):
+                link = one.link_to(2)
+                assert link is not None
+                await wait_until_async(lambda: link.is_up, what="it listens at the new address")
+                assert not one.strangers
+                await wait_until_async(lambda: [peer for peer, _, _ in ear.opened] == [2])
 
 
 @pytest.mark.usefixtures("known_challenge")

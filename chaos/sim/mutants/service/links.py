@@ -127,5 +127,18 @@ MUTANTS: Final = (
         old="self._owner.proofs.ask(hello)",
         new="pass",
     ),
+    Mutant(
+        name="old_address_dialled_for_ever",
+        pitfall=45,
+        title="a member that moved is dialled at the old address of its first hello as long as its connection is open",
+        source="this project, until a test that failed now and then showed it",
+        story=(
+            "tests/cluster/peers/test_strangers.py::"
+            "test_a_member_whose_hello_names_an_old_address_is_dialled_where_the_configuration_says"
+        ),
+        target="raftlog.cluster.peers.transport:Transport._is_stranger",
+        old="is_there is not bool(link.trouble)",
+        new="True",
+    ),
 )
 """The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""

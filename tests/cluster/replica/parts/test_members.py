@@ -17,6 +17,7 @@ from raftlog.cluster.node.formatting import format_cluster
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
 from raftlog.raft.configuration import Member
+from raftlog.raft.consensus.roles import Leader
 from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of
 from tests.support import free_ports, wait_until_async
 
@@ -343,7 +344,11 @@ async def test_a_copy_from_when_its_node_was_the_only_voter_stops_leading_once_a
         await settled(nodes, (1, 2, 3))
         await nodes.kill(alone)
         await nodes.start(alone)
-        await nodes.append(await nodes.leader(), b"acknowledged by three")
+        leader = await nodes.leader()
+        last = (await nodes.append(leader, b"acknowledged by three")).last
+        role = leader.state.core.state.role
+        assert isinstance(role, Leader)
+        await wait_until_async(lambda: leader.node_id == alone or role.progress[alone].match >= last)
         await nodes.kill(alone)
         shutil.rmtree(folder)
         (tmp_path / "copy").rename(folder)
