@@ -403,11 +403,11 @@ class World:
         return kept
 
     def may_rise(self, configuration: Configuration) -> bool:
-        """Whether every member runs, and knows a newer cluster version than that configuration's."""
+        """Whether every member runs, and its process knows a newer cluster version than that configuration's."""
         members = [self.replicas[member.node] for member in configuration.members]
         if any(each.core is None or each.is_retired for each in members):
             return False
-        return configuration.version < min(self.knows[each.node] for each in members)
+        return configuration.version < min(each.hello.knows for each in members)
 
     def has_agreed(self, least: int) -> bool:
         """Whether every member that can run does, and has applied one and the same index, at least `least`."""

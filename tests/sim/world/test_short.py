@@ -51,6 +51,7 @@ TOLD = {
     9801133: "a follower's disk report came before its peer believed the link, was dropped, and never sent again",
     9801513: "a follower dropped the link to a leader that its configuration does not name, once it had believed it",
     9801899: "a node whose disk had lost no more than a vote counted as intact, and a second disk of three was wiped",
+    9930785: "a node was thought to be upgraded whose process, of two on copies of its disk, was the older program",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
