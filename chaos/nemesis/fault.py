@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 from raftlog.chaos.deploy.deployment import Deployment, client_proxy, peer_proxy
@@ -151,15 +152,24 @@ class Field:
         return self.proof()
 
     def forget(self) -> None:
-        """Removes every toxic and every rule of this fault, and opens the links that it closed."""
+        """Removes every toxic and every rule of this fault, and opens the links that it closed. Raises the first
+        ToxiproxyError once all others are gone: a proxy that hangs must not leave the rest of the fault in place."""
         if self.rules and self.deployment.shim is not None:
             self.deployment.shim.heal(*self.rules)
             self.rules.clear()
-        while self.placed:
-            proxy, name = self.placed.pop()
-            self.deployment.toxiproxy.remove_toxic(proxy, name)
-        while self.disabled:
-            self.deployment.toxiproxy.enable(self.disabled.pop())
+        toxiproxy = self.deployment.toxiproxy
+        steps = [partial(toxiproxy.remove_toxic, *each) for each in reversed(self.placed)]
+        steps += [partial(toxiproxy.enable, proxy) for proxy in reversed(self.disabled)]
+        self.placed.clear()
+        self.disabled.clear()
+        failed = []
+        for step in steps:
+            try:
+                step()
+            except ToxiproxyError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ class LocalCluster:
     @property
     def running(self) -> list[int]:
         """The nodes whose processes run (or are paused)."""
-        return [node for node in self._running if self.pid(node) is not None]
+        return [node for node in list(self._running) if self.pid(node) is not None]  # threads start nodes
 
     # -- processes ------------------------------------------------------------------------------------------------
 

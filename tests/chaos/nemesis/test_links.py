@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from raftlog.chaos.deploy.deployment import Deployment
-from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
+from raftlog.chaos.deploy.toxiproxy import ToxiproxyError, ToxiproxyHungError
 from raftlog.chaos.nemesis import NEMESES, Field
 from tests.support import free_ports
 
@@ -47,3 +49,28 @@ def test_a_break_that_no_connection_meets_is_an_error(
         monkeypatch.setattr(type(deployment.toxiproxy), "drop", lambda *_: None)
         with pytest.raises(ToxiproxyError, match="6 of 6 connections outlived"):
             NEMESES["broken-all"].inject(Field(deployment, 1, random.Random(1)))
+
+
+def test_a_proxy_that_hangs_leaves_no_other_part_of_the_fault() -> None:
+    """Toxiproxy hung over one of four toxics, and the other three cut a node off for the rest of a run."""
+    gone: list[str] = []
+
+    class Hanging:
+        """A Toxiproxy that hangs over proxy b."""
+
+        def remove_toxic(self, proxy: str, name: str) -> None:
+            """Removes it, but hangs over one."""
+            if proxy == "b":
+                raise ToxiproxyHungError(f"no answer to: remove {name} from {proxy}")
+            gone.append(f"{name} of {proxy}")
+
+        def enable(self, proxy: str) -> None:
+            """Takes connections again."""
+            gone.append(proxy)
+
+    field = Field(cast(Any, SimpleNamespace(toxiproxy=Hanging())), 1, random.Random(1))
+    field.placed += [("a", "x"), ("b", "x"), ("c", "x")]
+    field.disabled += ["d"]
+    with pytest.raises(ToxiproxyHungError, match="remove x from b"):
+        field.forget()
+    assert (gone, field.placed, field.disabled) == (["x of c", "x of a", "d"], [], [])
