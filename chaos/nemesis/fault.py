@@ -12,8 +12,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from typing import Final, Literal
 
 from raftlog.chaos.deploy.deployment import Deployment, client_proxy, peer_proxy
@@ -152,24 +152,20 @@ class Field:
         return self.proof()
 
     def forget(self) -> None:
-        """Removes every toxic and every rule of this fault, and opens the links that it closed. Raises the first
-        ToxiproxyError once all others are gone: a proxy that hangs must not leave the rest of the fault in place."""
+        """Removes every toxic and every rule of this fault, and opens the links that it closed. A proxy that hangs
+        leaves no other part of the fault in place: its ToxiproxyError, the last one, is raised after all others.
+        """
         if self.rules and self.deployment.shim is not None:
             self.deployment.shim.heal(*self.rules)
             self.rules.clear()
         toxiproxy = self.deployment.toxiproxy
-        steps = [partial(toxiproxy.remove_toxic, *each) for each in reversed(self.placed)]
-        steps += [partial(toxiproxy.enable, proxy) for proxy in reversed(self.disabled)]
-        self.placed.clear()
-        self.disabled.clear()
-        failed = []
-        for step in steps:
-            try:
-                step()
-            except ToxiproxyError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
+        with ExitStack() as every:
+            for proxy in self.disabled:
+                every.callback(toxiproxy.enable, proxy)
+            for proxy, name in self.placed:
+                every.callback(toxiproxy.remove_toxic, proxy, name)
+            self.placed.clear()
+            self.disabled.clear()
 
 
 @dataclass(frozen=True, slots=True)

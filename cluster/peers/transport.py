@@ -201,9 +201,9 @@ class Transport:
         if link is None:
             return True
         is_there = (link.disk, link.address) == (hello.incarnation, self._dial.get(hello.sender, hello.at))
-        if link.is_up or self._names(hello) is None:
-            return is_there or not link.is_up
-        return is_there is not bool(link.trouble)
+        if link.is_up:
+            return is_there
+        return self._names(hello) is None or is_there is not bool(link.trouble)
 
     def closed(self, accepted: Accepted, hello: Hello | None, error: str) -> None:
         """That connection closed. The replica hears of it unless it was never believed, or a newer one replaced it."""
