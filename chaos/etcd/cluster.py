@@ -29,7 +29,7 @@ from raftlog.chaos.deploy.ports import addresses
 from raftlog.chaos.deploy.processes import Process, Processes
 from raftlog.chaos.deploy.toxiproxy import Stream, Toxiproxy
 from raftlog.chaos.etcd.router import PEER_HOST
-from raftlog.cluster.node.local_cluster import LocalClusterError, process_state
+from raftlog.cluster.node.local_cluster import LocalClusterError
 
 HEARTBEAT_MS: Final = 50
 ELECTION_MS: Final = 500
@@ -131,14 +131,8 @@ class EtcdCluster:
         self._paused.difference_update(nodes)
 
     def pause(self, node: int) -> None:
-        """SIGSTOP; returns when the process stands."""
-        process = self._running[node]
-        process.signal(signal.SIGSTOP)
-        end = time.monotonic() + READY_S
-        while process_state(process.pid) != "T":
-            if time.monotonic() > end:
-                raise LocalClusterError(f"etcd {node} does not stand after SIGSTOP")
-            time.sleep(0.001)
+        """SIGSTOP; the process has stopped when this returns."""
+        self._running[node].pause()
         self._paused.add(node)
 
     def resume(self, node: int) -> None:

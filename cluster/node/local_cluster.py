@@ -263,9 +263,9 @@ class LocalCluster:
         """Sends SIGSTOP. The process has stopped when this returns; its connections stay open."""
         pid = self._signal(node, signal.SIGSTOP)
         end = time.monotonic() + READY_S
-        while process_state(pid) != "T":
+        while not is_stopped(pid):
             if time.monotonic() > end:
-                raise LocalClusterError(f"node {node} (pid {pid}) does not stand {READY_S:g} s after SIGSTOP")
+                raise LocalClusterError(f"node {node} (pid {pid}) still runs {READY_S:g} s after SIGSTOP")
             time.sleep(0.001)
         self._paused.add(node)
 
@@ -440,6 +440,8 @@ class LocalCluster:
         replace_file(self.settings_file(node.id), ("\n".join(lines) + "\n").encode(), is_private=True)
 
 
-def process_state(pid: int) -> str:
-    """The state letter of /proc/PID/stat. The name before it may hold any byte, but ends with the last bracket."""
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+def is_stopped(pid: int) -> bool:
+    """Whether every thread of that process stands by SIGSTOP, which reaches them one after another. The name in a stat
+    file may hold any byte, but ends with the last bracket; the state letter comes after it."""
+    stats = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
+    return all(stat.read_bytes().rpartition(b")")[2].split()[0] == b"T" for stat in stats)

@@ -1,6 +1,5 @@
 """A deployment leaves nothing behind however its harness ends; what it cuts is tested in tests/acceptance."""
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from raftlog.chaos.deploy.deployment import Deployment
-from raftlog.cluster.node.local_cluster import process_state
 from tests.support import free_ports, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.toxiproxy]
@@ -63,9 +61,7 @@ def test_a_hanging_server_cannot_keep_faults_up(tmp_path: Path, toxiproxy_path: 
         assert any(deployment.toxiproxy.toxics().values())
         hung = deployment.toxiproxy.process
         deployment.toxiproxy.call_s = 0.2
-        hung.signal(signal.SIGSTOP)
-        # A thread of it that runs on another core may still answer before it stands still.
-        wait_until(lambda: process_state(hung.pid) == "T", 10, what="the server to stand still")
+        hung.pause()
         deployment.heal()
         assert not hung.is_running
         assert deployment.toxiproxy.toxics() == {name: [] for name in proxies}

@@ -16,6 +16,15 @@ pytestmark = pytest.mark.serial
 
 IDLE = [sys.executable, "-S", "-c", "import signal; print('up', flush=True); signal.pause()"]
 
+BUSY = """
+import threading
+def work():
+    while True:
+        pass
+for _ in range(3):
+    threading.Thread(target=work).start()
+"""
+
 HARNESS = """
 import os, signal, sys
 from pathlib import Path
@@ -41,14 +50,32 @@ def _gone(pid: int) -> bool:
         return True
 
 
+def _threads(pid: int) -> list[str]:
+    """The state letter of each of its threads."""
+    stats = Path(f"/proc/{pid}/task").glob("*/stat")
+    return [stat.read_bytes().rpartition(b")")[2].split()[0].decode() for stat in stats]
+
+
 def test_close_ends_running_processes(tmp_path: Path) -> None:
     """Leaving the owner kills every process, a paused one too, and waits for it."""
     with Processes() as owner:
         running = owner.start("running", IDLE, log=tmp_path / "a.log")
         paused = owner.start("paused", IDLE, log=tmp_path / "b.log")
-        paused.signal(signal.SIGSTOP)
+        paused.pause()
     assert (running.is_running, paused.is_running) == (False, False)
     assert running.wait(0) == paused.wait(0) == -signal.SIGKILL
+
+
+def test_no_thread_of_a_paused_process_runs(tmp_path: Path) -> None:
+    """When `pause` returns, every thread stands, also one that kept a core busy; SIGCONT lets them go on."""
+    with Processes() as owner:
+        busy = owner.start("busy", [sys.executable, "-c", BUSY], log=tmp_path / "busy.log")
+        wait_until(lambda: len(_threads(busy.pid)) == 4, 10, what="four threads")
+        for _ in range(20):
+            busy.pause()
+            assert _threads(busy.pid) == ["T"] * 4
+            busy.signal(signal.SIGCONT)
+            wait_until(lambda: "T" not in _threads(busy.pid), 10, what="the threads to go on")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -72,7 +99,7 @@ def test_a_signal_to_an_ended_process_fails_with_the_end_of_its_log(processes: P
     process = processes.start("brief", [sys.executable, "-c", "raise SystemExit('why')"], log=tmp_path / "log")
     assert process.wait(10) == 1
     with pytest.raises(ProcessError, match=r"brief cannot get SIGSTOP: it has ended(?s:.*)why"):
-        process.signal(signal.SIGSTOP)
+        process.pause()
     process.kill()
 
 

@@ -211,7 +211,7 @@ def test_a_hanging_server_is_cut_off(proxies: Toxiproxy, through: int) -> None:
     """A stopped server never answers and toxiproxy-python would wait for ever: the call ends with an error that
     says that the outcome is not known."""
     proxies.call_s = 0.2
-    proxies.process.signal(signal.SIGSTOP)
+    proxies.process.pause()
     with pytest.raises(ToxiproxyHungError, match=r"did not answer within 0\.2 s to: disable p"):
         proxies.disable("p")
     proxies.process.signal(signal.SIGCONT)
