@@ -133,7 +133,7 @@ def _ask(state: State, *, pre: bool, transfer: bool = False, link_closed: bool =
 
 
 def on_vote_reply(state: State, message: RequestVoteReply) -> None:
-    """Count an answer to the question that this node asks now; ignore answers to older questions.
+    """Count the first answer to the question that this node asks now; ignore answers to older questions.
 
     Pitfall 4: duplicate vote replies counted twice. Pitfall 8: deadlock of pre-vote and check-quorum. Pitfall 20: a
     late reply moves the progress.
@@ -143,6 +143,8 @@ def on_vote_reply(state: State, message: RequestVoteReply) -> None:
         if not message.pre or message.request_term != state.term + 1:
             return
     elif not isinstance(role, Candidate) or message.pre or message.request_term != state.term:
+        return
+    if message.sender in role.votes:
         return
     role.votes[message.sender] = message.granted
     if message.granted and not message.pre:

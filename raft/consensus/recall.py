@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.raft.consensus.progress import FollowerProgress
-from raftlog.raft.consensus.roles import Follower, Leader
+from raftlog.raft.consensus.progress import FollowerProgress, Mode
+from raftlog.raft.consensus.roles import Candidate, Follower, Leader
 from raftlog.raft.consensus.state import Memory, State, become_follower, ignore
 from raftlog.raft.events import AcknowledgedLost, Healed, PromisesLost, WentUnderFloor
 from raftlog.raft.hello import Start
@@ -66,11 +66,27 @@ def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | Non
 
 def refused(state: State, peer: NodeId, incarnation: str, start: Start | None) -> None:
     """This node refuses a process of `peer`. If it has met a later process of that disk, the refused one runs on an
-    older copy. That one cannot ask, because its connection is closed. So this node reports its memory unasked."""
+    older copy. That one cannot ask, because its connection is closed. So this node reports its memory unasked. Answers
+    of the later process that are still on their way are not in that report, so they do not count."""
     memory = state.memories.get((peer, incarnation))
     if memory is not None and start is not None and memory.run not in (0, start.run):
+        if state.refused.get(peer) != (incarnation, start.run):
+            _void_answers(state, peer)
         state.refused[peer] = (incarnation, start.run)
         warn(state, peer)
+
+
+def _void_answers(state: State, peer: NodeId) -> None:
+    """A vote or an acknowledgement of that peer that has not arrived yet does not count. The leader asks again."""
+    role = state.role
+    if isinstance(role, Candidate):
+        role.votes.setdefault(peer, False)
+    elif isinstance(role, Leader) and peer in role.progress:
+        role.round += 1
+        progress = role.progress[peer]
+        progress.round_first = role.round
+        if progress.mode is not Mode.SNAPSHOT:  # a snapshot ends with a question that has the round of its time
+            progress.probe(progress.match)
 
 
 def warn(state: State, peer: NodeId) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.raft.consensus import recall
 from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.consensus.roles import Candidate, Leader
 from raftlog.raft.consensus.state import become_follower
 from raftlog.raft.events import AcknowledgedLost, Healed, PromisesLost, WentUnderFloor
 from raftlog.raft.hello import Start
@@ -75,8 +75,8 @@ def events_of(done: list[Ready], kind: type) -> list[object]:
     return [event for ready in done for event in ready.events if isinstance(event, kind)]
 
 
-def a_leader() -> RaftCore:
-    """Leads term 2 of three with entries 1 to 2 committed on all; nodes 2 and 3 are connected, runs 20 and 30."""
+def a_candidate() -> RaftCore:
+    """Won the pre-vote with entry 1, and asks two voters for votes in term 2: nodes 2 and 3, runs 20 and 30."""
     core = a_core(log_of(THREE), 1)
     for peer in (2, 3):
         connect(core, peer, run=10 * peer, last=(1, 1), term=1)
@@ -84,12 +84,22 @@ def a_leader() -> RaftCore:
     core.tick(at(2_000))
     outputs(core, 2_000)
     core.tick(at(2_000 + OPTIONS.election_timeout_max_ms // 2))
-    for pre in (True, False):
-        term = core.state.term
-        core.step(
-            RequestVoteReply(sender=2, to=1, term=term, request_term=term + pre, granted=True, pre=pre), at(2_500)
-        )
-        outputs(core, 2_500)
+    grant(core, 2, pre=True)
+    assert isinstance(core.state.role, Candidate)
+    return core
+
+
+def grant(core: RaftCore, peer: NodeId, *, pre: bool = False) -> list[Ready]:
+    """That voter grants what the node asks for."""
+    term = core.state.term
+    core.step(RequestVoteReply(sender=peer, to=1, term=term, request_term=term + pre, granted=True, pre=pre), at(2_500))
+    return outputs(core, 2_500)
+
+
+def a_leader() -> RaftCore:
+    """Leads term 2 of three with entries 1 to 2 committed on all; nodes 2 and 3 are connected, runs 20 and 30."""
+    core = a_candidate()
+    grant(core, 2)
     assert isinstance(core.state.role, Leader)
     acknowledge(core, 2)
     acknowledge(core, 3)

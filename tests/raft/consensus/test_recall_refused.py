@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.events import WentUnderFloor
 from raftlog.raft.hello import Start
-from raftlog.raft.messages import AppendEntries, Message, RecallReply
-from raftlog.raft.types import NodeId
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, RecallReply
+from raftlog.raft.types import NOBODY, EntryKind, NodeId
 from tests.raft.consensus.test_recall import (
     THREE,
+    a_candidate,
     a_core,
     a_leader,
+    acknowledge,
     connect,
     disk_of,
     events_of,
+    grant,
     outputs,
     reply_of,
     sent,
@@ -22,28 +27,30 @@ from tests.raft.consensus.test_recall import (
 from tests.raft.lab import at, log_of
 
 
+def start_of(run: int) -> Start:
+    """What that process says of its start: its disk ends with entry 1."""
+    return Start(run=run, last_index=1, last_term=1, term=1, floor=0)
+
+
+def refuse(core: RaftCore, peer: NodeId, run: int, disk: str = "") -> list[RecallReply]:
+    """That node refuses the process `run` of a peer; the reports that it sends."""
+    core.hello_refused(peer, disk or disk_of(peer), at(3_000), start_of(run))
+    return [each for each in sent(outputs(core, 3_000)) if isinstance(each, RecallReply)]
+
+
 def test_a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens() -> None:
     """It runs on an older copy of the disk, so the promises of the newest process count as well. A process that this
     node did not meet a successor of, and the newest process itself, hear nothing; nor does one that is taken meanwhile.
     """
 
-    def refuse(peer: NodeId, run: int, disk: str = "") -> list[Message]:
-        core.hello_refused(peer, disk or disk_of(peer), at(3_000), start_of(run))
-        return [each for each in sent(outputs(core, 3_000)) if isinstance(each, RecallReply)]
-
-    def start_of(run: int) -> Start:
-        return Start(run=run, last_index=1, last_term=1, term=1, floor=0)
-
     core = a_leader()
-    assert refuse(2, 20) == []
-    assert refuse(2, 7, "another disk") == []
+    assert refuse(core, 2, 20) == []
+    assert refuse(core, 2, 7, "another disk") == []
     connect(core, 2, run=21, last=(2, 2), term=2)
     outputs(core, 3_000)
-    (told,) = refuse(2, 20)
-    assert isinstance(told, RecallReply)
+    (told,) = refuse(core, 2, 20)
     assert (told.run, told.promised_term, told.acked_index) == (20, 0, 0), "it knows its own promises"
-    (told,) = refuse(2, 7)
-    assert isinstance(told, RecallReply)
+    (told,) = refuse(core, 2, 7)
     assert (told.to, told.run, told.promised_term, told.acked_term, told.acked_index) == (2, 7, 2, 2, 2)
     assert not told.healed_index
     core.link_dialled(2, at(3_001), is_bulk=True)
@@ -54,6 +61,44 @@ def test_a_refused_copy_is_warned_of_all_promises_and_again_once_its_link_opens(
     outputs(core, 3_002)
     core.link_dialled(2, at(3_002))
     assert not any(isinstance(each, RecallReply) for each in sent(outputs(core, 3_002)))
+
+
+def test_an_acknowledgement_that_came_after_the_report_does_not_count() -> None:
+    """The leader takes node 2 and refuses a copy of its disk. An acknowledgement of node 2 that was on its way then is
+    not in the report, so the copy would vote against the entry. Node 2 lives: it is asked again at once and counts."""
+    core = a_leader()
+    core.propose(EntryKind.COMMANDS, 1, b"3", at(2_600))
+    outputs(core, 2_600)
+    leader = core.state.role
+    assert isinstance(leader, Leader)
+    on_its_way = AppendEntriesReply(sender=2, to=1, term=2, success=True, match=3, prev_index=2, round=leader.round)
+    core.hello_refused(2, disk_of(2), at(3_000), start_of(7))
+    told, asked = (each for each in sent(outputs(core, 3_000)) if each.to == 2)
+    assert isinstance(told, RecallReply)
+    assert isinstance(asked, AppendEntries)
+    assert told.acked_index == 2
+    assert (asked.prev_index, asked.round) == (2, leader.round)
+    core.step(on_its_way, at(3_000))
+    assert (leader.progress[2].match, core.state.log.committed) == (2, 2)
+    assert refuse(core, 2, 7) == [told]
+    acknowledge(core, 2)
+    assert (leader.progress[2].match, core.state.log.committed) == (3, 3), "the second report asked for no new round"
+    (told,) = refuse(core, 2, 7)
+    assert told.acked_index == 3
+
+
+def test_a_vote_that_came_after_the_report_does_not_count() -> None:
+    """As above with a vote: the copy could give a second one in that term. A vote that was counted is reported."""
+    core = a_candidate()
+    (told,) = refuse(core, 2, 7)
+    assert told.promised_term == 0
+    grant(core, 2)
+    assert core.state.leader == NOBODY
+    grant(core, 3)
+    assert core.state.leader == 1
+    core = a_leader()
+    (told,) = refuse(core, 2, 7)
+    assert told.promised_term == 2
 
 
 def test_a_report_that_says_nothing_new_changes_nothing() -> None:

@@ -52,6 +52,7 @@ TOLD = {
     9801513: "a follower dropped the link to a leader that its configuration does not name, once it had believed it",
     9801899: "a node whose disk had lost no more than a vote counted as intact, and a second disk of three was wiped",
     9930785: "a node was thought to be upgraded whose process, of two on copies of its disk, was the older program",
+    9944868: "a leader counted an answer that came after its report to a refused copy, which did not name that entry",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
