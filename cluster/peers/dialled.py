@@ -89,7 +89,10 @@ class Link:
     ) -> None:
         self.node = node
         self.purpose = purpose
-        self.address = address
+        self.address = address  # where it is connected or was dialled last
+        self._places: tuple[str, ...] = (
+            address,
+        )  # where the configuration says, and after a change where the member was before
         self.disk = disk  # its incarnation; a node with another one is another process
         self.waiting_since = 0.0  # when the oldest unanswered message was sent; 0: none
         self._owner = owner
@@ -107,6 +110,23 @@ class Link:
         self._dials_plain = False  # the next dial is without TLS: the last one with it failed, and plain ones count too
         self._wanted = asyncio.Event()  # the pause between two dials is over
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"dial {node} {purpose.name.lower()}")
+
+    @property
+    def place(self) -> str:
+        """The address that the configuration names."""
+        return self._places[0]
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the member has not answered yet at the address that the configuration names."""
+        return len(self._places) > 1
+
+    def move(self, place: str) -> None:
+        """The configuration names another address of that member. A member may move later, and the change needs its
+        acknowledgement before: so the connection stays, and both addresses are dialled in turn after it, until the
+        member answers at the new one.
+        """
+        self._places = (place,) if place == self.address else (place, self.address)
 
     @property
     def is_up(self) -> bool:
@@ -192,6 +212,7 @@ class Link:
             started = clock.monotonic()
             self._wanted.clear()
             is_refused = False
+            self.address = self._places[-1] if self.address == self._places[0] else self._places[0]
             try:
                 refusal = await self._connected_once()
                 error = CLOSED
@@ -298,6 +319,8 @@ class Link:
             self._owner.welcomed(self)
         elif word is Word.BELIEVED:
             self._is_believed, self._refusal = True, ""
+            if self.address == self.place:
+                self._places = (self.place,)
             if self.purpose is Purpose.BULK:
                 self._owner.receiver.bulk_link_believed(self.node)
 

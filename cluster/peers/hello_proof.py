@@ -14,7 +14,7 @@ PROOF_VERSION cannot answer. It is believed as long as the listener at its addre
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
@@ -111,7 +111,7 @@ class Proofs:
 
     def __init__(self, owner: ProofOwner) -> None:
         self._owner = owner
-        self._challenges: dict[NodeId, tuple[str, str, int]] = {}  # address and disk of the member, and its number
+        self._challenges: dict[tuple[NodeId, str, str], int] = {}  # by node, address and disk of the member
         self._told: dict[NodeId, int] = {}  # the challenge of each node, as its newest believed connection said it
         self._waiting: dict[PeerConnection, None] = {}  # oldest first
 
@@ -123,16 +123,16 @@ class Proofs:
     # -- challenges
 
     def challenge(self, link: MemberLink) -> int:
-        """For the listener at the other end of that link; a new one once the member's address or disk is another."""
-        there = (link.address, link.disk)
-        known = self._challenges.get(link.node)
-        if known is None or known[:2] != there:
-            known = self._challenges[link.node] = (*there, draw())
-        return known[2]
+        """For the listener at the other end of that link: another one for each address and disk of a member."""
+        there = (link.node, link.address, link.disk)
+        if there not in self._challenges:
+            self._challenges[there] = draw()
+        return self._challenges[there]
 
-    def keep(self, members: Collection[NodeId]) -> None:
-        """Forgets the challenges of those that are dialled no more."""
-        self._challenges = {node: known for node, known in self._challenges.items() if node in members}
+    def keep(self, members: Mapping[NodeId, MemberLink]) -> None:
+        """Forgets the challenges of those that are dialled no more, or not there."""
+        places = {(link.node, link.address, link.disk) for link in members.values()}
+        self._challenges = {there: known for there, known in self._challenges.items() if there in places}
         self._told = {node: challenge for node, challenge in self._told.items() if node in members}
 
     def answer_for(self, node: NodeId) -> int:

@@ -122,13 +122,12 @@ class Transport:
         self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = (),
         *, shard: int = 0,
     ) -> None:  # fmt: skip
-        """Dials every other member of any Raft group, and dials again if a member's address or disk changed.
+        """Dials every other member of any Raft group, and dials again if a member's address or disk changed. An open
+        link to a member that has another address now stays until it closes.
 
         Links to nodes that are no members any more are closed, except those to `leaving`. `known` are dialled as well,
-        at the
-        addresses that they name, before a configuration names this node. If groups name different addresses of a node,
-        the
-        lowest group counts.
+        at the addresses that they name, before a configuration names this node. If groups name different addresses of
+        a node, the lowest group counts.
         """
         self.configurations[shard] = configuration
         self._members[shard] = ((*configuration.members, *known), leaving)
@@ -142,8 +141,12 @@ class Transport:
             for purpose in Purpose
         }
         for key, link in list(self._links.items()):
-            is_leaving = key not in wanted and key[0] in leaving
-            if not is_leaving and wanted.get(key) != (link.address, link.disk):
+            place, disk = wanted.get(key, ("", ""))
+            if (place, disk) == (link.place, link.disk) or (not place and key[0] in leaving):
+                continue
+            if disk == link.disk and link.is_up:
+                link.move(place)
+            else:
                 del self._links[key]
                 link.close()
         for (node, purpose), (address, disk) in wanted.items():

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+PLENTY = 1 << 60
+"""Of a folder that a test has just taken out of `room`, while the node's writer thread looked."""
+
 
 class SmallDisks:
     """What a node of this process does below the folders named in `room` fails with ENOSPC where its files, by their
@@ -35,7 +38,7 @@ class SmallDisks:
         return total
 
     def _root(self, path: str) -> Path | None:
-        return next((root for root in self.room if Path(path).is_relative_to(root)), None)
+        return next((root for root in tuple(self.room) if Path(path).is_relative_to(root)), None)
 
     def _grow(self, descriptor: int, end: int, *, fits: int = 0) -> int:
         """How many bytes are missing, of an end whose last `fits` bytes may be left out."""
@@ -43,7 +46,7 @@ class SmallDisks:
         more = end - os.fstat(descriptor).st_size
         if root is None or more <= 0:
             return 0
-        missing = max(0, self.used(root) + more - self.room[root])
+        missing = max(0, self.used(root) + more - self.room.get(root, PLENTY))
         if missing and missing >= fits:
             raise OSError(errno.ENOSPC, "no space left on this small disk")
         return missing
@@ -64,4 +67,4 @@ class SmallDisks:
         root = self._root(os.fspath(path))
         if root is None:
             return self._statvfs(path)
-        return SimpleNamespace(f_bavail=max(0, self.room[root] - self.used(root)), f_frsize=1)
+        return SimpleNamespace(f_bavail=max(0, self.room.get(root, PLENTY) - self.used(root)), f_frsize=1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from raftlog.cluster.peers.hello import encode_hello
 from raftlog.raft.codec.frame import FRAME_DISK, FRAME_READ, encode_frame
 from raftlog.raft.codec.message import encode_message
 from tests.cluster.peers.test_forged_hello import FOREIGN, silent, spoken
-from tests.cluster.peers.test_transport import configuration_of, hello_of, transports, vote
+from tests.cluster.peers.test_transport import Ear, a_transport, configuration_of, hello_of, transports, vote
 from tests.support import free_ports, streams_served, wait_until_async
 
 
@@ -40,6 +41,41 @@ async def test_a_member_whose_hello_names_an_old_address_is_dialled_where_the_co
                 await wait_until_async(lambda: link.is_up, what="it listens at the new address")
                 assert not one.strangers
                 await wait_until_async(lambda: [peer for peer, _, _ in ear.opened] == [2])
+
+
+async def test_a_member_is_reached_where_it_is_until_it_moves() -> None:
+    """A configuration in force names another address of a member that has not moved. The connection stays. When it
+    breaks, the old address is dialled as well, until the member answers at the new one.
+
+    Before, the leader closed it. With no other follower the change could not be committed, nor a leader be elected.
+    """
+    (old, new), there = free_ports(2), Ear()
+
+    @asynccontextmanager
+    async def listening_at(place: int) -> AsyncIterator[None]:
+        two = a_transport(2, there)
+        try:
+            await two.start("127.0.0.1", place)
+            two.set_members(configuration_of([port, place]))
+            yield
+        finally:
+            await two.close()
+
+    async with transports(1, listening=[1]) as ((one,), _, (port,)):
+        one.set_members(configuration_of([port, old]))
+        async with listening_at(old):
+            await wait_until_async(lambda: len(there.opened) == 1 and one.is_bulk_up(2), what="the links")
+            links = one.links_to(2)
+            one.set_members(configuration_of([port, new]))
+            assert one.links_to(2) == links
+            assert all(link.is_up for link in links)
+            for link in links:
+                link.redial()
+            await wait_until_async(lambda: len(there.opened) == 2 and one.is_bulk_up(2), what="the old address")
+        async with listening_at(new):
+            await wait_until_async(lambda: len(there.opened) == 3, what="the new address")
+            await wait_until_async(lambda: not any(link.is_moving for link in links), what="its word that it believes")
+            assert [link.address for link in links] == [f"127.0.0.1:{new}"] * 2
 
 
 @pytest.mark.usefixtures("known_challenge")

@@ -107,6 +107,18 @@ def configuration_of(ports: Sequence[int]) -> Configuration:
     return Configuration(members, tuple(member.node for member in members))
 
 
+def a_transport(
+    node: int, ear: Ear, *, limits: LimitSettings | None = None, silence_ms: int = 2_000,
+    dial: dict[int, str] | None = None,
+) -> Transport:  # fmt: skip
+    """The peer links of a node that has just started."""
+    return Transport(
+        PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3), ear, peer=PeerSettings(),
+        limits=limits or LimitSettings(), dial=dial or {}, silence_ms=silence_ms, metrics=Metrics(),
+        logger=structlog.get_logger(node=node),
+    )  # fmt: skip
+
+
 @asynccontextmanager
 async def transports(
     count: int, *, limits: LimitSettings | None = None, silence_ms: int = 2_000, listening: Sequence[int] = (1, 2)
@@ -116,14 +128,7 @@ async def transports(
     configuration = configuration_of(ports)
     ports = ports[:count]
     ears = [Ear() for _ in ports]
-    made = [
-        Transport(
-            PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3), ear, peer=PeerSettings(),
-            limits=limits or LimitSettings(), dial={}, silence_ms=silence_ms, metrics=Metrics(),
-            logger=structlog.get_logger(node=node),
-        )
-        for node, ear in enumerate(ears, start=1)
-    ]  # fmt: skip
+    made = [a_transport(node, ear, limits=limits, silence_ms=silence_ms) for node, ear in enumerate(ears, start=1)]
     try:
         for transport, port in zip(made, ports, strict=True):
             if transport.identity.node in listening:
@@ -436,11 +441,7 @@ async def test_dial_overrides_lead_through_a_proxy() -> None:
         dialled.append(await reader.read(1_000))
 
     async with streams_served(proxy, proxy_port):
-        transport = Transport(
-            PeerIdentity(log=LOG, node=1, incarnation=f"{1:032x}", boot=3), Ear(), peer=PeerSettings(),
-            limits=LimitSettings(), dial={2: f"127.0.0.1:{proxy_port}"}, silence_ms=1_000, metrics=Metrics(),
-            logger=structlog.get_logger(),
-        )  # fmt: skip
+        transport = a_transport(1, Ear(), dial={2: f"127.0.0.1:{proxy_port}"})
         transport.set_members(configuration_of([port, port]))
         await wait_until_async(lambda: len(dialled) >= 2)
         await transport.close()

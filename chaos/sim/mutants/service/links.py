@@ -4,6 +4,8 @@ from typing import Final
 
 from raftlog.chaos.sim.mutants.mutant import Mutant
 
+_STRANGERS: Final = "tests/cluster/peers/test_strangers.py::test_"
+
 MUTANTS: Final = (
     Mutant(
         name="hello_believed_without_a_proof",
@@ -89,7 +91,7 @@ MUTANTS: Final = (
         pitfall=72,
         title="a node does not hear that a peer believes its bulk link now: what the peer dropped before is lost",
         source="docs/decisions/0018",
-        story="tests/cluster/peers/test_strangers.py::test_a_node_hears_when_a_peer_believes_its_bulk_link",
+        story=f"{_STRANGERS}a_node_hears_when_a_peer_believes_its_bulk_link",
         target="raftlog.cluster.peers.dialled:Link._told",
         old="self._owner.receiver.bulk_link_believed(self.node)",
         new="pass",
@@ -99,7 +101,7 @@ MUTANTS: Final = (
         pitfall=45,
         title="the end of an old disk's connection is taken for the end of the disk that replaced it under its number",
         source="this project, until a review found it",
-        story="tests/cluster/peers/test_strangers.py::test_the_end_of_an_old_disk_does_not_end_its_successor",
+        story=f"{_STRANGERS}the_end_of_an_old_disk_does_not_end_its_successor",
         target="raftlog.cluster.peers.transport:Transport.closed",
         old="if not named:",
         new="if True:",
@@ -109,10 +111,7 @@ MUTANTS: Final = (
         pitfall=45,
         title="a leader that the configuration does not name is dialled back only until its hello is believed",
         source="this project, until the simulator showed it",
-        story=(
-            "tests/cluster/peers/test_strangers.py::"
-            "test_a_believed_node_outside_the_configuration_stays_dialled_when_it_dials_again"
-        ),
+        story=f"{_STRANGERS}a_believed_node_outside_the_configuration_stays_dialled_when_it_dials_again",
         target="raftlog.cluster.peers.transport:Transport.meet",
         old="accepted.standing is not Standing.WAITING",
         new="accepted.standing is Standing.HEARD",
@@ -132,13 +131,30 @@ MUTANTS: Final = (
         pitfall=45,
         title="a member that moved is dialled at the old address of its first hello as long as its connection is open",
         source="this project, until a test that failed now and then showed it",
-        story=(
-            "tests/cluster/peers/test_strangers.py::"
-            "test_a_member_whose_hello_names_an_old_address_is_dialled_where_the_configuration_says"
-        ),
+        story=f"{_STRANGERS}a_member_whose_hello_names_an_old_address_is_dialled_where_the_configuration_says",
         target="raftlog.cluster.peers.transport:Transport._is_stranger",
         old="is_there is not bool(link.trouble)",
         new="True",
+    ),
+    Mutant(
+        name="moving_member_cut_off",
+        pitfall=45,
+        title="a changed address closes the link to a member that has not moved, and a bare majority commits nothing",
+        source="this project, until a test that failed now and then showed it",
+        story=f"{_STRANGERS}a_member_is_reached_where_it_is_until_it_moves",
+        target="raftlog.cluster.peers.transport:Transport.set_members",
+        old="if disk == link.disk and link.is_up:",
+        new="if False:",
+    ),
+    Mutant(
+        name="moving_member_dialled_at_the_new_address_only",
+        pitfall=45,
+        title="the link to a member that has not moved breaks, and only its new address is dialled",
+        source="this project",
+        story=f"{_STRANGERS}a_member_is_reached_where_it_is_until_it_moves",
+        target="raftlog.cluster.peers.dialled:Link.move",
+        old="(place,) if place == self.address else (place, self.address)",
+        new="(place,)",
     ),
 )
 """The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""
