@@ -90,9 +90,7 @@ class Link:
         self.node = node
         self.purpose = purpose
         self.address = address  # where it is connected or was dialled last
-        self._places: tuple[str, ...] = (
-            address,
-        )  # where the configuration says, and after a change where the member was before
+        self._places: tuple[str, ...] = (address,)  # the configuration's, and after a change the former one
         self.disk = disk  # its incarnation; a node with another one is another process
         self.waiting_since = 0.0  # when the oldest unanswered message was sent; 0: none
         self._owner = owner

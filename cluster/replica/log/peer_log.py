@@ -33,7 +33,7 @@ T = TypeVar("T")
 ANSWER_S: Final = 2.0
 """Longest wait for an answer, in seconds. A busy disk reads a slice in milliseconds, and may stall for a second."""
 PATIENCE_S: Final = 5.0
-"""How long a read tries peers that cannot be reached now, in seconds; a client waits as long by default."""
+"""How long a read of a peer's log takes at most, in seconds; a client waits as long by default."""
 PAUSE_S: Final = 0.05
 """Pause between two rounds through all peers, in seconds."""
 READS_MAX: Final = 4
@@ -140,15 +140,33 @@ class PeerLog:
     ) -> T | None:
         """The answer of the first peer that has the entries.
 
-        Peers that cannot be reached are asked again for `PATIENCE_S`. After that, later reads do not wait for them
-        for a while. If all peers answered that they do not have the entries, the read fails at once.
+        Peers that cannot be reached are asked again until `PATIENCE_S` are over. After that, later reads ask each peer
+        once for a while. If all peers answered that they do not have the entries, the read fails at once.
         """
-        until = clock.monotonic() + PATIENCE_S
-        if until - self._in_vain < 2 * PATIENCE_S:
-            until = 0.0
+        told: dict[NodeId, NoAnswer] = {}
+        task = asyncio.get_running_loop().create_task(self._first(ask, is_wanted, told))
+        try:
+            # Each silent peer takes ANSWER_S, and the read waits for its turns, too.
+            await asyncio.wait({task}, timeout=PATIENCE_S)
+            if task.done() and (found := task.result()) is not None:
+                return found
+        finally:
+            task.cancel()
+        if not is_wanted():
+            return None
+        if not all(each.is_certain for each in told.values()) and not self._is_hasty():
+            self._in_vain = clock.monotonic()
+        raise self._nobody(what, told)
+
+    async def _first(
+        self, ask: Callable[[NodeId], Coroutine[Any, Any, T]], is_wanted: Callable[[], bool],
+        told: dict[NodeId, NoAnswer],
+    ) -> T | None:  # fmt: skip
+        """The answer of the first peer that has the entries; None if there is none, `told` says why."""
         while is_wanted():
-            told: dict[NodeId, NoAnswer] = {}
-            for peer in self.peers():
+            told.clear()
+            told.update(dict.fromkeys(self.peers(), NoAnswer(f"no answer within {PATIENCE_S:g} s")))
+            for peer in list(told):
                 try:
                     async with self._turns:
                         answer = await ask(peer)
@@ -157,13 +175,14 @@ class PeerLog:
                 else:
                     self._good = peer
                     return answer
-            if all(each.is_certain for each in told.values()):
-                raise self._nobody(what, told)
-            if clock.monotonic() >= until or self._is_stopping:
-                self._in_vain = clock.monotonic() if until else self._in_vain
-                raise self._nobody(what, told)
+            if all(each.is_certain for each in told.values()) or self._is_hasty() or self._is_stopping:
+                return None
             await asyncio.sleep(PAUSE_S)
         return None
+
+    def _is_hasty(self) -> bool:
+        """Whether a read was given up lately because peers did not answer."""
+        return clock.monotonic() - self._in_vain < PATIENCE_S
 
     def _nobody(self, what: str, told: dict[NodeId, NoAnswer]) -> ApiError:
         why = "; ".join(f"node {peer}: {reason}" for peer, reason in sorted(told.items())) or "it has none"

@@ -80,15 +80,16 @@ def follow(replica: ReplicaState, leader: NodeId) -> None:
 
 def _strangers(replica: ReplicaState, leader: NodeId) -> tuple[Member, ...]:
     """The nodes to dial that the configuration here does not name, or not so. The members may have been changed while
-    this node was down. The leader must get its answers, or it never sends the entries that say so. And while this node
-    asks for lost promises, any of them may know of one. Those that are dialled once stay, while they are connected.
+    this node was down. The leader must get its answers, or it never sends the entries that say so. A node that knows no
+    leader gives its vote to any candidate with a newer log. And while this node asks for lost promises, any of them may
+    know of one. Those that are dialled once stay, while they are connected.
     """
     met = replica.links.strangers
     if not met:
         return ()
     dialled = {each.node for each in replica.members.strangers}
-    is_waiting = recall.is_waiting(replica.core.state)
-    return tuple(each for node, each in met.items() if is_waiting or node == leader or node in dialled)
+    takes_any = leader == NOBODY or recall.is_waiting(replica.core.state)
+    return tuple(each for node, each in met.items() if takes_any or node == leader or node in dialled)
 
 
 def _leaving(state: State) -> set[NodeId]:

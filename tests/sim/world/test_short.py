@@ -53,6 +53,8 @@ TOLD = {
     9801899: "a node whose disk had lost no more than a vote counted as intact, and a second disk of three was wiped",
     9930785: "a node was thought to be upgraded whose process, of two on copies of its disk, was the older program",
     9944868: "a leader counted an answer that came after its report to a refused copy, which did not name that entry",
+    9950707: "a read of the log asked silent peers one after the other, until long after its client's deadline",
+    9950710: "a voter did not answer a candidate that its configuration did not name, and no leader was elected",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 

@@ -87,6 +87,18 @@ MUTANTS: Final = (
         new="if True:",
     ),
     Mutant(
+        name="unknown_candidate_not_answered",
+        pitfall=11,
+        title="a voter does not dial back a candidate that its configuration does not name: its vote does not arrive",
+        source="this project, until a seed showed it",
+        story=(
+            "tests/cluster/replica/parts/test_members.py::test_a_node_without_a_leader_dials_a_node_that_it_does_not_know"
+        ),
+        target="raftlog.cluster.replica.parts.members:_strangers",
+        old="leader == NOBODY or ",
+        new="",
+    ),
+    Mutant(
         name="belief_in_a_bulk_link_not_told",
         pitfall=72,
         title="a node does not hear that a peer believes its bulk link now: what the peer dropped before is lost",

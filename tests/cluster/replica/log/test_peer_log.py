@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.protocol.log_frames import PEER_VERSION, Had, Question, QuestionKind
+from raftlog.cluster.replica.log import peer_log
 from raftlog.cluster.replica.log.peer_log import PeerLog
 from raftlog.cluster.replica.parts import serving
+from tests.raft.lab import configuration
 from tests.support import wait_until_async
 
 
-def log_of() -> PeerLog:
-    """The questions of node 1, whose links take everything."""
+def log_of(send_bulk: Callable[[int, bytes], bool] = lambda peer, data: True) -> PeerLog:
+    """The questions of node 1 of six, whose links take everything."""
     links: Any = SimpleNamespace(
         is_bulk_up=lambda peer: True,
         version_of=lambda peer: PEER_VERSION,
-        send_bulk=lambda peer, data: True,
+        send_bulk=send_bulk,
         flush=lambda: None,
     )
+    core: Any = SimpleNamespace(state=SimpleNamespace(configuration=configuration(6), leader=2))
+    disk: Any = SimpleNamespace(oldest=9)
     nothing: Any = SimpleNamespace()
-    return PeerLog(1, 1, core=nothing, links=links, disk=nothing, applier=nothing)
+    return PeerLog(1, 1, core=core, links=links, disk=disk, applier=nothing)
 
 
 async def test_only_the_peer_that_was_asked_answers() -> None:
@@ -57,3 +63,22 @@ async def test_a_found_time_counts_from_the_later_begin_of_a_log_that_changed_me
     )  # fmt: skip
     had = await serving._answer(replica, Question(1, QuestionKind.TIME, 5, 0, 0))
     assert (had.first, had.begins) == (9, 9)
+
+
+async def test_a_read_ends_in_time_although_no_peer_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five peers are connected and silent, and more reads than may ask at a time wait for them. Each ends when its time
+    is over. Before, each read asked all peers one after the other, and the reads waited for each other."""
+    monkeypatch.setattr(peer_log, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(peer_log, "ANSWER_S", 0.15)
+    asked: list[int] = []
+
+    def send(peer: int, data: bytes) -> bool:
+        asked.append(peer)
+        return True
+
+    log = log_of(send)
+    ends = await asyncio.gather(*(log.read(5, 6, 1, lambda: True) for _ in range(20)), return_exceptions=True)
+    assert all(isinstance(end, ApiError) and end.code is Code.DEADLINE for end in ends)
+    assert "node 5: no answer within 0.2 s" in str(ends[0])
+    assert 1 <= len(asked) <= 2 * peer_log.READS_MAX, "of 100"
+    assert not log._waiting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import shutil
 import time
@@ -14,12 +15,18 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.cluster_file import ClusterNode
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.node.formatting import format_cluster
+from raftlog.cluster.peers.hello import decode_hello, encode_hello
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
+from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.configuration import Member
+from raftlog.raft.consensus import recall
 from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.types import NOBODY
 from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of
-from tests.support import free_ports, wait_until_async
+from tests.cluster.peers.test_forged_hello import spoken
+from tests.cluster.peers.test_transport import hello_of
+from tests.support import free_ports, streams_served, wait_until_async
 
 
 def member_of(node: Replica) -> Member:
@@ -355,3 +362,28 @@ async def test_a_copy_from_when_its_node_was_the_only_voter_stops_leading_once_a
         copied = await nodes.start(alone)
         await wait_until_async(lambda: bool(copied.state.core.state.floor), what="the copy is under a floor")
         assert not copied.is_leader
+
+
+async def test_a_node_without_a_leader_dials_a_node_that_it_does_not_know(tmp_path: Path) -> None:
+    """A candidate that joined while this node was cut off needs its vote, and gets the answer only on a link that this
+    node dials. Before, it dialled back no node but a leader, and the two of them elected none. The simulator showed it.
+    """
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        one, two = await nodes.followers()
+        await nodes.kill(leader.node_id)
+        await nodes.kill(two.node_id)
+        state = one.state.core.state
+        await wait_until_async(lambda: state.leader == NOBODY and not recall.is_waiting(state), what="no leader")
+        dialled = asyncio.Event()
+
+        async def listens(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+            (hello,) = FrameDecoder().feed(await reader.read(1_000))
+            assert decode_hello(hello).to == 9
+            dialled.set()
+
+        port = int(member_of(one).peer.rpartition(":")[2])
+        async with streams_served(listens) as there:
+            hello = hello_of(log=one.state.identity.log_id, sender=9, to=one.node_id, at=f"127.0.0.1:{there}")
+            async with spoken(port, encode_hello(hello)):
+                await asyncio.wait_for(dialled.wait(), 10)
