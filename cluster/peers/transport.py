@@ -183,7 +183,7 @@ class Transport:
         of that node and it answers there, or has not been dialled yet. Where neither answers, they are dialled in turn.
 
         The configuration may have been changed while this node was down. Then the replica has such a node dialled, if
-        it leads, or may know of lost promises.
+        it leads, may need a vote, or may know of lost promises.
         """
         if not self._met:
             return {}
