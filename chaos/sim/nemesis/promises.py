@@ -55,9 +55,9 @@ class Peers:
         return self._world.replicas[peer.node] is peer
 
     def can_tell(self) -> bool:
-        """Whether they are all there still, and reach the node."""
+        """Whether they are all there still, and reach the node. A report on a clogged link may come too late."""
         world, node = self._world, self._node
-        is_cut = world.network.is_cut
+        is_hindered = world.network.is_hindered
         return (
             world.disks[node].incarnation == self._incarnation
             and self._is_complete
@@ -66,7 +66,7 @@ class Peers:
                 each.life == life
                 and each.core is not None
                 and self._is_reached(each)
-                and not (each.is_paused or is_cut(each.node, node) or is_cut(node, each.node))
+                and not (each.is_paused or is_hindered(each.node, node) or is_hindered(node, each.node))
                 for each, life in zip(self._others, self._lives, strict=True)
             )
         )

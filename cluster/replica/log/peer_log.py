@@ -124,13 +124,16 @@ class PeerLog:
     async def find_time(self, time_ms: int, is_wanted: Callable[[], bool]) -> int | None:
         """The first index with that time or a later one. Raises ApiError.
 
-        A peer counts only if its log begins at the oldest index of the cluster, or before the index that it found.
+        A peer counts only if its log begins at the oldest index of the cluster, or before the index that it found. If
+        it found none, it counts only if it has applied all that comes before this disk's first index.
         """
 
         async def ask(peer: NodeId) -> int:
             had = await self.ask(peer, QuestionKind.TIME, time_ms)
             if had.first <= had.begins and had.begins > self._applier.machine.oldest:
                 raise NoAnswer(f"its log begins at {had.begins}", is_certain=True)
+            if had.first > had.applied and had.applied + 1 < self._disk.oldest:
+                raise NoAnswer(f"it has applied the log up to {had.applied} only", is_certain=True)
             return had.first
 
         return await self._of_anyone(ask, is_wanted, f"time {time_ms}")

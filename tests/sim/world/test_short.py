@@ -55,6 +55,8 @@ TOLD = {
     9944868: "a leader counted an answer that came after its report to a refused copy, which did not name that entry",
     9950707: "a read of the log asked silent peers one after the other, until long after its client's deadline",
     9950710: "a voter did not answer a candidate that its configuration did not name, and no leader was elected",
+    9960202: "a peer's report to a refused copy came too late, because the link was clogged",
+    9960330: "a node that had just joined answered at which index a time begins, though it had no entry of that time",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 

@@ -120,6 +120,16 @@ MUTANTS: Final = (
         new="",
     ),
     Mutant(
+        name="time_of_a_log_that_ends_too_early",
+        pitfall=28,
+        title="a peer's log ends before this node's disk begins, and its next index counts as the first of a time",
+        source="this project, until a seed showed it",
+        story="tests/cluster/replica/log/test_peer_log.py::test_a_peer_that_has_not_applied_enough_finds_no_time",
+        target="raftlog.cluster.replica.log.peer_log:PeerLog.find_time",
+        old="had.first > had.applied and had.applied + 1 < self._disk.oldest",
+        new="False",
+    ),
+    Mutant(
         name="fenced_node_gives_its_log",
         pitfall=77,
         title="a node whose state is wrong gives its effects to the others",

@@ -14,6 +14,7 @@ from raftlog.cluster.protocol.log_frames import PEER_VERSION, Had, Question, Que
 from raftlog.cluster.replica.log import peer_log
 from raftlog.cluster.replica.log.peer_log import PeerLog
 from raftlog.cluster.replica.parts import serving
+from raftlog.raft.types import NodeId
 from tests.raft.lab import configuration
 from tests.support import wait_until_async
 
@@ -80,5 +81,33 @@ async def test_a_read_ends_in_time_although_no_peer_answers(monkeypatch: pytest.
     ends = await asyncio.gather(*(log.read(5, 6, 1, lambda: True) for _ in range(20)), return_exceptions=True)
     assert all(isinstance(end, ApiError) and end.code is Code.DEADLINE for end in ends)
     assert "node 5: no answer within 0.2 s" in str(ends[0])
-    assert 1 <= len(asked) <= 2 * peer_log.READS_MAX, "of 100"
+    assert 1 <= len(asked) <= 50, "of 100 at least"
     assert not log._waiting
+
+
+@pytest.mark.parametrize(
+    ("peer", "found"),
+    [
+        ({"applied": 0, "first": 2}, None),
+        ({"applied": 4, "first": 7}, None),
+        ({"applied": 4, "first": 3}, 3),
+        ({"applied": 8, "first": 9}, 9),
+    ],
+    ids=["joins", "has entries that are not applied", "has it", "has none before this disk begins"],
+)
+async def test_a_peer_that_has_not_applied_enough_finds_no_time(peer: dict[str, int], found: int | None) -> None:
+    """The disk of this node begins at index 9. Before, a node that had just joined and had one entry answered that the
+    next one, which it did not have, was the first of that time."""
+
+    def send(to: NodeId, _: bytes) -> bool:
+        number = max(log._waiting)
+        asyncio.get_running_loop().call_soon(log.take, to, Had(number, "", 1, 1, peer["applied"], peer["first"]))
+        return True
+
+    log = log_of(send)
+    log._applier = SimpleNamespace(machine=SimpleNamespace(oldest=1))  # type: ignore[assignment]
+    if found is None:
+        with pytest.raises(ApiError, match=f"node 3: it has applied the log up to {peer['applied']} only"):
+            await log.find_time(5, lambda: True)
+    else:
+        assert await log.find_time(5, lambda: True) == found
