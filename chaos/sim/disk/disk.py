@@ -268,6 +268,11 @@ class SimDisk(DiskState):
         return self.view.durable_last
 
     @property
+    def held(self) -> frozenset[tuple[int, int]]:
+        """See `View.held`."""
+        return self.view.held
+
+    @property
     def forgotten(self) -> frozenset[tuple[int, int]]:
         """The entries that it held before damage took some of them, until it has them again."""
         return self.view.forgotten

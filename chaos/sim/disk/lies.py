@@ -81,7 +81,7 @@ class Lie:
             return False
         assert self._inode is not None
         view = self._disk.view
-        held = view.entries[: view.synced]
+        held = view.held
         if self._kind == "log":
             view.synced = min(view.synced, bisect_right(view.ends, self._durable_last))
         else:

@@ -7,7 +7,7 @@ there or not.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
@@ -50,6 +50,12 @@ class View:
         """The end of the newest durable entry."""
         return self.ends[self.synced - 1] if self.synced else self.base.index
 
+    @property
+    def held(self) -> frozenset[tuple[int, int]]:
+        """Index and term of each durable entry, and of the last one that the snapshot below them has."""
+        snapshot = {(self.base.index, self.base.term)} - {(0, 0)}
+        return frozenset((entry.index, entry.term) for entry in self.entries[: self.synced]) | snapshot
+
     def entries_synced(self) -> None:
         """All entries are durable. With one of the floor's term or a later one it has all that it had again."""
         self.synced = len(self.ends)
@@ -64,11 +70,11 @@ class View:
         self.is_healing |= bool(state.floor)  # a node that lost no more than a vote goes under one, too
         self._may_heal()
 
-    def lost(self, entries: Iterable[Entry], *, has_lost_votes: bool = False) -> None:
-        """Those entries were durable, and are gone without a trace; a lost vote is in none of them."""
+    def lost(self, held: Collection[tuple[int, int]], *, has_lost_votes: bool = False) -> None:
+        """Those entries (index, term) were durable, and are gone without a trace; a lost vote is in none of them."""
         self.is_healing = True
         self.is_uninformed |= has_lost_votes
-        self.forgotten |= {(entry.index, entry.term) for entry in entries}
+        self.forgotten |= frozenset(held)
         self._may_heal()
 
     def informed(self) -> None:
@@ -125,7 +131,7 @@ class View:
             if not was_hit:
                 raise SilentlyWrong(f"repairs files that had no damage: {opened.notices}")
             self.floor, self.is_healing = opened.floor, True
-            self.forgotten |= {(entry.index, entry.term) for entry in self.entries[: self.synced]}
+            self.forgotten |= self.held
         if is_mended and opened.snapshot is not None and last == opened.snapshot.mark == opened.log.base:
             self.installed(last)
         if self.installing is not None and opened.snapshot is not None and opened.snapshot.mark == self.installing:

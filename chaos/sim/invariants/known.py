@@ -28,6 +28,10 @@ class Durable(Protocol):
         """The end of the newest synced entry."""
 
     @property
+    def held(self) -> Collection[tuple[int, int]]:
+        """Index and term of each durable entry, and of the last one that the snapshot below them has."""
+
+    @property
     def forgotten(self) -> Collection[tuple[int, int]]:
         """The entries that it held before damage took some of them, as long as it has not got them again."""
 

@@ -169,9 +169,7 @@ class Witness:
         To be called before that happens. Its copies do not count from now on, and no peer may believe it: see
         `delivered`.
         """
-        disk = self.known.disks[node]
-        held = frozenset((entry.index, entry.term) for entry in disk.between(0, disk.durable_last))
-        self.known.lost.setdefault(node, held)
+        self.known.lost.setdefault(node, frozenset(self.known.disks[node].held))
 
     def rolled_back(self, node: NodeId, promised: int) -> None:
         """That node's disk is an older one. Its peers remember promises of terms up to `promised`: no candidate

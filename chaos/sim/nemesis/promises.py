@@ -130,7 +130,7 @@ def has_everything(disk: SimDisk) -> bool:
 
 def put_back(disk: SimDisk, image: Image) -> None:
     """The disk is that copy of itself again: it heals once it has what it held until now."""
-    held = disk.view.entries[: disk.view.synced]
+    held = disk.view.held
     disk.roll_back(image)
     disk.view.lost(held, has_lost_votes=True)
 
@@ -243,8 +243,7 @@ class Clone:
         is_leading = core is not None and isinstance(core.state.role, Leader)
         if is_leading or not self._peers.refuse(world.replicas[node]):
             # a leader counts itself, with acknowledgements from before its peers refused it
-            view = world.disks[node].view
-            other.disk.view.lost(view.entries[: view.synced])
+            other.disk.view.lost(world.disks[node].view.held)
         world.note(node, "another process is reached", other.life)
         world.count("times another process of a node was reached")
         world.dials.lead_to(other)

@@ -58,7 +58,13 @@ class Disk:
 
     entries: list[Entry] = field(default_factory=lambda: list(ENTRIES))
     forgotten: tuple[tuple[int, int], ...] = ()
+
     durable_hard_state: HardState = field(default_factory=lambda: HardState(2, 1, 1))
+
+    @property
+    def held(self) -> list[tuple[int, int]]:
+        """Index and term of each entry."""
+        return [(entry.index, entry.term) for entry in self.entries]
 
     @property
     def durable_last(self) -> int:

@@ -57,6 +57,8 @@ TOLD = {
     9950710: "a voter did not answer a candidate that its configuration did not name, and no leader was elected",
     9960202: "a peer's report to a refused copy came too late, because the link was clogged",
     9960330: "a node that had just joined answered at which index a time begins, though it had no entry of that time",
+    9970371: "a match that had not changed was judged by the disk of a copy, once the leader had begun a new round",
+    9970681: "a wiped disk had an entry in a snapshot, and did not count among those that had held it",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 

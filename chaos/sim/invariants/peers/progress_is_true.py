@@ -43,9 +43,9 @@ class ProgressIsTrue:
         for peer, progress in role.progress.items():
             match, first = progress.match, progress.round_first
             before_first, before = matches.get(peer, (first, 0))
-            if (before_first, before) == (first, match):
-                continue
             matches[peer] = (first, match)
+            if match == before:
+                continue  # nothing new is proved, even where answers of earlier rounds do not count any more
             if before_first < first and not match:
                 continue  # a new process of that peer, or one that lost what it had: it is asked from nothing
             if match < before:
