@@ -12,14 +12,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from raftlog.chaos.deploy import process_guard
-from raftlog.cluster.node.local_cluster import is_stopped
+from raftlog.cluster.node.local_cluster import wait_stopped
 
 _TAIL_BYTES: Final = 4_096
 _PAUSE_S: Final = 30.0
@@ -53,11 +52,8 @@ class Process:
     def pause(self) -> None:
         """SIGSTOP; none of its threads runs when this returns. Raises ProcessError if that does not happen."""
         self.signal(signal.SIGSTOP)
-        end = time.monotonic() + _PAUSE_S
-        while not is_stopped(self.pid):
-            if time.monotonic() > end:
-                raise ProcessError(f"{self.name} still runs {_PAUSE_S:g} s after SIGSTOP\n{self.tail()}")
-            time.sleep(0.001)
+        if not wait_stopped(self.pid, _PAUSE_S):
+            raise ProcessError(f"{self.name} still runs {_PAUSE_S:g} s after SIGSTOP\n{self.tail()}")
 
     def kill(self) -> None:
         """kill -9, and waits until it is gone; nothing if it has ended."""

@@ -262,11 +262,8 @@ class LocalCluster:
     def pause(self, node: int) -> None:
         """Sends SIGSTOP. The process has stopped when this returns; its connections stay open."""
         pid = self._signal(node, signal.SIGSTOP)
-        end = time.monotonic() + READY_S
-        while not is_stopped(pid):
-            if time.monotonic() > end:
-                raise LocalClusterError(f"node {node} (pid {pid}) still runs {READY_S:g} s after SIGSTOP")
-            time.sleep(0.001)
+        if not wait_stopped(pid, READY_S):
+            raise LocalClusterError(f"node {node} (pid {pid}) still runs {READY_S:g} s after SIGSTOP")
         self._paused.add(node)
 
     def resume(self, node: int) -> None:
@@ -440,8 +437,13 @@ class LocalCluster:
         replace_file(self.settings_file(node.id), ("\n".join(lines) + "\n").encode(), is_private=True)
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether every thread of that process stands by SIGSTOP, which reaches them one after another. The name in a stat
-    file may hold any byte, but ends with the last bracket; the state letter comes after it."""
-    stats = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
-    return all(stat.read_bytes().rpartition(b")")[2].split()[0] == b"T" for stat in stats)
+def wait_stopped(pid: int, timeout_s: float) -> bool:
+    """Waits after SIGSTOP, which reaches the threads of a process one after another, until none runs; False if one
+    still does after `timeout_s`. The name in a stat file may hold any byte; the state follows its last bracket."""
+    end = time.monotonic() + timeout_s
+    task = Path(f"/proc/{pid}/task")
+    while any((each / "stat").read_bytes().rpartition(b")")[2].split()[0] != b"T" for each in task.iterdir()):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True

@@ -7,7 +7,6 @@ there or not.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
@@ -70,11 +69,11 @@ class View:
         self.is_healing |= bool(state.floor)  # a node that lost no more than a vote goes under one, too
         self._may_heal()
 
-    def lost(self, held: Collection[tuple[int, int]], *, has_lost_votes: bool = False) -> None:
+    def lost(self, held: frozenset[tuple[int, int]], *, has_lost_votes: bool = False) -> None:
         """Those entries (index, term) were durable, and are gone without a trace; a lost vote is in none of them."""
         self.is_healing = True
         self.is_uninformed |= has_lost_votes
-        self.forgotten |= frozenset(held)
+        self.forgotten |= held
         self._may_heal()
 
     def informed(self) -> None:

@@ -58,7 +58,6 @@ class Disk:
 
     entries: list[Entry] = field(default_factory=lambda: list(ENTRIES))
     forgotten: tuple[tuple[int, int], ...] = ()
-
     durable_hard_state: HardState = field(default_factory=lambda: HardState(2, 1, 1))
 
     @property
