@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -127,13 +128,14 @@ def _left_behind(field: Field) -> Injected:
     since_ns = time.monotonic_ns()
     told = cluster.status(node)
     last = told.last if told is not None else 0
-    saved: dict[int, set[int]] = {each: set() for each in field.nodes if each != node}
+    saved: defaultdict[int, set[int]] = defaultdict(set)
 
     def is_behind() -> bool:
-        for each, indexes in saved.items():
+        others = [each for each in cluster.running if each != node]  # nodes may leave or join meanwhile
+        for each in others:
             if (index := _snapshot_index(field, each)) > last:
-                indexes.add(index)
-        return have_saved(saved, [each for each in cluster.running if each != node])
+                saved[each].add(index)
+        return have_saved(saved, others)
 
     if not field.wait(is_behind, BEHIND_S):
         field.forget()
@@ -144,7 +146,7 @@ def _left_behind(field: Field) -> Injected:
 
 def have_saved(saved: Mapping[int, Collection[int]], running: Sequence[int]) -> bool:
     """Whether each of the running nodes has saved two snapshots; not while none runs."""
-    return bool(running) and all(len(saved[each]) >= 2 for each in running)
+    return bool(running) and all(len(saved.get(each, ())) >= 2 for each in running)
 
 
 def _snapshot_index(field: Field, node: int) -> int:

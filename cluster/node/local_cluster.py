@@ -179,8 +179,7 @@ class LocalCluster:
 
     def place(self, node: int) -> ClusterNode:
         """The [[node]] of the cluster file. Raises KeyError."""
-        found = self.cluster.of(node)
-        if found is None:
+        if (found := self.cluster.of(node)) is None:
             raise KeyError(node)
         return found
 
@@ -336,8 +335,10 @@ class LocalCluster:
     # -- questions ------------------------------------------------------------------------------------------------
 
     def ask(self, node: int, path: str, timeout_s: float = ASK_S) -> tuple[int, bytes]:
-        """GET `path` of a node: status and body. Raises OSError."""
-        address = urlsplit(self.place(node).url).netloc
+        """GET `path` of a node: status and body. Raises OSError, also when the node has left the cluster."""
+        if (place := self.cluster.of(node)) is None:
+            raise ConnectionError(f"node {node} has left the cluster")
+        address = urlsplit(place.url).netloc
         connection = http.client.HTTPConnection(address, timeout=timeout_s)
         if self._client is not None:
             connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=self._client)

@@ -336,6 +336,7 @@ def _remove(cluster: LocalCluster, node: int) -> None:
     wait_until(is_out, PATIENCE_S, what=f"node {node} is out", every_s=0.1)
     # 0: it was killed before the signal; -15: it was just restarting, and did not handle the signal yet
     assert cluster.dismiss(node) in (0, 15, -signal.SIGTERM)
+    assert cluster.status(node) is None, "who asks a node that left gets the answer of one that is down"
 
 
 def _transfer(cluster: LocalCluster) -> None:

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.serial
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A state folder of its own, and no cluster named by the machine."""
-    found = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    """A state folder of its own, temporary data in the test's folder, and no cluster named by the machine."""
+    found = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
     found.pop("RAFTLOG_ENDPOINTS", None)
     return found
 
