@@ -376,8 +376,17 @@ def settle(world: World, node: NodeId, peers: Peers | None = None) -> None:
 
 
 def start_until_taken(world: World, node: NodeId) -> None:
-    """Each start counts: the last one is newer than all that the peers have met."""
+    """Each start counts: the last one is newer than all that the peers have met. A disk that fails, perhaps because it
+    is full, is tried again later."""
     replica, disk = world.replicas[node], world.disks[node]
+
+    def again() -> None:
+        is_there = world.replicas[node] is replica and world.disks[node] is disk and node not in world.dials.behind
+        others = [each for each in world.replicas.values() if each is not replica and each.core is not None]
+        is_refused = replica.core is None or any(each.refusal_of(node, replica.hello) for each in others)
+        if is_there and is_refused and not replica.is_retired:
+            start_until_taken(world, node)
+
     if replica.core is not None:
         replica.crash("started again until its peers take it", power=False)
     key = (node, disk.incarnation)
@@ -386,8 +395,10 @@ def start_until_taken(world: World, node: NodeId) -> None:
         while disk.view.hard_state.boot < met:
             disk.open()
             disk.crash(power=False)
-    except (DiskRefused, DiskFailed):
+    except DiskRefused:
         pass  # its next start says so
+    except DiskFailed:
+        world.after(LOOK_US, again)
     replica.start()
 
 

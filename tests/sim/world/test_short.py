@@ -59,6 +59,7 @@ TOLD = {
     9960330: "a node that had just joined answered at which index a time begins, though it had no entry of that time",
     9970371: "a match that had not changed was judged by the disk of a copy, once the leader had begun a new round",
     9970681: "a wiped disk had an entry in a snapshot, and did not count among those that had held it",
+    9990843: "a copy was not started until its peers took it, because its disk was full",
     43852429434: "a durable mark was written while an install was replacing the log",
 }
 
