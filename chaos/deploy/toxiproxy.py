@@ -30,7 +30,9 @@ T = TypeVar("T")
 Stream = Literal["upstream", "downstream"]
 """upstream: from the dialler to the listener; downstream: back."""
 
-CALL_S: Final = 5.0  # an add and a remove take 2 ms; the server itself cuts its API calls at 25 s
+CALL_S: Final = 20.0
+"""An add and a remove take 2 ms. But before the server removes a toxic, it waits 5 s for each piece of data that the
+other end does not take, as where that process was stopped. It cuts its API calls at 25 s."""
 START_S: Final = 10.0
 
 
