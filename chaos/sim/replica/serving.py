@@ -13,7 +13,7 @@ from typing import Any, Final
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.replica.answers import Answer, Applied, url_of
 from raftlog.chaos.sim.replica.life import Life
-from raftlog.cluster.api.errors import ApiError, Problem
+from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import Settled
@@ -159,6 +159,10 @@ class Serving(Life):
 
     def problem(self, error: ApiError, *, has_session: bool = False) -> Problem:
         """The error as its client sees it; `has_session`: of a write that names a session."""
+        if error.code is Code.DISK_FULL and self.replica is not None:
+            state = self.replica.state
+            if state.syncer.has_space and not state.disks.takes_writes:
+                self.world.sometimes("no majority has room")
         leader = self.leader
         hint = LeaderHint(leader, url_of(leader)) if leader != NOBODY else None
         term = self.core.state.term if self.core is not None else 0

@@ -139,8 +139,10 @@ class Watching(Serving):
             case "handing_over" if "why" in values:
                 self._hands_over()
             case "damage_stays":
-                alone = "one or two voters" in values["mend"]
-                world.sometimes(f"damage stays: {'no voter could heal it' if alone else 'a repair would cost history'}")
+                if "one or two voters" in values["mend"]:
+                    world.sometimes("damage stays: no voter could heal it")
+                else:
+                    world.sometimes("damage stays: a repair would cost history")
             case "followers_held":
                 world.sometimes("a full follower is sent no entries")
             case "digest_point_agreed":
