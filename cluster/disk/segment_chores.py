@@ -1,13 +1,16 @@
 """Prepares the next segment and finishes sealed segments, in the reading thread, for the writer thread.
 
 `raftlog.cluster.disk.writer` asks for this work. A roll then finds its next file made, and does not wait for 64 MiB of
-zeros. A sealed segment gets the footers of its .idx and .ledger, so that a restart need not read the segment.
+zeros. The zeros are written at the pace at which the active segment fills: all at once they would hold up the syncs of
+the log for some tenths of a second. A sealed segment gets the footers of its .idx and .ledger, so that a restart need
+not read the segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Lock
+from typing import Final
 
 from raftlog.cluster.disk.worker import Worker
 from raftlog.cluster.files.errors import is_full
@@ -16,6 +19,9 @@ from raftlog.raft.wal.formats import spare_name
 from raftlog.raft.wal.operations import FileOperation
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.storage import Storage
+
+SPARE_STEP_BYTES: Final = 256 << 10
+"""Zeros that are written and synced at once where the spare file keeps pace; one that is behind takes larger steps."""
 
 
 class Background:
@@ -29,7 +35,9 @@ class Background:
         self.structure = Lock()
         self.spare = Lock()  # held while a spare file is made, and from there until it has its name
         self._allocation: Allocation | None = None
+        # Asked: a step of the spare file is queued or runs, or the file is complete.
         self._is_spare_asked = self._is_finish_asked = self._is_stopped = False
+        self.made_bytes = 0  # of the spare file
         self.rolls = 0
         self.on_error: Callable[[Exception], None] = _ignore
         worker.on_error = lambda error: self.on_error(error)
@@ -49,14 +57,14 @@ class Background:
 
     def rolled(self) -> None:
         """Segments were added to the log. The caller holds `spare`."""
+        self.made_bytes = 0
         self._is_spare_asked = False
 
     def look(self) -> None:
         """Begins the jobs that are due."""
-        active = self._journal.active
-        if not self._is_spare_asked and active.end > active.size // 2:
+        if not self._is_spare_asked and self._due_bytes() > self.made_bytes:
             self._is_spare_asked = True
-            self._worker.post(self._begin_spare)
+            self._worker.post(self._make_spare if self.made_bytes else self._begin_spare)
         if self._storage.is_finish_due and not self._is_finish_asked:
             self._is_finish_asked = True
             self._worker.post(self._finish_sealed)
@@ -91,16 +99,27 @@ class Background:
     def _make_spare(self) -> None:
         """Makes one step of a spare file, so that reads run in between."""
         with self.spare:
-            if self._allocation is None:
+            allocation = self._allocation
+            if allocation is None:
                 return  # the writer thread made the file itself
             try:
-                is_done = self._allocation.step()
+                is_done = allocation.step(max(SPARE_STEP_BYTES, self._due_bytes() - allocation.position))
             except OSError:
                 is_done = True  # the roll tries again, and reports the error
+            self.made_bytes = allocation.position
             if is_done:
                 self._allocation = None
                 return
+            if self._due_bytes() <= allocation.position:
+                self._is_spare_asked = False  # until the writer thread looks again
+                return
         self._worker.post(self._make_spare)
+
+    def _due_bytes(self) -> int:
+        """How much of the spare file should exist: none until an eighth of the active segment is full, all of it from
+        three quarters on. Both threads ask."""
+        active = self._journal.active
+        return min((active.end - active.size // 8) * 8 // 5, active.size)
 
     def _finish_sealed(self) -> None:
         with self.structure:

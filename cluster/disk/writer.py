@@ -66,9 +66,7 @@ class Writer:
                 background.structure.release()
             if is_rolling:
                 background.spare.release()
-        storage, active = self._storage, self._storage.journal.segments[-1]
-        if active.end > active.size // 2 or storage.unsealed or storage.unclosed:
-            background.look()  # a segment may be needed before `finish` is called
+        background.look()  # a segment may be needed before `finish` is called
 
     def finish(self) -> None:
         """Does the work that may follow the promise. Never raises. Work without space is repeated before the next

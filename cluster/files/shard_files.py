@@ -175,35 +175,34 @@ class Allocation:
     synced every ALLOCATION_SYNC_BYTES, and if `is_gentle` after each step.
     """
 
-    __slots__ = ("_descriptor", "_path", "_position", "_size", "is_gentle")
+    __slots__ = ("_descriptor", "_path", "_size", "is_gentle", "position")
 
     def __init__(self, path: Path, size: int, *, is_gentle: bool = False) -> None:
-        self._path, self._size, self._position, self.is_gentle = path, size, 0, is_gentle
+        self._path, self._size, self.position, self.is_gentle = path, size, 0, is_gentle
         path.unlink(missing_ok=True)  # a file that was renamed meanwhile must not be written
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
 
-    def step(self) -> bool:
-        """Writes some more zeros; the last step syncs the file. Returns whether it is done.
+    def step(self, size: int = len(ZEROS)) -> bool:
+        """Writes `size` bytes more, at most len(ZEROS); the last step syncs the file. Returns whether it is done.
 
         Raises OSError; the file is removed then.
         """
         try:
-            if self._position == 0:
+            if self.position == 0:
                 os.posix_fallocate(self._descriptor, 0, self._size)  # fails at once if there is no space
-            if self._position < self._size:
-                part = ZEROS[: self._size - self._position]
-                if (written := os.pwrite(self._descriptor, part, self._position)) != len(part):
-                    write_rest(self._descriptor, str(self._path), part, self._position, written)
-                self._position += len(part)
-                if self.is_gentle or self._position % ALLOCATION_SYNC_BYTES == 0:
-                    os.fsync(self._descriptor)
-                return False
-            os.fsync(self._descriptor)
+            part = ZEROS[: min(size, self._size - self.position)]
+            if (written := os.pwrite(self._descriptor, part, self.position)) != len(part):
+                write_rest(self._descriptor, str(self._path), part, self.position, written)
+            self.position += len(part)
+            is_done = self.position == self._size
+            if is_done or self.is_gentle or self.position % ALLOCATION_SYNC_BYTES == 0:
+                os.fsync(self._descriptor)
         except OSError:
             self.abandon()
             raise
-        os.close(self._descriptor)
-        return True
+        if is_done:
+            os.close(self._descriptor)
+        return is_done
 
     def abandon(self) -> None:
         """Closes and removes the unfinished file."""

@@ -16,16 +16,16 @@ IDENTITY = DiskIdentity("00" * 8 + "ab" * 8, 1, "cd" * 16)
 SEGMENT_BYTES = 8_192
 
 
-def make_folder(tmp_path: Path, identity: DiskIdentity = IDENTITY) -> Path:
+def make_folder(tmp_path: Path, identity: DiskIdentity = IDENTITY, segment_bytes: int = SEGMENT_BYTES) -> Path:
     """A data folder as `raftlog format` makes it, with small segments."""
     folder = tmp_path / "node-1"
-    format_node(folder, identity, FIRST, segment_bytes=SEGMENT_BYTES)
+    format_node(folder, identity, FIRST, segment_bytes=segment_bytes)
     return folder
 
 
-def open_disk(folder: Path) -> tuple[Disk, Recovered]:
+def open_disk(folder: Path, segment_bytes: int = SEGMENT_BYTES) -> tuple[Disk, Recovered]:
     """The folder opened, with small segments."""
-    return Disk.open(folder, segment_bytes=SEGMENT_BYTES)
+    return Disk.open(folder, segment_bytes=segment_bytes)
 
 
 def batch(*entries: Entry, hard_state: HardState | None = None, cut_after: int | None = None) -> SyncBatch:
