@@ -9,12 +9,15 @@ import pytest
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.invariants.elections.hand_overs import HandOvers
 from raftlog.chaos.sim.mutants import plant
+from raftlog.chaos.sim.replica.answers import Applied
 from raftlog.chaos.sim.seed import bad_disks
 from raftlog.chaos.sim.seed.bad_disks import HELD, PROPERTY, with_bad_disks
 from raftlog.chaos.sim.world.world import World, quiet
+from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.protocol.disk_reports import Handover, Why
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.statemachine.versions import CLUSTER_VERSION
+from tests.sim.world.test_world import leader_of, put, told
 
 
 def sound(seed: int, nodes: int = 3) -> World:
@@ -53,6 +56,25 @@ def test_writes_go_on_while_a_minority_of_the_disks_is_full(
     stats = demanded(monkeypatch, "full", seed, nodes)
     assert stats["sometimes: a majority with room went on"] == 1
     assert stats["sometimes: a full follower is sent no entries"] > 0
+
+
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_a_leader_with_room_refuses_what_no_majority_has_room_for(nodes: int) -> None:
+    """All followers are full: their reserves are for writes that free disk space, so the leader refuses all others."""
+    world = sound(1, nodes)
+    leading = leader_of(world)
+    followers = [replica for replica in world.replicas.values() if replica is not leading]
+    for follower in followers:
+        follower.disk.full = True
+    answers = [told(world, leading, put(b"k", bytes(900)), for_us=300_000) for _ in range(12)]
+    assert Code.DISK_FULL in [answer.code for answer in answers if isinstance(answer, Problem)]
+    assert leading is leader_of(world)
+    assert leading.state.syncer.has_space
+    assert world.stats["sometimes: no majority has room"] > 0
+    for follower in followers:
+        follower.disk.full = False
+    world.run_until(world.now_us + 1_000_000)
+    assert isinstance(told(world, leading, put(b"k", b"v")), Applied)
 
 
 @pytest.mark.parametrize("seed", range(3))
