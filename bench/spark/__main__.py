@@ -34,7 +34,7 @@ from bench.spark.kafka import Kafka
 from raftlog.cluster.node.local_cluster import LocalCluster
 
 NO_OP, HASH, PARQUET, STREAM, EXPORT = "no-op", "hash", "parquet", "stream no-op", "export command"
-PROVED = "export and verify, no Java"
+PROVED = "export and verify without Java"
 JOBS = (NO_OP, HASH, PARQUET, STREAM, EXPORT, PROVED)
 KAFKA, FILES = "kafka", "parquet files"
 ROW = "index BIGINT, term BIGINT, time TIMESTAMP, operation STRING, key BINARY, value BINARY"
@@ -361,6 +361,14 @@ def markdown(report: Report) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def jobs_of(names: str) -> list[str]:
+    """The jobs named by commas. Raises typer.BadParameter."""
+    chosen = [job.strip() for job in names.split(",")]
+    if unknown := [job for job in chosen if job not in JOBS]:
+        raise typer.BadParameter(f"--jobs: there is no {unknown[0]!r}; there are {', '.join(JOBS)}")
+    return chosen
+
+
 def main(
     records: Annotated[int, typer.Option(min=1_000, help="rows")] = 5_000_000,
     entries: Annotated[str, typer.Option(help="records in an entry, by commas")] = "1,1000",
@@ -383,9 +391,7 @@ def main(
     """Time Spark over the log, over Parquet and over Kafka; the latency of a stream; writes beside Spark."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     sizes = [int(size) for size in entries.split(",")]
-    chosen = [job.strip() for job in jobs.split(",")]
-    if unknown := [job for job in chosen if job not in JOBS]:
-        raise typer.BadParameter(f"--jobs: there is no {unknown[0]!r}; there are {', '.join(JOBS)}")
+    chosen = jobs_of(jobs)
     latency = held = None
     with tempfile.TemporaryDirectory(prefix="raftlog-spark-", dir=data) as name:
         folder = Path(name)
