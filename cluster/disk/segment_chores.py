@@ -1,9 +1,9 @@
 """Prepares the next segment and finishes sealed segments, in the reading thread, for the writer thread.
 
-`raftlog.cluster.disk.writer` asks for this work. A roll then finds its next file made, and does not wait for 64 MiB of
-zeros. The zeros are written at the pace at which the active segment fills: all at once they would hold up the syncs of
-the log for some tenths of a second. A sealed segment gets the footers of its .idx and .ledger, so that a restart need
-not read the segment.
+`raftlog.cluster.disk.writer` asks for this work. A roll then finds its next file made. Zeros are written into that file
+at the pace at which the active segment fills, and no faster than SPARE_STEP_BYTES in SPARE_STEP_S. All at once they
+would hold up the syncs of the log for some tenths of a second, and at the rate of bulk appends they cost more than they
+save. A sealed segment gets the footers of its .idx and .ledger, so that a restart need not read the segment.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from typing import Final
 from raftlog.cluster.disk.worker import Worker
 from raftlog.cluster.files.errors import is_full
 from raftlog.cluster.files.shard_files import Allocation, ShardFiles
+from raftlog.cluster.runtime.clock import monotonic
 from raftlog.raft.wal.formats import spare_name
 from raftlog.raft.wal.operations import FileOperation
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.storage import Storage
 
 SPARE_STEP_BYTES: Final = 256 << 10
-"""Zeros that are written and synced at once where the spare file keeps pace; one that is behind takes larger steps."""
+"""Zeros that are written and synced at once."""
+SPARE_STEP_S: Final = 0.01
+"""Least time between two such steps, in seconds: 26 MB/s."""
 
 
 class Background:
@@ -35,9 +38,10 @@ class Background:
         self.structure = Lock()
         self.spare = Lock()  # held while a spare file is made, and from there until it has its name
         self._allocation: Allocation | None = None
-        # Asked: a step of the spare file is queued or runs, or the file is complete.
+        # Asked: a step of the spare file is queued or runs, or no step is possible before the next roll.
         self._is_spare_asked = self._is_finish_asked = self._is_stopped = False
-        self.made_bytes = 0  # of the spare file
+        self.made_bytes = 0  # zeros written into the spare file
+        self._step_s = float("-inf")  # when the newest step was asked for
         self.rolls = 0
         self.on_error: Callable[[Exception], None] = _ignore
         worker.on_error = lambda error: self.on_error(error)
@@ -49,9 +53,7 @@ class Background:
         names."""
         allocation, self._allocation = self._allocation, None
         if allocation is not None:
-            allocation.is_gentle = False  # the batch that needs the file waits
-            while not allocation.step():
-                pass
+            allocation.finish()
         files.execute(spares)
         self.rolls += len(spares)
 
@@ -63,8 +65,11 @@ class Background:
     def look(self) -> None:
         """Begins the jobs that are due."""
         if not self._is_spare_asked and self._due_bytes() > self.made_bytes:
-            self._is_spare_asked = True
-            self._worker.post(self._make_spare if self.made_bytes else self._begin_spare)
+            now = monotonic()
+            if now - self._step_s >= SPARE_STEP_S:
+                self._step_s = now
+                self._is_spare_asked = True
+                self._worker.post(self._make_spare)
         if self._storage.is_finish_due and not self._is_finish_asked:
             self._is_finish_asked = True
             self._worker.post(self._finish_sealed)
@@ -82,44 +87,29 @@ class Background:
             self.spare.release()
         return True
 
-    # -- in the reading thread
-
-    def _begin_spare(self) -> None:
-        with self.spare:
-            is_there = self._files.size(spare_name(0)) >= self._journal.segment_bytes
-            if self._is_stopped or self._allocation is not None or is_there:
-                return
-            try:
-                path = self._files.root / spare_name(0)
-                self._allocation = Allocation(path, self._journal.segment_bytes, is_gentle=True)
-            except OSError:
-                return  # the roll tries again, and reports the error
-        self._worker.post(self._make_spare)
-
-    def _make_spare(self) -> None:
-        """Makes one step of a spare file, so that reads run in between."""
-        with self.spare:
-            allocation = self._allocation
-            if allocation is None:
-                return  # the writer thread made the file itself
-            try:
-                is_done = allocation.step(max(SPARE_STEP_BYTES, self._due_bytes() - allocation.position))
-            except OSError:
-                is_done = True  # the roll tries again, and reports the error
-            self.made_bytes = allocation.position
-            if is_done:
-                self._allocation = None
-                return
-            if self._due_bytes() <= allocation.position:
-                self._is_spare_asked = False  # until the writer thread looks again
-                return
-        self._worker.post(self._make_spare)
-
     def _due_bytes(self) -> int:
-        """How much of the spare file should exist: none until an eighth of the active segment is full, all of it from
-        three quarters on. Both threads ask."""
+        """How many zeros the spare file should have: none until an eighth of the active segment is full, all of them
+        from three quarters on."""
         active = self._journal.active
         return min((active.end - active.size // 8) * 8 // 5, active.size)
+
+    # -- in the reading thread
+
+    def _make_spare(self) -> None:
+        """Makes one step of the spare file, so that reads run in between. The first one makes the file."""
+        with self.spare:
+            name, size = spare_name(0), self._journal.segment_bytes
+            if self._allocation is None and (self._is_stopped or self.made_bytes or self._files.size(name) >= size):
+                return  # the writer thread made the file itself
+            try:
+                if self._allocation is None:
+                    self._allocation = Allocation(self._files.root / name, size)
+                self._allocation.step(SPARE_STEP_BYTES)
+            except OSError:
+                self._allocation = None  # the roll tries again, and reports the error
+                return
+            self.made_bytes = self._allocation.position
+            self._is_spare_asked = False
 
     def _finish_sealed(self) -> None:
         with self.structure:

@@ -33,9 +33,6 @@ from raftlog.raft.wal.operations import (
 
 OPEN_FILES_MAX: Final = 16
 ZEROS: Final = bytes(1 << 20)
-ALLOCATION_SYNC_BYTES: Final = 4 << 20
-"""Bytes of zeros of a new file between two syncs, if a write waits for the file. Syncing all at once (64 MiB, 30 to
-90 ms) would delay every sync on the same disk. In parts it takes a third longer, and other syncs wait a few ms."""
 
 
 class ShortWrite(OSError):
@@ -108,9 +105,7 @@ class ShardFiles:
                     self.write(name, 0, data)
                 case Allocate(name, size):
                     if self.size(name) < size:
-                        allocation = Allocation(self.root / name, size)
-                        while not allocation.step():
-                            pass
+                        Allocation(self.root / name, size).finish()
                 case Truncate(name, size):
                     if self.size(name) >= 0:
                         os.ftruncate(self._descriptor(name), size)
@@ -169,40 +164,46 @@ class ShardFiles:
 
 
 class Allocation:
-    """Makes a file of zero bytes step by step, so that other jobs of its thread run in between.
+    """A new file whose disk space is reserved at once. It reads as zeros.
 
-    The zeros are really written: fdatasync of a file that only had its space reserved costs twice as much. They are
-    synced every ALLOCATION_SYNC_BYTES, and if `is_gentle` after each step.
+    Where `step` has really written the zeros, fdatasync of a later write takes half as long. The caller may finish the
+    file after any step.
     """
 
-    __slots__ = ("_descriptor", "_path", "_size", "is_gentle", "position")
+    __slots__ = ("_descriptor", "_path", "_size", "position")
 
-    def __init__(self, path: Path, size: int, *, is_gentle: bool = False) -> None:
-        self._path, self._size, self.position, self.is_gentle = path, size, 0, is_gentle
+    def __init__(self, path: Path, size: int) -> None:
+        """Raises OSError, at once where there is not enough space; the file is removed then."""
+        self._path, self._size, self.position = path, size, 0
         path.unlink(missing_ok=True)  # a file that was renamed meanwhile must not be written
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
-
-    def step(self, size: int = len(ZEROS)) -> bool:
-        """Writes `size` bytes more, at most len(ZEROS); the last step syncs the file. Returns whether it is done.
-
-        Raises OSError; the file is removed then.
-        """
         try:
-            if self.position == 0:
-                os.posix_fallocate(self._descriptor, 0, self._size)  # fails at once if there is no space
-            part = ZEROS[: min(size, self._size - self.position)]
-            if (written := os.pwrite(self._descriptor, part, self.position)) != len(part):
-                write_rest(self._descriptor, str(self._path), part, self.position, written)
-            self.position += len(part)
-            is_done = self.position == self._size
-            if is_done or self.is_gentle or self.position % ALLOCATION_SYNC_BYTES == 0:
-                os.fsync(self._descriptor)
+            os.posix_fallocate(self._descriptor, 0, size)
         except OSError:
             self.abandon()
             raise
-        if is_done:
-            os.close(self._descriptor)
-        return is_done
+
+    def step(self, size: int) -> None:
+        """Writes `size` bytes of zeros more, at most len(ZEROS), and syncs them. Raises OSError; the file is removed
+        then."""
+        part = ZEROS[: min(size, self._size - self.position)]
+        try:
+            if (written := os.pwrite(self._descriptor, part, self.position)) != len(part):
+                write_rest(self._descriptor, str(self._path), part, self.position, written)
+            os.fsync(self._descriptor)
+        except OSError:
+            self.abandon()
+            raise
+        self.position += len(part)
+
+    def finish(self) -> None:
+        """Syncs and closes the file. Raises OSError; the file is removed then."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError:
+            self.abandon()
+            raise
+        os.close(self._descriptor)
 
     def abandon(self) -> None:
         """Closes and removes the unfinished file."""

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 
 from raftlog.cluster.disk.disk import Disk
+from raftlog.cluster.disk.segment_chores import SPARE_STEP_BYTES
 from raftlog.cluster.files.shard_files import ZEROS, Allocation
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.entry import decode_entry
@@ -279,26 +280,29 @@ async def test_a_segment_is_made_ahead(tmp_path: Path) -> None:
     await disk.close()
 
 
-@pytest.mark.parametrize(("is_gentle", "expected"), [(True, [1, 2, 3, 4, 5, 6, 7, 8, 9]), (False, [4, 8, 9])])
-def test_a_new_file_is_synced_as_it_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gentle: bool, expected: list[int]
+def test_a_new_file_has_its_space_at_once_and_may_be_finished_after_any_step(tmp_path: Path) -> None:
+    """Zeros that are written only make later syncs cheaper: a file without them reads the same."""
+    size = 3 * len(ZEROS)
+    for steps in range(4):
+        path = tmp_path / f"spare-{steps}"
+        allocation = Allocation(path, size)
+        assert path.stat().st_blocks * 512 >= size
+        for _ in range(steps):
+            allocation.step(len(ZEROS))
+        allocation.finish()
+        assert allocation.position == steps * len(ZEROS)
+        assert path.read_bytes() == bytes(size)
+    with pytest.raises(OSError, match=r"File too large|No space left|Invalid argument"):
+        Allocation(tmp_path / "huge", 1 << 62)
+    assert not (tmp_path / "huge").exists()
+
+
+async def test_the_next_segment_is_made_at_the_pace_at_which_the_active_one_fills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files made ahead use the disk one step at a time; a caller that waits for a file gets it in larger steps."""
-    path = tmp_path / "spare"
-    allocation = Allocation(path, 9 * len(ZEROS), is_gentle=is_gentle)
-    steps, synced = 0, []
-    monkeypatch.setattr("raftlog.cluster.files.shard_files.os.fsync", lambda _: synced.append(steps))
-    while True:
-        steps = min(steps + 1, 9)
-        if allocation.step():
-            break
-    assert synced == expected
-    assert path.read_bytes() == bytes(9 * len(ZEROS))
-
-
-async def test_the_next_segment_is_made_at_the_pace_at_which_the_active_one_fills(tmp_path: Path) -> None:
     """No zeros before an eighth of it, all of them at three quarters: written all at once they held up every sync for
     0.3 s. A log that stands still has no zeros written."""
+    monkeypatch.setattr("raftlog.cluster.disk.segment_chores.SPARE_STEP_S", 0)
     size, last = 4 << 20, FIRST
     disk, _ = open_disk(make_folder(tmp_path, segment_bytes=size), size)
     background = disk._background
@@ -312,6 +316,25 @@ async def test_the_next_segment_is_made_at_the_pace_at_which_the_active_one_fill
     for sixteenth in range(2, 12):
         assert -0.03 <= made[sixteenth] - (sixteenth - 1) / 10 <= 0.07, made
     assert made[12] == made[15] == 1
+    await disk.close()
+
+
+async def test_a_roll_takes_the_next_segment_as_far_as_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bulk appends fill a segment faster than zeros are written. No batch waits for the rest of them."""
+    monkeypatch.setattr("raftlog.cluster.disk.segment_chores.SPARE_STEP_S", 3_600)
+    size, log, made = 4 << 20, [FIRST], 0
+    folder = make_folder(tmp_path, segment_bytes=size)
+    disk, _ = open_disk(folder, size)
+    while disk.statistics().rolls < 2:
+        new = make_entries(log[-1].mark, 1, (60_000,))
+        await disk.carry_out(batch(*new))
+        log += new
+        made = max(made, disk._background.made_bytes)
+    assert made == SPARE_STEP_BYTES
+    assert all(path.stat().st_size == size for path in folder.rglob("*.seg"))
+    assert await read_all(disk, log[-1].index) == log
     await disk.close()
 
 
