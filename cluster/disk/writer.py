@@ -66,7 +66,9 @@ class Writer:
                 background.structure.release()
             if is_rolling:
                 background.spare.release()
-        background.look()  # a segment may be needed before `finish` is called
+        storage, active = self._storage, self._storage.journal.segments[-1]
+        if active.end > active.size // 8 or storage.unsealed or storage.unclosed:
+            background.look()  # a segment may be needed before `finish` is called
 
     def finish(self) -> None:
         """Does the work that may follow the promise. Never raises. Work without space is repeated before the next
