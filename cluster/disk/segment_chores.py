@@ -21,6 +21,8 @@ from raftlog.raft.wal.operations import FileOperation
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.storage import Storage
 
+SPARE_FROM: Final = 8
+"""The spare file is begun once one part in so many of the active segment is full."""
 SPARE_STEP_BYTES: Final = 256 << 10
 """Zeros that are written and synced at once."""
 SPARE_STEP_S: Final = 0.01
@@ -40,7 +42,6 @@ class Background:
         self._allocation: Allocation | None = None
         # Asked: a step of the spare file is queued or runs, or no step is possible before the next roll.
         self._is_spare_asked = self._is_finish_asked = self._is_stopped = False
-        self.made_bytes = 0  # zeros written into the spare file
         self._step_s = float("-inf")  # when the newest step was asked for
         self.rolls = 0
         self.on_error: Callable[[Exception], None] = _ignore
@@ -59,7 +60,6 @@ class Background:
 
     def rolled(self) -> None:
         """Segments were added to the log. The caller holds `spare`."""
-        self.made_bytes = 0
         self._is_spare_asked = False
 
     def look(self) -> None:
@@ -87,11 +87,17 @@ class Background:
             self.spare.release()
         return True
 
+    @property
+    def made_bytes(self) -> int:
+        """Zeros written into the spare file. Any thread may ask."""
+        allocation = self._allocation
+        return 0 if allocation is None else allocation.position
+
     def _due_bytes(self) -> int:
         """How many zeros the spare file should have: none until an eighth of the active segment is full, all of them
         from three quarters on."""
         active = self._journal.active
-        return min((active.end - active.size // 8) * 8 // 5, active.size)
+        return min((active.end - active.size // SPARE_FROM) * 8 // 5, active.size)
 
     # -- in the reading thread
 
@@ -99,7 +105,7 @@ class Background:
         """Makes one step of the spare file, so that reads run in between. The first one makes the file."""
         with self.spare:
             name, size = spare_name(0), self._journal.segment_bytes
-            if self._allocation is None and (self._is_stopped or self.made_bytes or self._files.size(name) >= size):
+            if self._allocation is None and (self._is_stopped or self._files.size(name) >= size):
                 return  # the writer thread made the file itself
             try:
                 if self._allocation is None:
@@ -108,7 +114,6 @@ class Background:
             except OSError:
                 self._allocation = None  # the roll tries again, and reports the error
                 return
-            self.made_bytes = self._allocation.position
             self._is_spare_asked = False
 
     def _finish_sealed(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NoReturn
 
-from raftlog.cluster.disk.segment_chores import Background
+from raftlog.cluster.disk.segment_chores import SPARE_FROM, Background
 from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged, StoredSnapshotDamaged, is_full
 from raftlog.cluster.files.reserve import Reserve
 from raftlog.cluster.files.shard_files import ShardFiles
@@ -67,7 +67,7 @@ class Writer:
             if is_rolling:
                 background.spare.release()
         storage, active = self._storage, self._storage.journal.segments[-1]
-        if active.end > active.size // 8 or storage.unsealed or storage.unclosed:
+        if active.end > active.size // SPARE_FROM or storage.unsealed or storage.unclosed:
             background.look()  # a segment may be needed before `finish` is called
 
     def finish(self) -> None:
