@@ -84,7 +84,9 @@ def run_command(
     secure: Annotated[bool, typer.Option("--secure", help="Nodes with TLS and access control.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data also when the verdict is valid.")] = False,
     record: Annotated[bool, typer.Option("--record", help=f"Keep the run in {results.RESULTS}.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, and what people read on standard error.")
+    ] = False,
 ) -> None:
     """Break a real cluster on purpose: exit code 0 valid, 1 invalid, 6 unknown, 8 if the run could not be made."""
     from raftlog.chaos.nemesis import UnknownNemesis
@@ -231,9 +233,8 @@ def _run(
         shutil.rmtree(folder / "nodes" / "data", ignore_errors=True)
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
-    else:
-        show(result, console)
-        console.print(f"report: {page}", soft_wrap=True)
+    show(result, console)
+    console.print(f"report: {page}", soft_wrap=True)
     return result
 
 

@@ -60,12 +60,11 @@ def examine(deployment: Deployment, tracer: Tracer) -> Aftermath:
     """
     found = Aftermath(failures(deployment.folder))
     try:
-        last = found.last_index = _settled(deployment)
-        _fetched(deployment)
-        logs = {node: _records(deployment, node, last) for node in deployment.cluster.nodes}
+        last, logs = _logs(deployment, tracer)
     except (NotSettledError, OSError, msgspec.MsgspecError) as error:
         found.problems.append(str(error))
         return found
+    found.last_index = last
     compare(found, logs, tracer)
     found.problems += tracer.problems + tracer.direct.late
     for _ in range(DIGEST_TRIES):  # retention goes on trimming after the load
@@ -127,6 +126,27 @@ def _reason(line: bytes) -> str:
         return str(event["exception"]).strip().splitlines()[-1]
     except (msgspec.MsgspecError, KeyError, TypeError, IndexError):
         return line.decode("utf-8", "replace").strip()[:300]
+
+
+def _logs(deployment: Deployment, tracer: Tracer) -> tuple[int, dict[int, list[LogRecord]]]:
+    """The index that all nodes have applied, and the log of every node up to it.
+
+    A trim by the leader's retention is an entry too. Where it comes while the logs are read, they are read again up to
+    it: it is what says that the older records may be gone.
+    """
+    end = time.monotonic() + SETTLE_S
+    last = _settled(deployment)
+    _fetched(deployment)
+    while True:
+        logs = {node: _records(deployment, node, last) for node in deployment.cluster.nodes}
+        newest = _settled(deployment)
+        if newest == last:
+            return last, logs
+        if time.monotonic() > end:
+            raise NotSettledError(f"{SETTLE_S:g} s after the load new entries still come: index {last}, then {newest}")
+        for node, records in logs.items():
+            tracer.know(f"node {node}, after the run,", records)  # a trim may have taken some of them since
+        last = newest
 
 
 def _settled(deployment: Deployment) -> int:

@@ -112,3 +112,43 @@ def test_a_node_is_asked_from_its_oldest_record_on(tmp_path: Any) -> None:
         "1 /v1/log?from=1", "2 /v1/log?from=1", "2 /v1/log?from=6",
         "1 /v1/digest?index=9", "2 /v1/digest?index=9",
     ]  # fmt: skip
+
+
+def test_a_trim_while_the_logs_are_read_is_no_loss(tmp_path: Any) -> None:
+    """Retention trims on after the load: when the nodes are asked for index 9 and all before, the records up to index 5
+    are gone. The trim is index 10, so the logs are read again up to it."""
+    log = list(WHOLE)
+    trim = LogRecord(10, 1, 0, "commands", "trim", argument=6)
+
+    def oldest() -> int:
+        return 1 if log == WHOLE else 6
+
+    def ask(node: int, target: str, _timeout: float) -> tuple[int, bytes]:
+        if target == "/metrics":
+            return 200, b"raftlog_backfill_missing 0.0\n"
+        if target.startswith("/v1/digest"):
+            return 200, msgspec.json.encode(DigestAnswer("l", 10, 1, 0, None, 1))
+        if log == WHOLE:
+            log.append(trim)
+        begin, to = (int(target.partition(f"{word}=")[2].partition("&")[0]) for word in ("from", "to"))
+        if begin < oldest():
+            gone = Problem(Code.COMPACTED, "gone", 410, Outcome.NOT_APPLIED, False, "1-1", node, oldest=oldest())
+            return 410, msgspec.json.encode(gone)
+        page = LogPageJson(
+            "l", log[begin - 1 : to - 1], next=to, oldest=oldest(), committed=9, last_user_index=9, index=9, term=1
+        )
+        return 200, msgspec.json.encode(page)
+
+    def status(_node: int) -> SimpleNamespace:
+        last = len(log)
+        return SimpleNamespace(role="leader", term=1, last=last, committed=last, applied=last, oldest=oldest())
+
+    cluster = SimpleNamespace(nodes=[1, 2], status=status, ask=ask)
+    deployment: Any = SimpleNamespace(cluster=cluster, folder=tmp_path)
+    tracer = Tracer()
+    tracer.know("node 9", WHOLE)
+    found = examine(deployment, tracer)
+    assert (found.problems, found.last_index, found.untold) == ([], 10, 0)
+    assert found.begins == {1: 6, 2: 6}
+    assert found.log is not None
+    assert [index for index, _ in found.log.appended] == list(range(1, 10))
