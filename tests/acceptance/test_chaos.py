@@ -19,7 +19,17 @@ from tests.support import wait_until
 pytestmark = [pytest.mark.toxiproxy]
 
 SECONDS = 25
-SEED = 8
+SEED = 65
+"""Its schedule begins with the follower that is left behind, and its last fault ends five seconds before the end."""
+
+SMALL = [
+    word
+    for key, size in (
+        ("retention.bytes", 1 << 19), ("limits.snapshot_log_bytes", 1 << 15), ("limits.trailing_log_bytes", 1 << 13),
+    )
+    for word in ("--set", f"{key}={size}")
+]  # fmt: skip
+"""A third or less of what a run has by default: a slow machine, too, trims and installs snapshots within SECONDS."""
 RUN = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "smoke", "--nodes", "3"]
 
 
@@ -48,7 +58,7 @@ def test_a_smoke_run_of_chaos_is_valid(
     """Registers and the log under partitions, kills and pauses, three nodes behind the real Toxiproxy: valid,
     with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page."""
     done = subprocess.run(
-        [*RUN, "--seconds", str(SECONDS), "--seed", str(SEED), "--out", str(tmp_path), "--json", *form],
+        [*RUN, "--seconds", str(SECONDS), "--seed", str(SEED), "--out", str(tmp_path), "--json", *SMALL, *form],
         cwd=ROOT, capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
