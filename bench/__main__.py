@@ -7,6 +7,7 @@ rounds' ratios. Shipped defaults, separate processes, real sockets; load from wr
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import shutil
 import subprocess
@@ -63,7 +64,7 @@ def commit() -> str:
 
 
 def chaos_smoke(folder: Path, seconds: int) -> report.Verdict:
-    """The short chaos run of this very commit."""
+    """The short chaos run of this very commit. The installed wheel finds the checkout's Toxiproxy server by PATH."""
     words = ["chaos", "run", "smoke", "--nodes", "3", "--seconds", str(seconds), "--out", str(folder), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "raftlog.cluster.cli.main", *words],
@@ -71,6 +72,7 @@ def chaos_smoke(folder: Path, seconds: int) -> report.Verdict:
         text=True,
         check=False,
         cwd=_ROOT,
+        env={**os.environ, "PATH": f"{_ROOT / '.tools' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"},
     )
     try:
         told: Any = msgspec.json.decode(done.stdout)
