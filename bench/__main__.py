@@ -28,6 +28,7 @@ from bench.contenders.field import Field
 from bench.contenders.raftlog import NAME, PLAIN, SECURE
 from bench.instruments import conditions, machine, tools
 from bench.instruments.figures import Figure, compare
+from bench.instruments.options import named
 from bench.loads import followers, openloop
 from bench.studies import growth, imports, many, overload, pause, postgres, rejoin, snapshot_line, strace, years
 
@@ -125,14 +126,6 @@ def _axis(
     return [figure for axis in made for figure in rounds.measure(axis, number, seconds, field.pids, console, failed)]
 
 
-def parts_of(only: str) -> list[str]:
-    """The parts named by commas, all without any. Raises typer.BadParameter."""
-    chosen = [part.strip() for part in only.split(",") if part.strip()] or list(PARTS)
-    if unknown := [part for part in chosen if part not in PARTS]:
-        raise typer.BadParameter(f"--only: there is no {unknown[0]!r}; there are {', '.join(PARTS)}")
-    return chosen
-
-
 @app.callback(invoke_without_command=True)
 def main(
     context: typer.Context,
@@ -156,7 +149,7 @@ def main(
     if context.invoked_subcommand is not None:
         return
     console = Console(width=None if sys.stdout.isatty() else 150)
-    chosen = parts_of(only)
+    chosen = named("--only", only, PARTS)
     try:
         counts = tuple(int(count) for count in connections.split(",") if count)
     except ValueError as error:

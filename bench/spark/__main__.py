@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.instruments import conditions, machine
+from bench.instruments.options import named
 from bench.instruments.tools import MissingTool
 from bench.spark import jobs as spark_jobs, live, log
 from bench.spark.kafka import Kafka
@@ -361,21 +362,13 @@ def markdown(report: Report) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def jobs_of(names: str) -> list[str]:
-    """The jobs named by commas. Raises typer.BadParameter."""
-    chosen = [job.strip() for job in names.split(",")]
-    if unknown := [job for job in chosen if job not in JOBS]:
-        raise typer.BadParameter(f"--jobs: there is no {unknown[0]!r}; there are {', '.join(JOBS)}")
-    return chosen
-
-
 def main(
     records: Annotated[int, typer.Option(min=1_000, help="rows")] = 5_000_000,
     entries: Annotated[str, typer.Option(help="records in an entry, by commas")] = "1,1000",
     partitions: Annotated[int, typer.Option(min=1, help="tasks at once")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="rounds that are counted")] = 5,
     warm_up: Annotated[int, typer.Option(min=0, help="rounds before that are not counted")] = spark_jobs.WARM_UP,
-    jobs: Annotated[str, typer.Option(help="which, by commas")] = ",".join(JOBS),
+    jobs: Annotated[str, typer.Option(help=f"which, by commas: {', '.join(JOBS)}; all unless said")] = "",
     heap: Annotated[str, typer.Option(help="of each Spark")] = "4g",
     latency_seconds: Annotated[float, typer.Option(min=0, help="of the stream that is timed; 0 leaves it out")] = 30,
     held_seconds: Annotated[float, typer.Option(min=0, help="of the open loop beside Spark; 0 leaves it out")] = 20,
@@ -391,7 +384,7 @@ def main(
     """Time Spark over the log, over Parquet and over Kafka; the latency of a stream; writes beside Spark."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     sizes = [int(size) for size in entries.split(",")]
-    chosen = jobs_of(jobs)
+    chosen = named("--jobs", jobs, JOBS)
     latency = held = None
     with tempfile.TemporaryDirectory(prefix="raftlog-spark-", dir=data) as name:
         folder = Path(name)

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from bench.contenders.raftlog import Raftlog
 from bench.instruments import conditions, machine, plots
+from bench.instruments.options import named
 from bench.loads import wrk
 
 CURVES = ("entries", "keys", "values", "nodes", "connections")
@@ -242,9 +243,7 @@ def main(
 ) -> None:
     """How the cost of a write grows with entries, keys, values, nodes, connections. About 3 minutes; --full longer."""
     console = Console(width=None if sys.stdout.isatty() else 150)
-    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(CURVES)
-    if unknown := [name for name in chosen if name not in CURVES]:
-        raise typer.BadParameter(f"--only: there is no {unknown[0]!r}; there are {', '.join(CURVES)}")
+    chosen = named("--only", only, list(CURVES))
     curves: dict[str, list[Point]] = {}
     with tempfile.TemporaryDirectory(prefix="raftlog-growth-", dir=data) as place:
         seen = conditions.look(Path(place), console)

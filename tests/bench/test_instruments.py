@@ -10,8 +10,12 @@ import pytest
 import typer
 from rich.console import Console
 
+from bench.__main__ import PARTS
 from bench.instruments import conditions, machine
+from bench.instruments.options import named
 from bench.loads import openloop
+from bench.spark.__main__ import JOBS
+from bench.studies.growth import CURVES
 
 
 def test_a_filesystem_in_memory_is_refused() -> None:
@@ -78,3 +82,18 @@ def test_a_disk_without_room_for_a_run_is_refused(tmp_path: Path, capsys: pytest
     assert refused.value.exit_code == 2
     assert "GB are free" in (said := capsys.readouterr().out)
     assert "--data" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [("--only", PARTS), ("--only", tuple(CURVES)), ("--jobs", JOBS)],
+    ids=["parts", "curves", "jobs"],
+)
+def test_options_that_list_names(option: str, known: tuple[str, ...]) -> None:
+    """Every name can be chosen (a comma in one would divide it), all are where none is, and an unknown one is refused
+    at once with those that there are: nothing runs for minutes to fail at the end."""
+    assert named(option, "", known) == list(known)
+    assert named(option, ", ".join(known), known) == list(known)
+    assert named(option, known[-1], known) == [known[-1]]
+    with pytest.raises(typer.BadParameter, match=f"{option}: there is no 'sort'; there are {known[0]}, "):
+        named(option, f"{known[0]},sort", known)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from bench.__main__ import PARTS, app, parts_of
+from bench.__main__ import app
 from bench.comparison.report import Report
 from bench.instruments import machine
 from bench.studies import growth
@@ -44,14 +43,6 @@ def test_a_short_run_has_every_piece_of_its_results(tmp_path: Path) -> None:
     page = save.with_suffix(".html").read_text()
     assert "<svg" in page
     assert not re.search(r"(?:src|href)=|@import|url\(", page), "the page fetches something"
-
-
-def test_an_unknown_part_is_named_with_those_there_are() -> None:
-    """Nothing runs for minutes to fail at the end."""
-    assert parts_of("") == list(PARTS)
-    assert parts_of("writes, followers") == ["writes", "followers"]
-    with pytest.raises(typer.BadParameter, match="there is no 'write'; there are writes"):
-        parts_of("write")
 
 
 def test_growth_is_summed_up_in_a_few_words() -> None:

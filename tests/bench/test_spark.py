@@ -1,13 +1,11 @@
 """The Spark bench judges the goals of its issue by its own figures, and names those for which it has none."""
 
-import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from bench.instruments import machine
 from bench.loads import openloop
@@ -16,7 +14,6 @@ from bench.spark.__main__ import (
     EXPORT,
     FILES,
     HASH,
-    JOBS,
     KAFKA,
     LOCAL,
     NO_OP,
@@ -26,9 +23,7 @@ from bench.spark.__main__ import (
     Figure,
     Report,
     goals_of,
-    jobs_of,
     keep_bytecode,
-    main,
     markdown,
 )
 from bench.spark.live import Held, Latency
@@ -114,12 +109,3 @@ def test_processes_of_the_bench_keep_their_bytecode(monkeypatch: pytest.MonkeyPa
     keep_bytecode(tmp_path)
     subprocess.run([sys.executable, "-c", "import bench.comparison.goals"], check=True, env=os.environ.copy())
     assert list(tmp_path.glob("**/goals.*.pyc"))
-
-
-def test_without_a_choice_all_jobs_run() -> None:
-    """A job with a comma in its name made the default of `--jobs` a usage error, so that the bench ran with no option
-    but that one."""
-    assert jobs_of(inspect.signature(main).parameters["jobs"].default) == list(JOBS)
-    assert jobs_of(f"{HASH}, {NO_OP}") == [HASH, NO_OP]
-    with pytest.raises(typer.BadParameter, match="there is no 'sort'; there are no-op, hash"):
-        jobs_of("sort")
