@@ -73,7 +73,7 @@ def chaos_smoke(folder: Path, seconds: int) -> report.Verdict:
         text=True,
         check=False,
         cwd=_ROOT,
-        env={**os.environ, "PATH": f"{_ROOT / '.tools' / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"},
+        env={**os.environ, "PATH": f"{tools.TOOLS / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"},
     )
     try:
         told: Any = msgspec.json.decode(done.stdout)

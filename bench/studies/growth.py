@@ -243,7 +243,7 @@ def main(
 ) -> None:
     """How the cost of a write grows with entries, keys, values, nodes, connections. About 3 minutes; --full longer."""
     console = Console(width=None if sys.stdout.isatty() else 150)
-    chosen = named("--only", only, list(CURVES))
+    chosen = named("--only", only, CURVES)
     curves: dict[str, list[Point]] = {}
     with tempfile.TemporaryDirectory(prefix="raftlog-growth-", dir=data) as place:
         seen = conditions.look(Path(place), console)

@@ -93,7 +93,7 @@ def compare(found: Aftermath, logs: Mapping[int, Sequence[LogRecord]], tracer: T
         if [record.index for record in records] != list(range(begin, last + 1)):
             hole = _hole(records, begin)
             found.problems.append(f"node {node} does not have every index from {begin} to {last}: {hole}")
-        tracer.know(f"node {node}, after the run,", records)
+    _know(logs, tracer)
     beyond = [index for index in tracer.truth if index > last]
     if beyond:
         gave = tracer.truth[min(beyond)]
@@ -144,9 +144,14 @@ def _logs(deployment: Deployment, tracer: Tracer) -> tuple[int, dict[int, list[L
             return last, logs
         if time.monotonic() > end:
             raise NotSettledError(f"{SETTLE_S:g} s after the load new entries still come: index {last}, then {newest}")
-        for node, records in logs.items():
-            tracer.know(f"node {node}, after the run,", records)  # a trim may have taken some of them since
+        _know(logs, tracer)  # a trim may have taken some of these records since
         last = newest
+
+
+def _know(logs: Mapping[int, Sequence[LogRecord]], tracer: Tracer) -> None:
+    """Adds what each node returned to the truth."""
+    for node, records in logs.items():
+        tracer.know(f"node {node}, after the run,", records)
 
 
 def _settled(deployment: Deployment) -> int:

@@ -23,11 +23,8 @@ SEED = 65
 """Its schedule begins with the follower that is left behind, and its last fault ends five seconds before the end."""
 
 SMALL = [
-    word
-    for key, size in (
-        ("retention.bytes", 1 << 19), ("limits.snapshot_log_bytes", 1 << 15), ("limits.trailing_log_bytes", 1 << 13),
-    )
-    for word in ("--set", f"{key}={size}")
+    "--set", f"retention.bytes={1 << 19}", "--set", f"limits.snapshot_log_bytes={1 << 15}",
+    "--set", f"limits.trailing_log_bytes={1 << 13}",
 ]  # fmt: skip
 """A third or less of what a run has by default: a slow machine, too, trims and installs snapshots within SECONDS."""
 RUN = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "smoke", "--nodes", "3"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -10,12 +12,12 @@ import pytest
 import typer
 from rich.console import Console
 
-from bench.__main__ import PARTS
+from bench import __main__ as run
 from bench.instruments import conditions, machine
 from bench.instruments.options import named
 from bench.loads import openloop
-from bench.spark.__main__ import JOBS
-from bench.studies.growth import CURVES
+from bench.spark import __main__ as spark
+from bench.studies import growth
 
 
 def test_a_filesystem_in_memory_is_refused() -> None:
@@ -85,15 +87,17 @@ def test_a_disk_without_room_for_a_run_is_refused(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("option", "known"),
-    [("--only", PARTS), ("--only", tuple(CURVES)), ("--jobs", JOBS)],
+    ("command", "option", "known"),
+    [(run.main, "only", run.PARTS), (growth.main, "only", growth.CURVES), (spark.main, "jobs", spark.JOBS)],
     ids=["parts", "curves", "jobs"],
 )
-def test_options_that_list_names(option: str, known: tuple[str, ...]) -> None:
+def test_options_that_list_names(command: Callable[..., None], option: str, known: tuple[str, ...]) -> None:
     """Every name can be chosen (a comma in one would divide it), all are where none is, and an unknown one is refused
     at once with those that there are: nothing runs for minutes to fail at the end."""
     assert named(option, "", known) == list(known)
+    assert named(option, inspect.signature(command).parameters[option].default, known) == list(known)
     assert named(option, ", ".join(known), known) == list(known)
     assert named(option, known[-1], known) == [known[-1]]
-    with pytest.raises(typer.BadParameter, match=f"{option}: there is no 'sort'; there are {known[0]}, "):
-        named(option, f"{known[0]},sort", known)
+    for unknown in ("sort", known[0][:-1]):
+        with pytest.raises(typer.BadParameter, match=f"{option}: there is no '{unknown}'; there are {known[0]}, "):
+            named(option, f"{known[0]},{unknown}", known)

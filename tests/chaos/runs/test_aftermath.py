@@ -78,6 +78,12 @@ def test_an_applied_record_that_is_gone_again_is_found() -> None:
     assert said.startswith("the nodes hold nothing after index 9; an answer had given")
 
 
+def gone(node: int, oldest: int) -> tuple[int, bytes]:
+    """That node's answer to a read below its oldest record."""
+    problem = Problem(Code.COMPACTED, "gone", 410, Outcome.NOT_APPLIED, False, "1-1", node, oldest=oldest)
+    return 410, msgspec.json.encode(problem)
+
+
 def test_a_node_is_asked_from_its_oldest_record_on(tmp_path: Any) -> None:
     """It answers 410 with that index; the digests of all logs are asked from where all have them. First every disk must
     have all readable records; a node that cannot answer at once is asked again.
@@ -96,8 +102,7 @@ def test_a_node_is_asked_from_its_oldest_record_on(tmp_path: Any) -> None:
             return 200, msgspec.json.encode(DigestAnswer("l", 9, 1, 0, None, 1))
         begin = int(target.partition("from=")[2].partition("&")[0])
         if node == 2 and begin < 6:
-            gone = Problem(Code.COMPACTED, "gone", 410, Outcome.NOT_APPLIED, False, "1-1", node, oldest=6)
-            return 410, msgspec.json.encode(gone)
+            return gone(node, 6)
         page = LogPageJson("l", WHOLE[begin - 1 :], next=10, oldest=1, committed=9, last_user_index=9, index=9, term=1)
         return 200, msgspec.json.encode(page)
 
@@ -132,8 +137,7 @@ def test_a_trim_while_the_logs_are_read_is_no_loss(tmp_path: Any) -> None:
             log.append(trim)
         begin, to = (int(target.partition(f"{word}=")[2].partition("&")[0]) for word in ("from", "to"))
         if begin < oldest():
-            gone = Problem(Code.COMPACTED, "gone", 410, Outcome.NOT_APPLIED, False, "1-1", node, oldest=oldest())
-            return 410, msgspec.json.encode(gone)
+            return gone(node, oldest())
         page = LogPageJson(
             "l", log[begin - 1 : to - 1], next=to, oldest=oldest(), committed=9, last_user_index=9, index=9, term=1
         )
