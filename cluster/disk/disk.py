@@ -272,15 +272,17 @@ class Disk:
             yield chunk
 
     async def install(self, received: Received, stored: StoredSnapshot) -> None:
-        """Makes the received snapshot the newest one and drops the whole log: the log now begins after the snapshot.
+        """Makes the received snapshot the newest one: the log now begins after the snapshot.
 
-        A crash before the snapshot has its name leaves the log as it was. After a later crash the next start finishes
-        it. All effects were written before. Raises SnapshotDamaged, NoSpace, ImpossibleBatch or DiskFenced.
+        The older log is kept beside it for the backfill. A crash before the snapshot has its name leaves the log as it
+        was. After a later crash the next start finishes it. All effects were written before. Raises SnapshotDamaged,
+        NoSpace, ImpossibleBatch or DiskFenced.
         """
         await self._flush()
         await self._write_worker.run(partial(self._writer.install, received))
         self.snapshot_bytes = stored.size
         self._effects_last = stored.mark.index
+        self.backfill.kept.may_exist = True
         await self._read_worker.run(self._incoming.installed)
 
     async def _receive(self, job: Callable[[], T]) -> T:

@@ -1,7 +1,8 @@
 """Adds older segments in front of a log that begins after a snapshot: written aside, checked, synced, then named.
 
-`raftlog.cluster.replica.upkeep.backfill` drives it. Entries and effects come from peers. Every byte has its CRC, and
-each entry names the header CRC of the one before it. The last entry must be the one that this log follows, so only the
+`raftlog.cluster.replica.upkeep.backfill` drives it. Entries and effects come from peers, or from the log that the
+snapshot replaced here (`raftlog.cluster.disk.kept_segments`). Every byte has its CRC, and each entry names the header
+CRC of the one before it. The last entry must be the one that this log follows, so only the
 history of this log can be added. A segment gets its name last, and the newest comes first, so the log never has a gap.
 Unfinished files are called spare-*, and a start removes them. For the core the log still begins where it began.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
+from raftlog.cluster.disk.kept_segments import KeptSegment, KeptSegments
 from raftlog.cluster.disk.segment_chores import Background
 from raftlog.cluster.disk.worker import Worker
 from raftlog.cluster.disk.writer import Writer
@@ -45,6 +47,7 @@ from raftlog.raft.wal.formats import (
     segment_name,
 )
 from raftlog.raft.wal.journal import SEGMENT_BYTES_MIN, Journal, Segment, row_position
+from raftlog.raft.wal.kept_log import give_back
 from raftlog.raft.wal.ledger import LedgerPart
 from raftlog.raft.wal.operations import Create, Delete, FileOperation, Rename, Sync, SyncFolder, Truncate
 from raftlog.raft.wal.reading import RawSlice
@@ -207,6 +210,7 @@ class Backfill:
         self._free, self._begin_worker = free, begin_worker
         self._worker: Worker | None = None
         self._is_stopped = False
+        self.kept = KeptSegments(files, journal.log)
 
     @property
     def top(self) -> Mark:
@@ -251,31 +255,39 @@ class Backfill:
 
     async def adopt(self, segment: Segment) -> None:
         """Names the files of a finished segment and adds it to the log. Raises Overtaken, NoSpace or DiskFenced."""
+        first = segment.first
+        names: list[FileOperation] = [
+            Rename(f"{ASIDE}.idx", index_name(first)),
+            Rename(f"{ASIDE}.ledger", ledger_name(first)),
+            Rename(f"{ASIDE}.seg", segment_name(first)),
+            SyncFolder(LOG_FOLDER),
+        ]
+        await self._add(segment, names)
+
+    async def give_back(self, kept: KeptSegment) -> None:
+        """Moves a kept segment back into the log as it is. Raises Overtaken, NoSpace or DiskFenced."""
+        assert kept.segment is not None, kept
+        await self._add(kept.segment, give_back(kept.first))
+
+    async def _add(self, segment: Segment, operations: list[FileOperation]) -> None:
         self._writer.check()
         self._files.close()
         try:
-            await self._read_worker.run(partial(self._adopt, segment))
+            await self._read_worker.run(partial(self._add_now, segment, operations))
         except OSError as error:
             if not is_full(error):
                 self._writer.fail(error)
             raise NoSpace(f"the disk is full ({error}): older segments wait until there is room") from error
 
-    def _adopt(self, segment: Segment) -> None:
+    def _add_now(self, segment: Segment, operations: list[FileOperation]) -> None:
         """Runs in the reading thread, which reads by the list of segments; no cut or compaction runs meanwhile."""
-        journal, first = self._journal, segment.first
+        journal = self._journal
         with self._background.structure:
             if journal.segments[0].previous != segment.last:
                 raise Overtaken
             self._background.reader.refresh()  # the reader may know older ledgers of these names
             self._reading.close()  # and the files too
-            self._reading.execute(
-                [
-                    Rename(f"{ASIDE}.idx", index_name(first)),
-                    Rename(f"{ASIDE}.ledger", ledger_name(first)),
-                    Rename(f"{ASIDE}.seg", segment_name(first)),
-                    SyncFolder(LOG_FOLDER),
-                ]
-            )
+            self._reading.execute(operations)
             journal.segments.insert(0, segment)
             journal.cuts += 1
 

@@ -128,8 +128,8 @@ class Writer:
         self._execute(self._storage.leave_to_start(names))
 
     def install(self, received: Received) -> None:
-        """Makes a leader's snapshot the newest one and drops the whole log. Raises DiskFenced, NoSpace (the
-        log is as it was), StoredSnapshotDamaged or ImpossibleBatch."""
+        """Makes a leader's snapshot the newest one, and begins the log again after it. Raises DiskFenced, NoSpace
+        (the log is as it was), StoredSnapshotDamaged or ImpossibleBatch."""
         self.check()
         background, part = self._background, StepKind.SPARES
         try:

@@ -54,6 +54,7 @@ from raftlog.raft.wal.formats import (
     ledger_name,
     segment_name,
 )
+from raftlog.raft.wal.kept_log import KEPT
 from raftlog.raft.wal.opening import intact_snapshots
 from raftlog.raft.wal.operations import end_of_bytes
 from raftlog.raft.wal.recovery import HardStateDamaged, recover_hard_state, recover_log
@@ -253,10 +254,8 @@ class _Check:
         """
         files = self._files
         if snapshots and is_installing(files, snapshots[0]):
-            self._tell(
-                LOG_FOLDER, FileHealth.UNFINISHED, f"it was being dropped for the snapshot of {snapshots[0]}", None,
-                "nothing: the next start drops it",
-            )  # fmt: skip
+            what = f"it was being replaced by the snapshot of {snapshots[0]}"
+            self._tell(LOG_FOLDER, FileHealth.UNFINISHED, what, None, "nothing: the next start finishes that")
             return snapshots[0] + 1, snapshots[0], snapshots[0]
         names = files.names(LOG_FOLDER)
         firsts = sorted(int(name[:-4]) for name in names if _is_segment(name))
@@ -424,6 +423,8 @@ class _Check:
         for name in self._files.names(""):
             if name == repair.QUARANTINE:
                 self._tell(name, FileHealth.INTACT, f"what starts set aside: {', '.join(self._files.names(name))}")
+            elif name == KEPT:
+                self._tell(name, FileHealth.INTACT, "the log that a snapshot replaced: the node moves it back")
             elif name == divergence.NOTE:
                 self._tell(name, FileHealth.UNFINISHED, "its state was wrong: the next start rebuilds it from the log")
             elif name not in (HARD_STATE, LOG_FOLDER, SNAPSHOTS):

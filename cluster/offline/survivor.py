@@ -88,7 +88,7 @@ def _look(folder: Path, identity: DiskIdentity, files: ShardFiles) -> Survivor:
             if slot.is_mending
             else "its log was damaged, and it had not healed from the others: what it had acknowledged may be missing"
         )
-    alone = None  # the log was being dropped for this one: by an install, or by a repair
+    alone = None  # the log was being replaced by this one: by an install, or by a repair
     if newest is not None and is_installing(files, newest.mark.index):
         alone = newest
     elif slot.is_mending:

@@ -260,8 +260,8 @@ class RaftCore:
         snapshots.on_failed(self.state)
 
     def installed(self, mark: Mark, configuration: Configuration, configuration_index: int, now: Now) -> None:
-        """The snapshot of the last SnapshotInstall is durable, the log on disk is dropped, its state is loaded. The
-        arguments are what its header says. Raises UnknownVersion."""
+        """The snapshot of the last SnapshotInstall is durable, the log on disk begins after it, and its state is
+        loaded. The arguments are what its header says. Raises UnknownVersion."""
         self._state_at(now)
         versions.check(configuration, self.state.knows)
         snapshots.on_installed(self.state, mark, configuration, configuration_index)

@@ -15,12 +15,12 @@ now)`. At `Ready.snapshot_install` it takes five steps:
 1. It carries out every durable part of this and all earlier Readies, and applies their entries.
 2. It checks the snapshot.
 3. It makes the snapshot durable under its name.
-4. It drops the whole log on disk.
+4. It begins the log on disk again after the snapshot.
 5. It loads the state, and calls `core.installed(mark, configuration, configuration_index, now)` with the snapshot's
 header.
 
-After a crash between 3 and 4, the next start finds a log without the entry (index, term) of the snapshot, and drops
-that log. If any step fails, it calls `core.snapshot_failed(now)` and drops the waiting writes. From the install to
+After a crash between 3 and 4, the next start finds a log without the entry (index, term) of the snapshot, and does step
+4. If any step fails, it calls `core.snapshot_failed(now)` and drops the waiting writes. From the install to
 either call the core gives no entry to append or apply. Raft paper section 7; thesis chapter 5; docs/pitfalls.md,
 section E.
 """

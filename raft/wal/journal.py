@@ -344,18 +344,17 @@ class Journal:
             self.cuts += 1
             yield drop_segment(dropped.first)
 
-    def restart(self, mark: Mark) -> Iterator[list[FileOperation]]:
-        """Drops the whole log for one that follows `mark`, which a durable snapshot covers: groups, in order.
+    def restart(self, mark: Mark) -> list[int]:
+        """Forgets the whole log for an empty one that follows `mark`, which a durable snapshot covers.
 
-        A crash half-way must be finished at the next start (`begin_after`), before the log is looked at.
+        Returns the first indexes of its segments, sorted. The caller moves or deletes their files, and then makes the
+        new log (`begin_after`). The next start must finish that after a crash, before it looks at the log.
         """
-        dropped = [segment.first for segment in reversed(self.segments)]
+        firsts = [segment.first for segment in self.segments]
         self.segments[:] = [Segment(mark, self.segment_bytes, mark)]
         self.marked = self.indexed = mark.index
         self.cuts += 1
-        for first in dropped:
-            yield drop_segment(first)
-        yield begin_after(self.log, mark, self.segment_bytes)
+        return firsts
 
 
 def begin_after(log: LogIdentity, mark: Mark, segment_bytes: int) -> list[FileOperation]:

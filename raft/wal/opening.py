@@ -16,10 +16,11 @@ from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import GENESIS, HardState, LogStart, Mark, NodeId
 from raftlog.raft.wal import divergence, repair
-from raftlog.raft.wal.formats import LOG_FOLDER, LogIdentity, Slot, ledger_name, term_runs
+from raftlog.raft.wal.formats import LogIdentity, Slot, ledger_name, term_runs
 from raftlog.raft.wal.journal import SEGMENT_BYTES, Journal, begin_after, keep_slot
+from raftlog.raft.wal.kept_log import KEPT, keep_again, keep_log
 from raftlog.raft.wal.ledger import Ledger
-from raftlog.raft.wal.operations import Delete, FileOperation, Files, Sync, SyncFolder
+from raftlog.raft.wal.operations import DeleteFolder, FileOperation, Files, Sync, SyncFolder
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.recovery import Damage, Damaged, rebuild_index, recover_hard_state, recover_log
 from raftlog.raft.wal.snapshot_files import (
@@ -108,9 +109,11 @@ def _open(
     snapshots = intact_snapshots(files, log, notices, damaged)
     for snapshot in snapshots[:1]:
         if is_installing(files, snapshot.mark.index):
-            notices.append(f"the log was being dropped for {snapshot.folder}: it is dropped now")
+            notices.append(f"the log was being replaced by {snapshot.folder}: that is finished now")
             yield [SyncFolder(SNAPSHOTS)]  # as below
-            yield _drop_log(log, files, snapshot.mark, segment_bytes)
+            yield _begin_again(log, files, snapshot.mark, segment_bytes)
+    if moves := keep_again(files):
+        yield moves
     if slot.cut:
         # A killed process may have left this in the page cache alone. A start that cuts the log, and then loses power,
         # must not find a hard state that knows of no cut and no floor.
@@ -160,6 +163,9 @@ def _open(
         yield repair.set_snapshot_aside(files, index, notices)
     if note is not None:
         yield divergence.drop(note, files)
+        if files.names(KEPT):
+            notices.append(f"the older segments in {KEPT}/ were deleted: their effects may be wrong, too")
+            yield [DeleteFolder(KEPT)]
     yield drop_old(files, None if chosen is None else chosen.mark.index)
     if not was_cut:
         yield ledger_operations
@@ -198,11 +204,9 @@ def intact_snapshots(files: Files, log: LogIdentity, notices: list[str], damaged
     return intact
 
 
-def _drop_log(log: LogIdentity, files: Files, mark: Mark, segment_bytes: int) -> list[FileOperation]:
-    """The whole log goes for an empty one that follows `mark`: an install that was cut off is finished."""
-    names = [f"{LOG_FOLDER}/{name}" for name in reversed(files.names(LOG_FOLDER))]
-    deletes: list[FileOperation] = [Delete(name) for name in names]
-    return [*deletes, *begin_after(log, mark, segment_bytes), *end_install(mark.index)]
+def _begin_again(log: LogIdentity, files: Files, mark: Mark, segment_bytes: int) -> list[FileOperation]:
+    """The log makes room for an empty one that follows `mark`: an install that was cut off is finished."""
+    return [*keep_log(files, mark), *begin_after(log, mark, segment_bytes), *end_install(mark.index)]
 
 
 def _choose(

@@ -112,7 +112,7 @@ class Found(NamedTuple):
     is_mark_damaged: bool = False  # the mark right before the entry
 
 
-class _Window:
+class Window:
     """A sliding view of a file: any range of up to WINDOW bytes, or more for one large entry."""
 
     __slots__ = ("_base", "_buffer", "_files", "_name", "_size")
@@ -137,7 +137,7 @@ def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None 
     Chain, index and CRCs are checked, so an old but valid block is noticed. A damaged mark between two entries that
     belong together is passed over: it says nothing that they do not. Raises UnknownVersion.
     """
-    window = _Window(files, name, header.size)
+    window = Window(files, name, header.size)
     position, from_mark = SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE
     index, term, crc = header.previous.index, header.previous.term, header.previous.header_crc
     passed = 0  # MARK_SIZE while a damaged mark has just been passed over
@@ -280,7 +280,7 @@ def _recover_sealed(log: LogIdentity, files: Files, header: SegmentHeader, end: 
     """A segment that another follows: its .idx describes it, else it is scanned."""
     segment = Segment(header.previous, header.size, header.previous)
     try:
-        _read_footer(log, files, segment, end)
+        read_index_footer(log, files, segment, end)
     except Corrupt as error:
         found, name = None, segment.name
         mends: list[FileOperation] = []
@@ -313,7 +313,7 @@ def _sealed_damage(segment: Segment, found: Found | None, end: Mark) -> Damage:
     return Damage(segment.name, position, segment.last.index, reason)
 
 
-def _read_footer(log: LogIdentity, files: Files, segment: Segment, end: Mark) -> None:
+def read_index_footer(log: LogIdentity, files: Files, segment: Segment, end: Mark) -> None:
     """Fills the segment from its .idx; every byte of that file is checked. Raises Corrupt where it cannot be used."""
     name = index_name(segment.first)
     try:

@@ -2,7 +2,7 @@
 
 snapshots/<index:020d>/meta     raftlog.raft.wal.formats.encode_snapshot_meta
 snapshots/<index:020d>/chunks   per chunk a header (length, chained CRC) and its bytes
-snapshots/<index:020d>/installing   empty: it came from a leader, and the log is to be dropped for it
+snapshots/<index:020d>/installing   empty: it came from a leader, and the log has still to make room for it
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def open_snapshot(files: Files, log: LogIdentity, index: int) -> StoredSnapshot:
 
 
 def is_installing(files: Files, index: int) -> bool:
-    """Whether the log is to be dropped for that snapshot: a crash came between."""
+    """Whether the log has still to make room for that snapshot: a crash came between."""
     return files.size(f"{snapshot_folder(index)}/{_INSTALLING}") >= 0
 
 
@@ -242,7 +242,7 @@ class Received:
         return _check(files, self._log, self._index, self._aside)
 
     def finish(self) -> list[FileOperation]:
-        """Syncs it and gives it its name, with a note in it that the log is to be dropped."""
+        """Syncs it and gives it its name, with a note in it that the log has still to make room for it."""
         return [
             Sync(f"{self._aside}/chunks"),
             Sync(f"{self._aside}/meta"),
@@ -254,12 +254,12 @@ class Received:
         ]
 
     def end(self) -> list[FileOperation]:
-        """The log was dropped: the note goes."""
+        """The log begins after it: the note goes."""
         return end_install(self._index)
 
 
 def end_install(index: int) -> list[FileOperation]:
-    """Removes the note that the log is to be dropped for that snapshot."""
+    """Removes the note that the log has still to make room for that snapshot."""
     folder = snapshot_folder(index)
     return [Delete(f"{folder}/{_INSTALLING}"), SyncFolder(folder)]
 

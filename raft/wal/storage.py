@@ -26,7 +26,16 @@ from raftlog.raft.wal.formats import (
     index_name,
     ledger_name,
 )
-from raftlog.raft.wal.journal import ImpossibleBatch, Journal, Placed, Segment, seal_index
+from raftlog.raft.wal.journal import (
+    ImpossibleBatch,
+    Journal,
+    Placed,
+    Segment,
+    begin_after,
+    drop_segment,
+    seal_index,
+)
+from raftlog.raft.wal.kept_log import keep_segments
 from raftlog.raft.wal.ledger import Ledger
 from raftlog.raft.wal.operations import Delete, FileOperation, Files, Sync, SyncFolder, Write
 from raftlog.raft.wal.reading import WalReader
@@ -212,23 +221,30 @@ class Storage:
         yield from steps
 
     def install(self, received: Received) -> Iterator[WorkStep]:
-        """Makes a snapshot that came from a leader the newest one, and drops the whole log for it.
+        """Makes a snapshot that came from a leader the newest one, and begins the log again after it.
 
-        A crash before it has its name leaves the log as it was; a later one is finished at the next start. Raises
-        SnapshotDamaged where it fails its check: then nothing is changed.
+        The segments with applied entries are kept beside the log (`raftlog.raft.wal.kept_log`): perhaps no other node
+        has their records any more. A crash before the snapshot has its name leaves the log as it was; a later one is
+        finished at the next start. Raises SnapshotDamaged where it fails its check: then nothing is changed.
         """
-        mark = received.check(self.files).mark
-        if mark.index <= self.ledger.last:
-            raise ImpossibleBatch(f"a snapshot of {mark.index}: entries up to {self.ledger.last} were applied")
+        mark, applied = received.check(self.files).mark, self.ledger.last
+        if mark.index <= applied:
+            raise ImpossibleBatch(f"a snapshot of {mark.index}: entries up to {applied} were applied")
+        yield from self.sync_ledgers()  # the effects of the kept entries: no replay makes them again
         yield (StepKind.INSTALL, received.finish())
         self._placed, self._are_rows_owed, self._repeat = [], False, []
         self._rows_crc.clear()
         self.frames.clear()
         self._taken.clear()
-        for operations in self.journal.restart(mark):
-            yield (StepKind.INSTALL, operations)
+        journal = self.journal
+        firsts = journal.restart(mark)
         self.ledger.restart(mark)
         self._segments_dropped()
+        for operations in map(drop_segment, [first for first in reversed(firsts) if first > applied]):
+            yield (StepKind.INSTALL, operations)
+        for operations in keep_segments([first for first in firsts if first <= applied]):
+            yield (StepKind.INSTALL, operations)
+        yield (StepKind.INSTALL, begin_after(journal.log, mark, journal.segment_bytes))
         yield (StepKind.INSTALL, received.end())
         yield (StepKind.INSTALL, drop_old(self.files))
 
@@ -312,7 +328,7 @@ class Storage:
             self.unclosed.pop(0)
 
     def sync_ledgers(self) -> Iterator[WorkStep]:
-        """Effects are durable: before the snapshot that covers them."""
+        """Effects are durable: before a snapshot that covers them, or that replaces the log."""
         if names := self.ledger.unsynced():
             yield (StepKind.FOOTERS, [Sync(ledger_name(first)) for first in names])
 

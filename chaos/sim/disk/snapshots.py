@@ -75,7 +75,7 @@ def write_piece(disk: DiskState, index: int, offset: int, data: bytes) -> Genera
 
 
 def install(disk: DiskState, received: Received, mark: Mark) -> Generator[str, None, None]:
-    """Makes a received snapshot that was checked the newest one, and drops the whole log for it. Raises
+    """Makes a received snapshot that was checked the newest one, and begins the log again after it. Raises
     ImpossibleBatch, DiskFull or DiskFailed."""
     disk.check()
     while disk.is_busy:
@@ -84,9 +84,9 @@ def install(disk: DiskState, received: Received, mark: Mark) -> Generator[str, N
     view.snapshots[mark.index] = view.installing = mark
     disk.is_busy = True
     try:
-        for nth, (part, operations) in enumerate(disk.running().install(received)):
+        for part, operations in disk.running().install(received):
             yield from disk.execute(part, operations)
-            if nth == 0:
+            if part == StepKind.INSTALL and view.installing is not None:  # it has its name
                 view.installed(mark)
         disk.received = None
     finally:

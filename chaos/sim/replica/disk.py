@@ -282,6 +282,7 @@ class NodeDisk:
         await self._write.run(lambda: self._installing(received, stored))
         self.snapshot_bytes = stored.size
         self._effects_last = stored.mark.index
+        self.backfill.kept.may_exist = True
 
     def _installing(self, received: Received, stored: StoredSnapshot) -> Steps:
         try:

@@ -20,7 +20,8 @@ from raftlog.statemachine.effects import Effects
 
 LOGGED: Final = frozenset({
     "log_deleted", "snapshot_not_saved", "note_not_written", "damage_stays", "handing_over", "followers_held",
-    "digest_point_agreed", "states_differ", "file_damaged", "backfill_segment", "backfill_wrong", "disk_hangs",
+    "digest_point_agreed", "states_differ", "file_damaged", "backfill_segment", "backfill_kept_segment",
+    "backfill_wrong", "disk_hangs",
 })  # fmt: skip
 """Lines of the server's log that a world counts."""
 

@@ -1,4 +1,4 @@
-"""Checks a world after all faults: every node that can run agrees and goes on, and no wrong state is left."""
+"""Checks a world after all faults: every node agrees, goes on and has the whole log, and no wrong state is left."""
 
 from __future__ import annotations
 
@@ -53,3 +53,25 @@ def find_out(world: World) -> None:
         if not world.run_until(world.now_us + HEALED_US, lambda: not wrong()):
             raise NoProgress("a wrong state is found out", f"nodes {wrong()} after {HEALED_US // 1_000_000} s")
         agree(world)
+
+
+def reach_back(world: World) -> None:
+    """The log of every running member begins at the oldest index that may be read. Raises NoProgress.
+
+    Nothing is asked of a world with damaged disks: they may have lost records for good.
+    """
+    if world.atlas.hits:
+        return
+
+    def late() -> dict[NodeId, str]:
+        found: dict[NodeId, str] = {}
+        for node, replica in world.replicas.items():
+            core = replica.core
+            if core is not None and any(member.node == node for member in core.state.configuration.members):
+                oldest, begins = replica.machine.oldest, replica.state.disk.oldest
+                if begins > oldest:
+                    found[node] = f"begins at {begins}, not {oldest}: {replica.state.backfill.waits}"
+        return found
+
+    if not world.run_until(world.now_us + HEALED_US, lambda: not late()):
+        raise NoProgress("the readable log comes back", f"{HEALED_US // 1_000_000} s after healing: {late()}")

@@ -14,7 +14,7 @@ from raftlog.chaos.sim.ground.failure import failure_of
 from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import Swarm
 from raftlog.chaos.sim.ground.trace import Trace
-from raftlog.chaos.sim.seed.agreement import agree, find_out
+from raftlog.chaos.sim.seed.agreement import agree, find_out, reach_back
 from raftlog.chaos.sim.seed.bad_disks import with_bad_disks
 from raftlog.chaos.sim.world.world import MACHINE, World
 
@@ -66,6 +66,7 @@ def _run(world: World, seconds: int) -> Outcome:
     nemesis.heal(world)
     agree(world)
     find_out(world)
+    reach_back(world)
     with_bad_disks(world)
     clients.check()
     world.witness.finished()

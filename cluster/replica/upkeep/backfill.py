@@ -2,17 +2,20 @@
 
 The housekeeping calls `look_if_due`. The newest missing segment comes first, so that the log on disk never has a gap
 and a restart continues. `raftlog.cluster.disk.older_segments` checks and writes the segments;
-`raftlog.cluster.replica.log.peer_log` asks the peers. The job takes a small share of the event loop and of the disk.
-It pauses for trims, snapshots, damage and a full disk.
+`raftlog.cluster.replica.log.peer_log` asks the peers. What the node itself had before the snapshot is not fetched: it
+moves back as soon as the log reaches it (`raftlog.cluster.disk.kept_segments`). The job takes a small share of the
+event loop and of the disk. It pauses for trims, snapshots, damage and a full disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 from raftlog.cluster.api.status import BackfillStatus
+from raftlog.cluster.disk.kept_segments import KeptSegment, Search
 from raftlog.cluster.disk.older_segments import Filling, Overtaken, PieceWrong, last_mark
 from raftlog.cluster.files.errors import NoSpace
 from raftlog.cluster.protocol.log_frames import Had, QuestionKind
@@ -48,13 +51,15 @@ def look_if_due(replica: ReplicaState, mono: float) -> None:
     backfill = replica.backfill
     if replica.disk.oldest <= replica.machine.oldest:
         _end(replica)
-    elif backfill.task is None and mono >= backfill.not_before and _may_go_on(replica):
-        backfill.task = replica.driver.spawn(_fill(replica))
+        work = _delete_kept if replica.disk.backfill.kept.may_exist else None
+    else:
+        work = _fetch_segment
+    if work is not None and backfill.task is None and mono >= backfill.not_before and _may_go_on(replica):
+        backfill.task = replica.driver.spawn(_fill(replica, work))
 
 
 def _may_go_on(replica: ReplicaState) -> bool:
-    is_calm = readiness.is_ready(replica) and not replica.is_damage_known and not replica.snapshots.is_receiving
-    return is_calm and replica.syncer.has_space
+    return readiness.is_ready(replica) and not replica.is_damage_known and not replica.snapshots.is_receiving
 
 
 def _end(replica: ReplicaState) -> None:
@@ -68,28 +73,39 @@ def _end(replica: ReplicaState) -> None:
         )  # fmt: skip
 
 
-async def _fill(replica: ReplicaState) -> None:
-    """Fetches one segment. The next look begins another one."""
+async def _fill(replica: ReplicaState, work: Callable[[ReplicaState], Awaitable[None]]) -> None:
+    """Does one job. The next look begins another one."""
     try:
-        await _fetch_segment(replica)
+        await work(replica)
     finally:
         replica.backfill.task = None
 
 
+async def _delete_kept(replica: ReplicaState) -> None:
+    """Deletes the rest of the log that a snapshot replaced: all readable records are in the log again."""
+    fill = replica.disk.backfill
+    await fill.run(fill.kept.delete_all)
+
+
 async def _fetch_segment(replica: ReplicaState) -> None:
-    """Fetches one segment from the first peer that has it."""
+    """Takes one segment from the log that the snapshot replaced here, or from the first peer that has it."""
     backfill = replica.backfill
     if backfill.began is None:
         backfill.began = (replica.disk.oldest, clock.monotonic())
         replica.logger.info("backfill_begins", first=replica.machine.oldest, last=replica.disk.oldest - 1)
     told: dict[NodeId, str] = {}
     try:
+        kept = await _find_kept(replica)
+        if kept is not None and kept.last == replica.disk.backfill.top:
+            await _take_kept(replica, kept)
+            backfill.waits = ""
+            return
         for peer in replica.peer_log.peers():
             if backfill.avoided.get(peer, 0.0) > clock.monotonic():
                 told[peer] = "what it gave was wrong"
                 continue
             try:
-                await _piece(replica, peer)
+                await _piece(replica, peer, kept)
             except NoAnswer as error:
                 told[peer] = str(error)
             except PieceWrong as error:
@@ -101,6 +117,8 @@ async def _fetch_segment(replica: ReplicaState) -> None:
                 backfill.waits = ""
                 return
         _wait(replica, "; ".join(f"node {peer}: {why}" for peer, why in sorted(told.items())) or "there is no peer")
+    except PieceWrong as error:  # the kept segment cannot be read as it could a moment ago
+        _wait(replica, str(error))
     except Overtaken:
         pass  # the log begins elsewhere now; the next look reads its new beginning
     except NoSpace as error:
@@ -119,10 +137,43 @@ def _wait(replica: ReplicaState, why: str) -> None:
         replica.logger.warning("backfill_waits", missing=missing(replica), reason=why)
 
 
-async def _piece(replica: ReplicaState, peer: NodeId) -> None:
+async def _find_kept(replica: ReplicaState) -> KeptSegment | None:
+    """The newest segment of the log that a snapshot replaced here. Raises NoSpace or DiskFenced."""
+    fill = replica.disk.backfill
+    if not fill.kept.may_exist:
+        return None
+    search = Search(fill.kept.find(fill.top, replica.machine.oldest))
+    await _in_small_steps(replica, search.step)
+    return search.found
+
+
+async def _take_kept(replica: ReplicaState, kept: KeptSegment) -> None:
+    """Puts a kept segment in front of the log. Raises PieceWrong, Overtaken, NoSpace or DiskFenced."""
+    fill = replica.disk.backfill
+    if kept.segment is not None:
+        await fill.give_back(kept)
+    else:  # it was the newest one of its log: it has no footers, and perhaps entries that were not applied
+        filling, pieces = fill.filling(), fill.kept.pieces(kept)
+        await fill.begin(filling, kept.before)
+        while (raw := await fill.run(partial(next, pieces, None))) is not None:
+            await _write(replica, filling, partial(filling.take, raw))
+            _check_goes_on(replica, filling)
+        await fill.adopt(await fill.run(filling.finish))
+        await fill.run(partial(fill.kept.delete, kept))
+    replica.logger.info("backfill_kept_segment", first=kept.first, last=kept.last.index)
+
+
+def _check_goes_on(replica: ReplicaState, filling: Filling) -> None:
+    """Raises Overtaken if the segment is not wanted any more, or the job must pause."""
+    is_wanted = replica.disk.backfill.top == filling.top and replica.machine.oldest <= filling.top.index
+    if not is_wanted or not replica.syncer.has_space or not _may_go_on(replica):
+        raise Overtaken
+
+
+async def _piece(replica: ReplicaState, peer: NodeId, kept: KeptSegment | None) -> None:
     """Fetches that peer's segment that holds the entries before this log's beginning, up to there.
 
-    Raises NoAnswer, PieceWrong, Overtaken, NoSpace or DiskFenced.
+    It begins after the kept segment, if that ends later. Raises NoAnswer, PieceWrong, Overtaken, NoSpace or DiskFenced.
     """
     backfill = replica.backfill
     fill = replica.disk.backfill
@@ -130,14 +181,18 @@ async def _piece(replica: ReplicaState, peer: NodeId) -> None:
     top = filling.top
     had = await replica.peer_log.ask(peer, QuestionKind.PIECE, top.index)
     start = min(max(had.first, replica.machine.oldest), top.index)
-    raw = await replica.peer_log.slice(peer, start, top.index)
-    await fill.begin(filling, await _before(replica, peer, raw.first, had))
+    if kept is not None and kept.last.index >= start:
+        start, before = kept.last.index + 1, kept.last
+        raw = await replica.peer_log.slice(peer, start, top.index)
+    else:
+        raw = await replica.peer_log.slice(peer, start, top.index)
+        before = await _before(replica, peer, raw.first, had)
+    await fill.begin(filling, before)
     while True:
         await _write(replica, filling, partial(filling.take, raw))
         if filling.next > top.index:
             break
-        if fill.top != top or replica.machine.oldest > top.index or not _may_go_on(replica):
-            raise Overtaken
+        _check_goes_on(replica, filling)
         raw = await replica.peer_log.slice(peer, filling.next, top.index)
     segment = await fill.run(filling.finish)
     await fill.adopt(segment)
@@ -167,11 +222,16 @@ async def _before(replica: ReplicaState, peer: NodeId, first: int, had: Had) -> 
 
 async def _write(replica: ReplicaState, filling: Filling, take: partial[None]) -> None:
     """Checks and writes the fetched slice in small steps."""
-    fill, began, size = replica.disk.backfill, clock.monotonic(), filling.bytes
+    began, size = clock.monotonic(), filling.bytes
     take()
+    await _in_small_steps(replica, filling.step)
+    await asyncio.sleep((filling.bytes - size) / BYTES_PER_SECOND - (clock.monotonic() - began))
+
+
+async def _in_small_steps(replica: ReplicaState, step: Callable[[], bool]) -> None:
+    """Runs `step` in the filling thread until it returns true, with pauses."""
     is_done = False
     while not is_done:
         started = clock.monotonic()
-        is_done = await fill.run(filling.step)
+        is_done = await replica.disk.backfill.run(step)
         await asyncio.sleep(SHARE * (clock.monotonic() - started))
-    await asyncio.sleep((filling.bytes - size) / BYTES_PER_SECOND - (clock.monotonic() - began))

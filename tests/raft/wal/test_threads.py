@@ -365,12 +365,11 @@ def test_a_reader_that_saw_the_compaction_meets_no_dropped_segment(how: str) -> 
         journal = shard.journal
         match how:
             case "cut":
-                steps = journal.cut(kept.mark, end)
+                assert list(journal.cut(kept.mark, end))
             case "compact":
-                steps = journal.compact(shard.segment.last.index)
+                assert list(journal.compact(shard.segment.last.index))
             case _:
-                steps = journal.restart(old[-1].mark)
-        assert list(steps)
+                assert journal.restart(old[-1].mark)
 
     def seen(shard: Shard) -> tuple[int, int, int]:
         return shard.journal.first, shard.journal.last.index, shard.journal.indexed
