@@ -25,6 +25,7 @@ from raftlog.raft.wal.formats import (
     encode_side_header,
     index_name,
     ledger_name,
+    spare_name,
 )
 from raftlog.raft.wal.journal import (
     ImpossibleBatch,
@@ -37,7 +38,7 @@ from raftlog.raft.wal.journal import (
 )
 from raftlog.raft.wal.kept_log import keep_segments
 from raftlog.raft.wal.ledger import Ledger
-from raftlog.raft.wal.operations import Delete, FileOperation, Files, Sync, SyncFolder, Write
+from raftlog.raft.wal.operations import Allocate, Delete, FileOperation, Files, Sync, SyncFolder, Write
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.recovery import sealed_rows
 from raftlog.raft.wal.snapshot_files import Received, drop_old
@@ -230,13 +231,14 @@ class Storage:
         mark, applied = received.check(self.files).mark, self.ledger.last
         if mark.index <= applied:
             raise ImpossibleBatch(f"a snapshot of {mark.index}: entries up to {applied} were applied")
+        journal = self.journal
         yield from self.sync_ledgers()  # the effects of the kept entries: no replay makes them again
+        yield (StepKind.SPARES, [Allocate(spare_name(0), journal.segment_bytes)])  # the old log frees no space for it
         yield (StepKind.INSTALL, received.finish())
         self._placed, self._are_rows_owed, self._repeat = [], False, []
         self._rows_crc.clear()
         self.frames.clear()
         self._taken.clear()
-        journal = self.journal
         firsts = journal.restart(mark)
         self.ledger.restart(mark)
         self._segments_dropped()

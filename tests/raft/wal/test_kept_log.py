@@ -105,6 +105,26 @@ def test_a_crash_while_a_snapshot_replaces_the_log_loses_no_applied_entry(how: s
     assert seen == {1, 14}
 
 
+def test_a_full_disk_stops_an_install_before_anything_is_changed() -> None:
+    """The old log stays, so it frees no space for the new one: its first segment must be there before.
+
+    Guard: `StepKind.SPARES` in `install` of raft/wal/storage.py.
+    """
+    shard, received = coming()
+    shard.files.is_full = True
+    part = 0
+    before = shard.files.content()
+    with pytest.raises(OSError, match="no space"):
+        for part, operations in shard.storage.install(received):  # noqa: B007 - named where it fails
+            shard.files.execute(operations)
+    assert not shard.storage.is_final(part, is_full=True), "it may be tried again"
+    assert shard.files.content() == before
+    assert shard.reader.entries(4, 7, 1 << 20)[0].index == 5
+    shard.files.is_full = False
+    shard.run(shard.storage.install(received))
+    assert shard.open().log.first == 14
+
+
 @pytest.mark.parametrize("how", ["power", "kill"])
 def test_a_crash_while_a_segment_moves_back_loses_no_file_of_it(how: str) -> None:
     """The log does not reach the kept segment here, so a start may only leave it where it is. It has all its files at

@@ -229,4 +229,14 @@ MUTANTS: Final = (
         old="yield [DeleteFolder(KEPT)]",
         new="yield []",
     ),
+    Mutant(
+        name="install_needs_space_half_way",
+        pitfall=63,
+        title="a snapshot has its name when the disk turns out to be full, so the node ends",
+        source="this project",
+        story="tests/raft/wal/test_kept_log.py::test_a_full_disk_stops_an_install_before_anything_is_changed",
+        target="raftlog.raft.wal.storage:Storage.install",
+        old="yield (StepKind.SPARES, [Allocate(spare_name(0), journal.segment_bytes)])",
+        new="yield (StepKind.SPARES, [])",
+    ),
 )
