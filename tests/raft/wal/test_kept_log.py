@@ -112,12 +112,16 @@ def test_a_full_disk_stops_an_install_before_anything_is_changed() -> None:
     """
     shard, received = coming()
     shard.files.is_full = True
-    part = 0
-    before = shard.files.content()
+    before, parts = shard.files.content(), []
+
+    def steps() -> Iterator[WorkStep]:
+        for part, operations in shard.storage.install(received):
+            parts.append(part)
+            yield part, operations
+
     with pytest.raises(OSError, match="no space"):
-        for part, operations in shard.storage.install(received):  # noqa: B007 - named where it fails
-            shard.files.execute(operations)
-    assert not shard.storage.is_final(part, is_full=True), "it may be tried again"
+        shard.run(steps())
+    assert not shard.storage.is_final(parts[-1], is_full=True), "it may be tried again"
     assert shard.files.content() == before
     assert shard.reader.entries(4, 7, 1 << 20)[0].index == 5
     shard.files.is_full = False
