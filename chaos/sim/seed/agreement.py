@@ -58,9 +58,12 @@ def find_out(world: World) -> None:
 def reach_back(world: World) -> None:
     """The log of every running member begins at the oldest index that may be read. Raises NoProgress.
 
-    Nothing is asked of a world with damaged disks: they may have lost records for good.
+    Nothing is asked of a world with damaged disks, or whose first voters are not all there: they may have taken records
+    with them (docs/decisions/0012, remaining risk).
     """
-    if world.atlas.hits:
+    leading = world.leading()
+    voters = leading.core.state.configuration.voters if leading is not None and leading.core is not None else ()
+    if world.atlas.hits or not set(world.configuration.voters) <= set(voters):
         return
 
     def late() -> dict[NodeId, str]:
