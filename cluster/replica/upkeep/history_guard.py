@@ -47,13 +47,12 @@ async def check(replica: ReplicaState, change: MemberChange) -> None:
     after, newcomers = voters_after(configuration, change), _newcomers(configuration, change)
     if not after or (after == configuration.voters and not newcomers & set(after)):
         return
-    reaches_back = (
-        replica.core.state.log.first <= replica.machine.oldest
-    )  # true: the leader can send every missing entry
+    reaches_back = replica.core.state.log.first <= replica.machine.oldest  # the leader can send what a voter lacks
     asked = sorted({*after, *configuration.voters} - newcomers)
     answers = await asyncio.gather(*(_lacks(replica, each, is_doubted=not reaches_back) for each in asked))
     lacking = dict(zip(asked, answers, strict=True))
-    having = [each for each in after if (reaches_back if each in newcomers else not lacking[each])]
+    sends_all = replica.core.state.log.first == 1  # else a new node begins with a snapshot
+    having = [each for each in after if (sends_all if each in newcomers else not lacking[each])]
     if 2 * len(having) > len(after):
         return
     if isinstance(change, AddLearners | Promote) and not any(lacking[each] for each in configuration.voters):

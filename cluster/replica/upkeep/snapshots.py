@@ -154,8 +154,8 @@ async def saved(replica: ReplicaState, mark: Mark) -> None:
     """A snapshot up to `mark` is durable: compacts the log of the core.
 
     Followers that lack more entries than the trailing log holds get the snapshot instead. The entries after a snapshot
-    that is being sent are kept until it has arrived. The log stays on disk until it is trimmed: compaction is not
-    retention.
+    that is being sent are kept until it has arrived. While the members change, a log that begins with the first entry
+    goes on to do so. The log stays on disk until it is trimmed: compaction is not retention.
     """
     snapshots = replica.snapshots
     limits = replica.settings.limits
@@ -166,6 +166,9 @@ async def saved(replica: ReplicaState, mark: Mark) -> None:
     trailing = max(limits.trailing_log_bytes, replica.disk.snapshot_bytes * limits.trailing_log_percent // 100)
     trailing = min(trailing, _kept_bytes(replica) * TRAILING_PERCENT // 100)
     keep_after = await replica.disk.end_before(mark.index, trailing)
+    told = replica.core.status()
+    if told.first == 1 and told.is_changing:
+        keep_after = 0  # a node that joins gets the whole log, and no snapshot: `history_guard` counts on it
     if not replica.syncer.has_space:  # trimmed entries must free space, even if a follower needs them
         keep_after = max(keep_after, await replica.disk.end_before(min(mark.index, replica.machine.oldest - 1), 0))
     under_way = [each.snapshot_index for each in replica.core.status().followers if each.snapshot_index]

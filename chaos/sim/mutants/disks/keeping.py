@@ -239,4 +239,26 @@ MUTANTS: Final = (
         old="yield (StepKind.SPARES, [Allocate(spare_name(0), journal.segment_bytes)])",
         new="yield (StepKind.SPARES, [])",
     ),
+    Mutant(
+        name="joining_node_gets_a_snapshot_of_the_only_voter",
+        pitfall=57,
+        title="the only voter is replaced, and compacts its log while the new node joins: no node has the older log",
+        source="this project, found by the simulator",
+        story="tests/cluster/replica/upkeep/test_history_guard.py"
+        "::test_the_new_node_gets_the_log_of_the_only_voter_that_leaves",
+        target="raftlog.cluster.replica.upkeep.snapshots:saved",
+        old="keep_after = 0",
+        new="pass",
+    ),
+    Mutant(
+        name="new_node_counts_as_one_with_the_trimmed_log",
+        pitfall=57,
+        title="the only voter of a log without its beginning is replaced at once: the new node gets a snapshot",
+        source="this project, found by the simulator",
+        story="tests/cluster/replica/upkeep/test_history_guard.py"
+        "::test_the_only_voter_of_a_trimmed_log_is_not_replaced_in_one_step",
+        target="raftlog.cluster.replica.upkeep.history_guard:check",
+        old="sends_all = replica.core.state.log.first == 1",
+        new="sends_all = reaches_back",
+    ),
 )

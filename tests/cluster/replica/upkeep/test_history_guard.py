@@ -14,7 +14,8 @@ from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Pro
 from raftlog.raft.configuration import Configuration, Member
 from tests.cluster.nodes import Nodes, cluster_of, deadline
 from tests.cluster.replica.parts.test_members import formatted, settled
-from tests.cluster.replica.upkeep.test_backfill import MANY, held, is_whole, late
+from tests.cluster.replica.upkeep.test_backfill import MANY, everything, held, is_whole, late, trim
+from tests.cluster.replica.upkeep.test_snapshots import write
 from tests.support import wait_until_async
 
 __all__ = ["held"]
@@ -94,3 +95,49 @@ async def test_a_silent_voter_counts_as_without_older_log(tmp_path: Path, held: 
         await change(nodes, Replace(third, joining))
         await nodes.start(4)
         await settled(nodes, tuple(sorted((whole.node_id, again.node_id, 4))))
+
+
+async def test_the_new_node_gets_the_log_of_the_only_voter_that_leaves(tmp_path: Path) -> None:
+    """The leader saves snapshots while it waits for the node that takes its place. It still sends the log from the
+    first entry on: no other node will have those records.
+
+    Guard: `is_changing` in `saved` of cluster/replica/upkeep/snapshots.py.
+    """
+    async with cluster_of(1, tmp_path, **MANY) as nodes:
+        await write(nodes, 20)
+        only = await nodes.leader()
+        wanted = await everything(only, only.applied)
+        await change(nodes, Replace(1, formatted(nodes, 2)))
+        before = only.state.snapshots.index
+        await write(nodes, 600)
+        await wait_until_async(lambda: only.state.snapshots.index > before, 60, what="a snapshot")
+        joined = await nodes.start(2)
+        await settled(nodes, (2,))
+        await nodes.stop(1)
+        assert joined.state.disk.oldest == joined.machine.oldest == 1
+        assert [pair[0] for pair in (await everything(joined, joined.applied))[: len(wanted)]] == [
+            pair[0] for pair in wanted
+        ]
+
+
+async def test_the_only_voter_of_a_trimmed_log_is_not_replaced_in_one_step(tmp_path: Path) -> None:
+    """A new node cannot follow a log without its beginning: it gets a snapshot, and the records would be gone with the
+    only voter. To add it, and to remove the old one once it has the log, loses nothing.
+
+    Guard: `first == 1` in `check` of cluster/replica/upkeep/history_guard.py.
+    """
+    async with cluster_of(1, tmp_path, **MANY) as nodes:
+        await write(nodes, 600)
+        only = await nodes.leader()
+        await wait_until_async(lambda: only.state.core.state.log.first > 1, 60, what="the log is compacted")
+        await trim(nodes, only, only.applied)
+        assert 1 < only.state.core.state.log.first <= only.machine.oldest, "the leader could send all to an older voter"
+        joining = formatted(nodes, 2)
+        with pytest.raises(ApiError, match="a new node begins without it"):
+            await change(nodes, Replace(1, joining))
+        await change(nodes, AddLearners((joining,)))
+        joined = await nodes.start(2)
+        await settled(nodes, (1, 2))
+        await wait_until_async(partial(is_whole, joined), 60, what="the older log")
+        await change(nodes, Remove((1,)))
+        await settled(nodes, (2,))

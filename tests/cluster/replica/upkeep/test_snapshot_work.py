@@ -23,7 +23,10 @@ from raftlog.statemachine.machine import StateMachine
 from tests.cluster.replica.log.test_applier import entries_after
 
 
-def replica_of(calls: list[tuple[str, Any]], *, keep_after: int = 0, sending: tuple[int, ...] = ()) -> Any:
+def replica_of(
+    calls: list[tuple[str, Any]], *, keep_after: int = 0, sending: tuple[int, ...] = (), first: int = 1,
+    is_changing: bool = False,
+) -> Any:  # fmt: skip
     """A replica whose disk and core note what they are asked for."""
 
     def note(name: str) -> Any:
@@ -37,13 +40,12 @@ def replica_of(calls: list[tuple[str, Any]], *, keep_after: int = 0, sending: tu
         return answer
 
     followers = [SimpleNamespace(snapshot_index=index) for index in sending]
+    status = SimpleNamespace(followers=followers, first=first, is_changing=is_changing)
     return SimpleNamespace(
         metrics=Metrics(),
         settings=SimpleNamespace(limits=LimitSettings(), retention=SimpleNamespace(bytes=0)),
         disk=SimpleNamespace(end_before=end_before, snapshot_bytes=1_000, install=lambda *_: asked("disk", None)),
-        core=SimpleNamespace(
-            compact=note("compact"), installed=note("core"), status=lambda: SimpleNamespace(followers=followers)
-        ),
+        core=SimpleNamespace(compact=note("compact"), installed=note("core"), status=lambda: status),
         applier=SimpleNamespace(installed=note("applier"), waiting=0, is_written=True),
         syncer=SimpleNamespace(is_idle=True, has_space=True),
         writes=SimpleNamespace(pending=SimpleNamespace(skipped=note("pending"))),
@@ -96,6 +98,21 @@ async def test_a_saved_snapshot_keeps_the_log_behind_one_that_is_sent(sending: t
     mark = Mark(100, 1, 0, 0, 0)
     await snapshots.saved(replica_of(calls, keep_after=90, sending=sending), mark)
     assert calls == [("compact", (mark, kept))]
+
+
+@pytest.mark.parametrize(
+    ("first", "is_changing", "has_space", "kept"),
+    [(1, True, True, 0), (1, False, True, 90), (2, True, True, 90), (1, True, False, 90)],
+)
+async def test_a_whole_log_stays_whole_while_the_members_change(
+    first: int, is_changing: bool, has_space: bool, kept: int
+) -> None:
+    """A new node may get all of it. A log without its beginning is no help to it, and a full disk needs the space."""
+    calls: list[tuple[str, Any]] = []
+    replica = replica_of(calls, keep_after=90, first=first, is_changing=is_changing)
+    replica.syncer.has_space = has_space
+    await snapshots.saved(replica, Mark(100, 1, 0, 0, 0))
+    assert calls == [("compact", (Mark(100, 1, 0, 0, 0), kept))]
 
 
 async def test_an_installed_snapshot_reaches_core_applier_and_waiting_writes(
