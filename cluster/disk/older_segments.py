@@ -29,7 +29,6 @@ from raftlog.raft.codec.index_rows import index_rows
 from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE
 from raftlog.raft.types import Entry, Mark
 from raftlog.raft.wal.formats import (
-    FRAME_HEADER_SIZE,
     INDEX_MAGIC,
     LEDGER_MAGIC,
     LOG_FOLDER,
@@ -37,12 +36,12 @@ from raftlog.raft.wal.formats import (
     SEGMENT_HEADER_SIZE,
     LedgerFooter,
     LogIdentity,
-    decode_frame_header,
     encode_index_footer,
     encode_ledger_footer,
     encode_segment_header,
     encode_side_header,
     index_name,
+    intact_frame,
     ledger_name,
     segment_name,
 )
@@ -124,7 +123,7 @@ class Filling:
                     continue
                 entry = decode_entry(raw.segment, self._at)
                 self._check(entry)
-                frame = self._frame(entry)
+                frame = intact_frame(raw.ledger, self._effects_at, entry.index)
                 rows.append(index_rows(entry, segment.end))
                 parts += (entry.header, entry.data)
                 frames.append(frame)
@@ -152,16 +151,6 @@ class Filling:
             raise Corrupt(f"entry {entry.index} goes beyond {self.top.index}, where this log begins")
         if self._segment.end + entry.size + MARK_SIZE > SEGMENT_BYTES_LIMIT:
             raise Corrupt(f"a segment of more than {SEGMENT_BYTES_LIMIT} bytes")
-
-    def _frame(self, entry: Entry) -> bytes:
-        """The frame of the effects of that entry, with checked CRCs."""
-        ledger, start = self._raw.ledger, self._effects_at
-        index, size, crc = decode_frame_header(ledger, start)
-        frame = ledger[start : start + FRAME_HEADER_SIZE + size]
-        payload = frame[FRAME_HEADER_SIZE:]
-        if index != entry.index or len(payload) != size or crc32c(payload) != crc:
-            raise Corrupt(f"the effects beside entry {entry.index} are damaged, or those of another one")
-        return frame
 
     def finish(self) -> Segment:
         """Ends the segment and syncs all of it; only its name is missing. Raises PieceWrong or OSError."""

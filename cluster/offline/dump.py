@@ -37,6 +37,7 @@ from raftlog.raft.wal.formats import (
     decode_slot,
     decode_snapshot_meta,
     ledger_name,
+    segment_firsts,
     segment_name,
 )
 from raftlog.raft.wal.recovery import Found, scan
@@ -148,8 +149,7 @@ class Dump:
 
     def _headers(self) -> Iterator[tuple[SegmentHeader, int | None]]:
         """The header of each segment, and the first index of the next one. Skips segments out of range."""
-        names = self._files.names(LOG_FOLDER)
-        firsts = sorted(int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit())
+        firsts = segment_firsts(self._files.names(LOG_FOLDER))
         for first, following in zip(firsts, [*firsts[1:], None], strict=True):
             if (following is not None and following <= self.first) or (self.to is not None and first >= self.to):
                 continue

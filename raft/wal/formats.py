@@ -8,7 +8,7 @@ check raise `Corrupt`, intact ones of an unknown version `UnknownVersion`, files
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -35,6 +35,12 @@ def index_name(first: int) -> str:
 def ledger_name(first: int) -> str:
     """The .ledger beside it."""
     return f"{LOG_FOLDER}/{first:020d}.ledger"
+
+
+def segment_firsts(names: Iterable[str]) -> list[int]:
+    """The first index of each segment among these names of one folder, sorted."""
+    stems = [name[:-4] for name in names if name.endswith(".seg")]
+    return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
 def spare_name(number: int) -> str:
@@ -223,6 +229,16 @@ def decode_frame_header(buffer: bytes, offset: int = 0) -> tuple[int, int, int]:
     if version != FRAME_VERSION:
         raise UnknownVersion(f"effects of entry {index} of version {version}: this code knows {FRAME_VERSION}")
     return index, size, crc
+
+
+def intact_frame(buffer: bytes, offset: int, index: int) -> bytes:
+    """The whole effects of the entry that ends at `index`, from `offset` on. Raises Corrupt or UnknownVersion."""
+    found, size, crc = decode_frame_header(buffer, offset)
+    frame = buffer[offset : offset + FRAME_HEADER_SIZE + size]
+    payload = frame[FRAME_HEADER_SIZE:]
+    if found != index or len(payload) != size or crc32c(payload) != crc:
+        raise Corrupt(f"the effects beside entry {index} are damaged, or those of another one")
+    return frame
 
 
 def bare_frames(buffer: bytes, offset: int, most: int) -> int:

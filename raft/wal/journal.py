@@ -348,7 +348,7 @@ class Journal:
         """Forgets the whole log for an empty one that follows `mark`, which a durable snapshot covers.
 
         Returns the first indexes of its segments, sorted. The caller moves or deletes their files, and then makes the
-        new log (`begin_after`). The next start must finish that after a crash, before it looks at the log.
+        first segment of the new log. The next start must finish that after a crash, before it looks at the log.
         """
         firsts = [segment.first for segment in self.segments]
         self.segments[:] = [Segment(mark, self.segment_bytes, mark)]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
+from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.types import Mark
 from raftlog.raft.wal.formats import (
     FRAME_HEADER_SIZE,
@@ -29,7 +29,9 @@ from raftlog.raft.wal.formats import (
     decode_frame_header,
     decode_segment_header,
     index_name,
+    intact_frame,
     ledger_name,
+    segment_firsts,
     segment_name,
 )
 from raftlog.raft.wal.journal import Segment
@@ -43,12 +45,9 @@ PIECE_BYTES: Final = 16 << 10
 """About how many bytes of entries a piece of a kept segment has: about a millisecond of work, if they are small."""
 
 
-def keep_segments(firsts: list[int]) -> Iterator[list[FileOperation]]:
-    """Moves segments out of the log, each with the files beside it: groups of operations, in order."""
-    yield [MakeFolder(KEPT)]
-    for first in firsts:
-        yield [Rename(name, _kept(name)) for name in _names(first)]
-    yield [SyncFolder(""), SyncFolder(KEPT), SyncFolder(LOG_FOLDER)]
+def keep_segments(firsts: list[int]) -> list[FileOperation]:
+    """Moves segments out of the log, each with the files beside it."""
+    return _durable([Rename(name, _kept(name)) for first in firsts for name in _names(first)])
 
 
 def keep_log(files: Files, mark: Mark) -> list[FileOperation]:
@@ -56,12 +55,12 @@ def keep_log(files: Files, mark: Mark) -> list[FileOperation]:
 
     It finishes an install that a crash cut off: some files may have been moved already.
     """
-    operations: list[FileOperation] = [MakeFolder(KEPT)]
+    moves: list[FileOperation] = []
     for name in files.names(LOG_FOLDER):
         path, stem = f"{LOG_FOLDER}/{name}", name.rpartition(".")[0]
         is_kept = stem.isdigit() and int(stem) <= mark.index
-        operations.append(Rename(path, _kept(path)) if is_kept else Delete(path))
-    return [*operations, SyncFolder(""), SyncFolder(KEPT), SyncFolder(LOG_FOLDER)]
+        moves.append(Rename(path, _kept(path)) if is_kept else Delete(path))
+    return _durable(moves)
 
 
 def give_back(first: int) -> list[FileOperation]:
@@ -80,7 +79,7 @@ def keep_again(files: Files) -> list[FileOperation]:
     """Moves files out of the log whose segment is kept: a crash came before that was moved back."""
     firsts = [first for first in kept_firsts(files) if files.size(segment_name(first)) < 0]
     names = [name for first in firsts for name in _names(first)[1:] if files.size(name) >= 0]
-    return [*[Rename(name, _kept(name)) for name in names], SyncFolder(KEPT), SyncFolder(LOG_FOLDER)] if names else []
+    return _durable([Rename(name, _kept(name)) for name in names]) if names else []
 
 
 def delete_kept(first: int) -> list[FileOperation]:
@@ -90,8 +89,7 @@ def delete_kept(first: int) -> list[FileOperation]:
 
 def kept_firsts(files: Files) -> list[int]:
     """The first index of each kept segment, sorted."""
-    stems = [name[:-4] for name in files.names(KEPT) if name.endswith(".seg")]
-    return sorted(int(stem) for stem in stems if stem.isdigit())
+    return segment_firsts(files.names(KEPT))
 
 
 def trimmed(firsts: list[int], oldest: int) -> list[int]:
@@ -175,15 +173,14 @@ def pieces(files: Files, header: SegmentHeader, to: int) -> Iterator[tuple[RawSl
 
 
 def _frame(ledger: Window, at: int, index: int) -> bytes:
-    """The effects of the entry that ends at `index`. Raises Corrupt."""
-    buffer, offset = ledger.at(at, FRAME_HEADER_SIZE)
-    found, size, crc = decode_frame_header(buffer, offset)
-    buffer, offset = ledger.at(at, FRAME_HEADER_SIZE + size)
-    frame = buffer[offset : offset + FRAME_HEADER_SIZE + size]
-    payload = frame[FRAME_HEADER_SIZE:]
-    if found != index or len(payload) != size or crc32c(payload) != crc:
-        raise Corrupt(f"no effects of entry {index} at byte {at}")
-    return frame
+    """The effects of the entry that ends at `index`. Raises Corrupt or UnknownVersion."""
+    _, size, _ = decode_frame_header(*ledger.at(at, FRAME_HEADER_SIZE))
+    return intact_frame(*ledger.at(at, FRAME_HEADER_SIZE + size), index)
+
+
+def _durable(moves: list[FileOperation]) -> list[FileOperation]:
+    """These moves between the two folders, and what makes them durable."""
+    return [MakeFolder(KEPT), *moves, SyncFolder(""), SyncFolder(KEPT), SyncFolder(LOG_FOLDER)]
 
 
 def _names(first: int) -> list[str]:

@@ -38,6 +38,7 @@ from raftlog.raft.wal.formats import (
     encode_index_footer,
     encode_side_header,
     index_name,
+    segment_firsts,
     segment_name,
 )
 from raftlog.raft.wal.journal import Segment, drop_segment
@@ -225,7 +226,7 @@ def recover_log(
 def _list_segments(files: Files, recovery: Recovery) -> list[int]:
     """First indexes of all segments, sorted; spare files and what has no segment are dropped."""
     names = files.names(LOG_FOLDER)
-    firsts = [int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit()]
+    firsts = segment_firsts(names)
     known = [segment_name(first) for first in firsts]
     for name in names:
         path = f"{LOG_FOLDER}/{name}"
@@ -234,7 +235,7 @@ def _list_segments(files: Files, recovery: Recovery) -> list[int]:
             recovery.operations.append(Delete(path))
         elif name.endswith(".seg") and path not in known:
             recovery.notices.append(f"{path} is not the name of a segment: left alone")
-    return sorted(firsts)
+    return firsts
 
 
 def _check_newest(files: Files, newest: int, cut: int) -> None:

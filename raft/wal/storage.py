@@ -32,8 +32,8 @@ from raftlog.raft.wal.journal import (
     Journal,
     Placed,
     Segment,
-    begin_after,
     drop_segment,
+    make_segment,
     seal_index,
 )
 from raftlog.raft.wal.kept_log import keep_segments
@@ -244,9 +244,8 @@ class Storage:
         self._segments_dropped()
         for operations in map(drop_segment, [first for first in reversed(firsts) if first > applied]):
             yield (StepKind.INSTALL, operations)
-        for operations in keep_segments([first for first in firsts if first <= applied]):
-            yield (StepKind.INSTALL, operations)
-        yield (StepKind.INSTALL, begin_after(journal.log, mark, journal.segment_bytes))
+        yield (StepKind.INSTALL, keep_segments([first for first in firsts if first <= applied]))
+        yield (StepKind.INSTALL, make_segment(journal.log, mark, journal.segment_bytes, spare_name(0)))
         yield (StepKind.INSTALL, received.end())
         yield (StepKind.INSTALL, drop_old(self.files))
 

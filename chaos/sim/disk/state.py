@@ -14,7 +14,7 @@ from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.chaos.sim.disk.view import View
 from raftlog.raft.types import Entry, NodeId
-from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER, LogIdentity
+from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER, LogIdentity, segment_firsts
 from raftlog.raft.wal.operations import Delete, DeleteFolder, FileOperation, Rename, Sync
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.snapshot_files import Received
@@ -148,8 +148,7 @@ class DiskState:
     @property
     def segment_firsts(self) -> list[int]:
         """The first index of each segment, sorted."""
-        names = [name[:-4] for name in self.files.names(LOG_FOLDER) if name.endswith(".seg")]
-        return sorted(int(name) for name in names if name.isdigit())  # others are spare, or being fetched
+        return segment_firsts(self.files.names(LOG_FOLDER))  # others are spare, or being fetched
 
     @property
     def first_index(self) -> int:

@@ -70,7 +70,7 @@ def reach_back(world: World) -> None:
         found: dict[NodeId, str] = {}
         for node, replica in world.replicas.items():
             core = replica.core
-            if core is not None and any(member.node == node for member in core.state.configuration.members):
+            if core is not None and core.state.configuration.member(node) is not None:
                 oldest, begins = replica.machine.oldest, replica.state.disk.oldest
                 if begins > oldest:
                     found[node] = f"begins at {begins}, not {oldest}: {replica.state.backfill.waits}"

@@ -75,8 +75,8 @@ MUTANTS: Final = (
         title="effects of a peer are written although their CRC is wrong",
         source=_REFEREE,
         story="tests/cluster/disk/test_older_segments.py::test_a_fetched_segment_of_another_log_is_refused",
-        target="raftlog.cluster.disk.older_segments:Filling._frame",
-        old="or crc32c(payload) != crc",
+        target="raftlog.raft.wal.formats:intact_frame",
+        old=" or crc32c(payload) != crc",
         new="",
     ),
     Mutant(
@@ -216,8 +216,9 @@ MUTANTS: Final = (
         source="this project",
         story="tests/raft/wal/test_kept_log.py::test_a_damaged_header_or_effect_ends_what_is_found",
         target="raftlog.raft.wal.kept_log:_frame",
-        old=" or crc32c(payload) != crc",
-        new="",
+        old="return intact_frame(*ledger.at(at, FRAME_HEADER_SIZE + size), index)",
+        new="buffer, offset = ledger.at(at, FRAME_HEADER_SIZE + size)\n"
+        "    return buffer[offset : offset + FRAME_HEADER_SIZE + size]",
     ),
     Mutant(
         name="wrong_effects_are_kept",
