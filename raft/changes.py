@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.configuration import NAMES_REMOVED, REMOVED_MAX, Configuration, Member
 from raftlog.raft.refusals import ConfigurationRefused, WhyRefused
 from raftlog.raft.types import NodeId
 
@@ -97,6 +97,16 @@ def left(joint: Configuration) -> Configuration:
     """The configuration that follows a joint one: a node that was only in the old majority is no member any more."""
     stay = [member for member in joint.members if member.node in joint.voters or member.node in joint.learners]
     return replace(joint, members=tuple(stay), outgoing=())
+
+
+def with_removed(before: Configuration, following: Configuration) -> Configuration:
+    """`following`, which takes the place of `before`, with the names of the disks that it removes."""
+    if following.version < NAMES_REMOVED:
+        return following
+    gone = [(each.node, each.incarnation) for each in before.members]
+    there = {(each.node, each.incarnation): None for each in following.members}
+    removed = [each for each in (*before.removed, *gone) if each not in there]
+    return replace(following, removed=tuple(dict.fromkeys(removed))[-REMOVED_MAX:])
 
 
 def check_newcomer(configuration: Configuration, member: Member) -> None:

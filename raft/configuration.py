@@ -7,8 +7,15 @@ A configuration is the data of an entry of kind CONFIGURATION. The first one is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from raftlog.raft.types import NodeId
+
+NAMES_REMOVED: Final = 4
+"""From this cluster version on a configuration names the disks that were removed."""
+
+REMOVED_MAX: Final = 256
+"""Most former members that a configuration names: 10 KB in each configuration entry. The oldest are forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,8 @@ class Configuration:
     version: int = 1  # cluster version: raised only when every member knows it; apply branches on it
     # Numbers every replica must agree on (limits of the state machine), sorted by name. Raft only carries them.
     parameters: tuple[tuple[str, int], ...] = ()
+    # Node and incarnation of every member that was removed since cluster version NAMES_REMOVED, the newest last.
+    removed: tuple[tuple[NodeId, str], ...] = ()
 
     def __post_init__(self) -> None:
         known = [member.node for member in self.members]
@@ -56,6 +65,18 @@ class Configuration:
             if member.node == node:
                 return member
         return None
+
+    def has_removed(self, node: NodeId, incarnation: str) -> bool:
+        """Whether that disk of that node was a member, and is none any more.
+
+        A removed number without a member is refused with any disk, since the key of a removed node proves its number
+        alone. A number that was given to a new disk is that disk's.
+        `raftlog.raft.consensus.state.State.has_removed` asks all configurations that may count.
+        """
+        named = self.member(node)
+        if named is not None and named.incarnation == incarnation:
+            return False
+        return any(disk == incarnation or (named is None and former == node) for former, disk in self.removed)
 
     def peers(self, node: NodeId) -> tuple[NodeId, ...]:
         """All other nodes that receive entries, sorted."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-CLUSTER_VERSION: Final = 3
-"""The newest that this code knows; a newly formatted cluster begins with it."""
+CLUSTER_VERSION: Final = 4
+"""The newest that this code knows; a newly formatted cluster begins with it. From version 4 on a configuration also
+names removed disks (`raftlog.raft.configuration`)."""
 
 POINTS_COVER_LIMITS: Final = 2
 """From this version on the value of a digest point is also of the version and the limits of the state machine, which

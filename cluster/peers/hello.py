@@ -23,10 +23,10 @@ from raftlog.raft.types import NodeId
 
 MAGIC: Final = "raftlog-peer"
 PEER_VERSION_MIN: Final = 1
-PEER_VERSION_MAX: Final = 5
+PEER_VERSION_MAX: Final = 6
 """Version 2: nodes ask each other about the log on their disks (`raftlog.cluster.protocol.log_frames`). 3: the version
 implies the newest known cluster version. 4: nodes send more reports about their disks. 5: the version
-implies cluster version 3. Each use names its version, and is sent only to peers that speak it."""
+implies cluster version 3. 6: cluster version 4. Each use names its version, and is sent only to peers that speak it."""
 WINDOW_VERSION: Final = 4
 """From this protocol version on, a node accepts several chunks of a snapshot before it has answered the first."""
 STARTS_VERSION: Final = 4
@@ -34,7 +34,7 @@ STARTS_VERSION: Final = 4
 (`raftlog.raft.hello.Start`)."""
 PROOF_VERSION: Final = 4
 """From this version on, a node proves that a hello is its own: with the frames of `Word`, and two numbers in it."""
-CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2, 4: 2, 5: 3}
+CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 6: 4}
 """Version of the peer protocol -> the newest cluster version that its programs know. A new cluster version needs a new
 protocol version, because nodes that are still to be upgraded would refuse a hello of another form."""
 SHARD: Final = 0

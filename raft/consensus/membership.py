@@ -132,6 +132,7 @@ def append(state: State, role: Leader, goal: Configuration) -> None:
 def put(state: State, role: Leader, following: Configuration) -> None:
     """Append that configuration; it is in force from here on."""
     before = state.configuration
+    following = changes.with_removed(before, following)
     data = encode_configuration(following)
     entry = state.log.append_own(state.term, EntryKind.CONFIGURATION, 1, data, state.now)
     role.uncommitted_bytes += entry.size

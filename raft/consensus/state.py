@@ -179,6 +179,10 @@ class State:
                 break
         return False
 
+    def has_removed(self, node: NodeId, incarnation: str) -> bool:
+        """Whether a configuration that this node has applied removed that disk, and no newer one names it again."""
+        return all(each.has_removed(node, incarnation) for _, each in self.configurations)
+
     @property
     def leader(self) -> NodeId:
         """The leader of this term, as far as known."""

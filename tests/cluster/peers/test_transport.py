@@ -198,7 +198,7 @@ async def test_messages_arrive_in_order_on_the_link_of_their_sender() -> None:
         ({"sender": 1}, "no other member"),
         ({"boot": 2}, "its data folder is an old copy"),
         ({"shard": 1}, "here is only 0"),
-        ({"version_min": 6, "version_max": 7}, "upgrade the older one"),
+        ({"version_min": 7, "version_max": 8}, "upgrade the older one"),
         ({"version_max": 2}, "knows cluster versions up to 1, the cluster is at version 2: start a newer"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_hello_that_cannot_be_taken_is_refused_by_name(changes: dict[str, obje
     assert refusal(hello_of(), log=LOG, node=1, met=Met(3), version=2) is None
 
 
-@pytest.mark.parametrize(("spoken", "known"), [(0, 1), (1, 1), (2, 1), (3, 2), (5, 3), (9, 3)])
+@pytest.mark.parametrize(("spoken", "known"), [(0, 1), (1, 1), (2, 1), (3, 2), (5, 3), (6, 4), (9, 4)])
 def test_a_hello_names_the_newest_cluster_version_of_its_sender(spoken: int, known: int) -> None:
     """The protocol of the sender decides. Programs released before the second version send nothing else, and a later
     program knows at least the versions that this one knows. At version 1 all of them are accepted.

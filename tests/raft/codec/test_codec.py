@@ -68,6 +68,7 @@ MEMBERS = Configuration(
     (Member(1, "0" * 32, "127.0.0.1:7001", "http://127.0.0.1:8001"), Member(2, "f" * 32, "b:2", "http://b")),
     (1,), (2,), (2,), 1, (("sessions_max", 10_000),),
 )  # fmt: skip
+AFTER = Configuration(MEMBERS.members[:1], (1,), version=4, removed=((2, "f" * 32),))
 RAW = RawHeader(4, 400, 96, 0x01020304, 64, 42, 46, 1, 99, 45)
 HEAD: dict[str, int] = {"sender": 2, "to": 1, "term": 7}
 MESSAGES: dict[str, Message] = {
@@ -173,6 +174,14 @@ GOLDEN: dict[str, tuple[bytes, str]] = {
             "6d6178cd2710"
         ),
     ),
+    "configuration with removed disks": (
+        encode_configuration(AFTER),
+        (
+            "980204919401d9203030303030303030303030303030303030303030303030303030303030303030ae3132372e302e30"
+            "2e313a37303031b5687474703a2f2f3132372e302e302e313a383030319101909090919202d920666666666666666666"
+            "6666666666666666666666666666666666666666666666"
+        ),
+    ),
     "frame": (
         encode_frame(FRAME_HELLO, [1, "raftlog", b"\x00", None, True], b"payload"),
         "160000008125de880f0001019501a7726166746c6f67c40100c0c37061796c6f6164",
@@ -260,7 +269,8 @@ def test_index_rows_point_at_the_headers_they_name() -> None:
 
 def test_configuration_and_raw_header_come_back() -> None:
     """Round trips."""
-    assert decode_configuration(encode_configuration(MEMBERS)) == MEMBERS
+    for each in (MEMBERS, AFTER):
+        assert decode_configuration(encode_configuration(each)) == each
     assert decode_raw_header(b"..." + encode_raw_header(RAW), 3) == RAW
     mark = Mark(42, 3, 7)
     assert decode_mark(encode_mark(mark, 96), 0, 96) == mark
@@ -407,7 +417,10 @@ def test_any_message_header_is_accepted_or_corrupt(header: list[object], payload
 @given(JSONISH)
 def test_any_configuration_is_accepted_or_corrupt(value: object) -> None:
     """Intact msgpack of the wrong shape is Corrupt."""
-    for shape in (value, [1, value], [1, 1, [[1, value, "", ""]], [1], [], [], []], [1, 1, value, [], [], [], []]):
+    for shape in (
+        value, [1, value], [1, 1, [[1, value, "", ""]], [1], [], [], []], [1, 1, value, [], [], [], []],
+        [2, 4, [], [], [], [], [], value], [2, 4, [], [], [], [], [], [value]],
+    ):  # fmt: skip
         try:
             decode_configuration(msgpack.packb(shape))
         except (Corrupt, UnknownVersion):

@@ -112,6 +112,9 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "block with an admission": lambda: encode_block([BlockRecord(1, None, b"v")], admission=b"\x92\x07\xa3ada"),
     "configuration": lambda: encode_configuration(CONFIGURATION),
     "configuration at cluster version 2": lambda: encode_configuration(replace(CONFIGURATION, version=2)),
+    "configuration with a removed disk": lambda: encode_configuration(
+        replace(CONFIGURATION, version=4, removed=((2, "cd" * 16),))
+    ),
     "segment header": lambda: encode_segment_header(LOG, SEGMENT),
     "durable mark": lambda: encode_mark(MARK, 4_096),
     "idx header": lambda: encode_side_header(LOG, INDEX_MAGIC, MARK),

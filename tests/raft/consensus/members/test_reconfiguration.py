@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
-from raftlog.raft.changes import Remove, Replace
+from raftlog.raft.changes import AddLearners, Remove, Replace
+from raftlog.raft.configuration import NAMES_REMOVED
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.roles import Leader, RoleName
 from raftlog.raft.events import BecameFollower, TransferEnded, TransferStarted
 from raftlog.raft.messages import AppendEntriesReply
-from tests.raft.consensus.members.growing_lab import member
+from tests.raft.consensus.members.growing_lab import GrowingLab, member
 from tests.raft.lab import at, drain, lead, make_core, reply
 
 
@@ -112,3 +113,34 @@ def test_pitfall_20_a_new_disk_under_the_old_number_begins_with_nothing_proved()
     assert core.state.configuration.learners == (3,)
     core.step(replace(late, round=role.round), at(470))
     assert role.progress[3].match == late.match
+
+
+def test_a_node_is_removed_once_its_removal_is_applied_and_after_a_snapshot_too() -> None:
+    """Until then the entry may be cut. The names of removed disks are part of the configuration, so a snapshot, a
+    restart and a node that joins later have them. A number that a new disk gets is that disk's at once."""
+    lab = GrowingLab(3)
+    for node in (1, 2, 3):
+        lab.knows[node] = NAMES_REMOVED
+        lab.start(node)
+    core, disk = lab.elect(1), member(3).incarnation
+    lab.connect()
+    lab.run(500)
+    assert lab.in_force(1).version == NAMES_REMOVED
+    core.propose_configuration(Remove((3,)), at(lab.now_ms))
+    assert not core.state.has_removed(3, disk)
+    lab.settle()
+    lab.run(500)
+    assert [lab.cores[node].state.has_removed(3, disk) for node in (1, 2)] == [True, True]
+    lab.snapshot(1)
+    core = lab.start(1)
+    assert core.state.has_removed(3, disk)
+    assert core.state.has_removed(3, "another disk")
+    assert not core.state.has_removed(4, "another disk")
+    lab.run(5_000)
+    (leader,) = lab.leaders()
+    lab.join(3, disk=7)
+    lab.change(leader, AddLearners((member(3, disk=7),), promote=False))
+    assert [lab.cores[leader].state.has_removed(3, member(3, disk=each).incarnation) for each in (7, 3)] == [
+        False,
+        True,
+    ]
