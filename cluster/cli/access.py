@@ -61,6 +61,7 @@ AUDIT: Final = View(
     ),
     lines_of("index"),
 )  # fmt: skip
+_READS: Final = ("can", "show", "list")
 _AUDITED: Final = ("access", "trim", "compact", "delete_range")
 
 NameArgument = Annotated[str, typer.Argument(help="The user: the name in a client certificate, or of tokens alone.")]
@@ -408,5 +409,5 @@ def register(app: typer.Typer) -> None:
     for (name, told), functions in groups.items():
         below = typer.Typer(no_args_is_help=True, help=told)
         for each, function in functions.items():
-            command(below, each)(function)
+            command(below, each, writes=name != "profile" and each not in _READS)(function)
         app.add_typer(below, name=name)

@@ -147,6 +147,8 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
 _UsageError: Final = typer.BadParameter.__mro__[1]
 """The error of a command that is not valid as written. typer gives no name to it."""
 _JSON: Final = ("json", "jsonl")
+_COMMON: Final = ("-e", "--endpoints", "-o", "--output", "--encoding", "--deadline")
+"""The options that every command has, see `raftlog.cluster.cli.frame.common`."""
 
 
 class _Group(TyperGroup):
@@ -171,6 +173,18 @@ def _asks_for_json(words: Sequence[str]) -> bool:
     return not joined.isdisjoint(words) or any(
         word in ("-o", "--output") and after in _JSON for word, after in itertools.pairwise(words)
     )
+
+
+def command_first(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the common options that stand before the command moved behind it, where they belong."""
+    rest = list(arguments)
+    before: list[str] = []
+    while rest and (rest[0].partition("=")[0] in _COMMON or rest[0][:2] in ("-e", "-o")):
+        words = 2 if rest[0] in _COMMON else 1
+        before += rest[:words]
+        del rest[:words]
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *before, *rest[end:]]
 
 
 def asked_for(arguments: Sequence[str], environment: Mapping[str, str]) -> str:

@@ -257,7 +257,9 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
     if newest is None:
         raise Failed(f"{plan.source} has no line to import beyond its first")
     cli.printer.one(_progress_row(newest, before, time.monotonic() - started) | {"done": True}, IMPORTED)
-    if before:
+    if before and before == newest.records:
+        print("an earlier run has imported all of it; --again imports it once more", file=sys.stderr)
+    elif before:
         print(f"{before:,} of these records were imported by an earlier run", file=sys.stderr)
     if newest.without_time:
         print(f"{newest.without_time:,} records have no time, because theirs could not be read", file=sys.stderr)
@@ -414,4 +416,4 @@ def _copied_row(copied: Copied, here: int, seconds: float) -> dict[str, Any]:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    command(app, "import")(import_command)
+    command(app, "import", writes=True)(import_command)

@@ -73,12 +73,15 @@ def write(cli: Cli, request: ApiRequest[Any], session: int | None, sequence: int
 
 
 def value_of(text: str | None, is_base64: bool) -> bytes:
-    """A value from the command line, or all of standard input."""
+    """A value from the command line, or all of standard input. Raises Failed if that is empty."""
     if text is not None:
         return bytes_of(text, is_base64, "VALUE")
     if sys.stdin.isatty():
         print("reading the value from the terminal; end it with Ctrl-D", file=sys.stderr)
-    return sys.stdin.buffer.read()
+    value = sys.stdin.buffer.read()
+    if not value:  # a script that forgot its input would replace the value by nothing
+        raise Failed("standard input has no value. To write an empty value, name it: ''", Exit.USAGE)
+    return value
 
 
 def stale(is_stale: bool) -> Literal["linearizable", "stale"]:
@@ -303,10 +306,10 @@ def compact_command(
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(app, "put")(put_command)
+    command(app, "put", writes=True)(put_command)
     command(app, "get")(get_command)
-    command(app, "del")(del_command)
+    command(app, "del", writes=True)(del_command)
     command(app, "range")(range_command)
-    command(app, "txn")(txn_command)
+    command(app, "txn", writes=True)(txn_command)
     command(app, "watch")(watch_command)
-    command(app, "compact")(compact_command)
+    command(app, "compact", writes=True)(compact_command)

@@ -90,7 +90,14 @@ def log_command(
         raise Failed("give --from or --from-time, not both", Exit.USAGE)
     time_ms = None if from_time is None else unix_ms(from_time, "--from-time")
     with cli.client() as client:
-        start = from_index or client.status().oldest
+        status = client.status()
+        if from_index is not None and from_index > status.committed + 1:
+            waits = "; it waits until the log gets there" if follow else ""
+            print(
+                f"the log ends at index {status.committed}: --from {from_index} is behind its end{waits}",
+                file=sys.stderr,
+            )
+        start = from_index or status.oldest
         records = client.log(start, to=to, from_time_ms=time_ms, follow=follow, internal=internal)
         cli.printer.each((as_row(record) for record in islice(records, limit)), RECORD)
 
@@ -120,5 +127,5 @@ def unix_ms(text: str, option: str) -> int:
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(app, "append")(append_command)
-    command(command_group(app, "log", log_command), "trim")(trim_command)
+    command(app, "append", writes=True)(append_command)
+    command(command_group(app, "log", log_command), "trim", writes=True)(trim_command)

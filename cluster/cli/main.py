@@ -27,8 +27,9 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by the process that started this one (`>&-`)
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
     try:
-        from raftlog.cluster.cli.commands import asked_for, build
+        from raftlog.cluster.cli.commands import asked_for, build, command_first
 
+        sys.argv[1:] = command_first(sys.argv[1:])
         run = build(asked_for(sys.argv[1:], os.environ))
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `raftlog/__init__.py`
             signal.signal(signal.SIGINT, signal.default_int_handler)

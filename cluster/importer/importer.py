@@ -57,6 +57,9 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
     """Imports; yields after each acknowledged batch. Raises SessionFileError, InputError, OSError, ClientError."""
     log = client.status().log
     note = old_note(plan, log)
+    if note is not None and note.done:
+        yield _finished(plan, note, stdin)
+        return
     with closing(InputFiles(plan, note, stdin)) as files:
         while (source := files.next()) is not None:
             with closing(source):
@@ -95,6 +98,36 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
         # Every line is in the log and noted. Without a leader now, the session ends by itself (`SESSION_TTL_MS`).
         with suppress(ClientError):
             client.call(requests.close_session(note.session))
+
+
+def _finished(plan: ImportPlan, note: ImportSession, stdin: BinaryIO) -> ImportProgress:
+    """The progress of an import that an earlier run finished: a start of it again has nothing to do.
+
+    Raises SessionFileError if the input has changed since. Reads the last file again to know.
+    """
+    at = note.acknowledged
+    with closing(InputFiles(plan, None, stdin)) as now:
+        names = now.names
+    last = replace(at, file=at.file - 1)
+    has_grown = note.files != names
+    if not has_grown and at.offset:
+        with closing(InputFiles(plan, note, stdin, last)) as files:
+            source = files.next()
+            if source is None:
+                raise changed(plan, note, names[-1])
+            with closing(source):
+                if source.skip_bytes(at).hexdigest() != at.hash:
+                    raise changed(plan, note, source.name)
+                has_grown = next(source.lines, None) is not None
+    if has_grown:
+        raise SessionFileError(
+            f"{' '.join(plan.sources)} was imported already, and has more now: {at.records} records (index {at.first} "
+            f"to {at.last}) are in the log, as {plan.state} says. Choose: --again --from-line {at.line} for the lines "
+            "added since to one file; the new files by themselves; or --again to import everything once more"
+        )
+    return ImportProgress(
+        at.records, at.rejected, at.line - 1, at.offset, at.first, at.last, "", at.without_time, at.file, 1.0
+    )
 
 
 def _begin(plan: ImportPlan, client: SyncClient, log: str, files: InputFiles, at: Acknowledged) -> ImportSession:

@@ -14,18 +14,13 @@ from raftlog.cluster.importer.session_file import FIRST_VERSION, ImportSession, 
 
 
 def old_note(plan: ImportPlan, log: str) -> ImportSession | None:
-    """The note of the import to continue, None to begin again. Raises SessionFileError if the user must choose."""
+    """The note of the import to continue, or of the finished one; None to begin again. Raises SessionFileError if the
+    user must choose."""
     note = None if plan.again else read_session(plan.state)
     if note is None:
         return None
     at = note.acknowledged
     done = f"{at.records} records (index {at.first} to {at.last})" if at.records else "no record"
-    name = " ".join(plan.sources)
-    if note.done:
-        raise SessionFileError(
-            f"{name} was imported already: {done}, as {plan.state} says. To import it once more, give --again; "
-            f"to import the lines added since, --again --from-line {at.line}"
-        )
     if plan.source == STDIN:
         raise SessionFileError(
             f"an import from standard input was broken off after line {at.line - 1}, {done}; the batch after it may "
@@ -45,8 +40,9 @@ def old_note(plan: ImportPlan, log: str) -> ImportSession | None:
         named: dict[str, Any] = {"format": note.format, "key": note.key, "time": note.time, **note.options}
         options = "".join(_as_option(option, value) for option, value in named.items() if value is not None)
         inputs = note.input.replace("\n", " ")
+        kind = "a finished" if note.done else "an unfinished"
         raise SessionFileError(
-            f"{plan.state} is of an unfinished import of {inputs} with{options} --batch {note.batch_lines}. "
+            f"{plan.state} is of {kind} import of {inputs} with{options} --batch {note.batch_lines}. "
             f"Choose: the same command to go on; --again to begin again; or another --state"
         )
     return note

@@ -125,11 +125,14 @@ class Cli:
         )
 
 
-def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds a function that takes a Cli first as a command with the common options."""
+def command(
+    app: typer.Typer, name: str, *, writes: bool = False, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds a function that takes a Cli first as a command with the common options. One that `writes` does not choose
+    between several running clusters."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name, **settings)(_with_common(function))
+        app.command(name, **settings)(_with_common(function, writes=writes))
         return function
 
     return add
@@ -152,7 +155,7 @@ def command_group(app: typer.Typer, name: str, function: Callable[..., None]) ->
     return below
 
 
-def _with_common(function: Callable[..., None]) -> Callable[..., None]:
+def _with_common(function: Callable[..., None], *, writes: bool = False) -> Callable[..., None]:
     own = inspect.signature(function, eval_str=True)
     common = _common_options()
 
@@ -160,7 +163,7 @@ def _with_common(function: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         options = {option: given.pop(option) for option in common.parameters}
         with_json = options["output"] in (Format.JSON, Format.JSONL)
-        ended(lambda: function(_common(**options), **given), with_json)
+        ended(lambda: function(_common(writes, **options), **given), with_json)
 
     run.__signature__ = own.replace(  # type: ignore[attr-defined]
         parameters=[*list(own.parameters.values())[1:], *common.parameters.values()], return_annotation=None
@@ -170,10 +173,12 @@ def _with_common(function: Callable[..., None]) -> Callable[..., None]:
 
 @functools.cache
 def _common_options() -> inspect.Signature:
-    return inspect.signature(_common, eval_str=True)
+    _, *options = inspect.signature(_common, eval_str=True).parameters.values()
+    return inspect.Signature(options)
 
 
 def _common(
+    writes: bool,
     *,
     output: OutputOption = None,
     encoding: EncodingOption = "auto",
@@ -185,14 +190,16 @@ def _common(
         raise Failed(f"--encoding is {encoding!r}: it must be auto or base64", Exit.USAGE)
     if math.isnan(deadline):
         raise Failed("--deadline is nan: it is a number of seconds", Exit.USAGE)
-    urls, origin = find_endpoints(endpoints)
+    urls, origin = find_endpoints(endpoints, writes=writes)
     chosen: Encoding = "base64" if encoding == "base64" else "auto"
     return Cli(Printer(output, chosen), urls, origin, deadline)
 
 
-def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
+def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[str, ...], str]:
     """The cluster's URLs and their source: the flag or variable, a profile, a running `raftlog up`, else the default
-    ports. Asks for a token first where RAFTLOG_TOKEN_FILE is `-`."""
+    ports. Asks for a token first where RAFTLOG_TOKEN_FILE is `-`.
+
+    Of several running `raftlog up` a read takes the first and says so. Raises Failed for a command that `writes`."""
     _ask_for_token()
     if given is not None:
         urls = tuple(part.strip() for part in given.split(",") if part.strip())
@@ -210,17 +217,26 @@ def find_endpoints(given: str | None) -> tuple[tuple[str, ...], str]:
         use_files(profile)
         return tuple(profile.endpoints), f"profile {name}"
     try:
-        running = remembered()
+        running, others = remembered()
     except Ambiguous as error:
-        hint = f"Name it: -e {error.endpoints[0]}, or export {_ENDPOINTS_VARIABLE}={error.endpoints[0]}"
-        raise Failed(str(error), Exit.UNREACHABLE, hint) from error
+        raise Failed(str(error), Exit.UNREACHABLE, _naming(error.endpoints[0])) from error
     if running is not None:
+        first, rest = running.endpoints[0], " and at ".join(others)
+        if others and writes:
+            both = f"clusters of `raftlog up` run at {first} and at {rest}: a command that writes must name one"
+            raise Failed(both, Exit.USAGE, _naming(others[0]))
+        if others:
+            print(f"reading from the cluster at {first}; others run at {rest}", file=sys.stderr)
         if running.tls is not None:
             running.tls.to_environment()
         if running.token_file and not any(map(os.environ.get, TOKEN_VARIABLES)):
             os.environ[TOKEN_FILE_VARIABLE] = running.token_file
         return tuple(running.endpoints), "the running `raftlog up`"
     return DEFAULT_ENDPOINTS, "the default ports"
+
+
+def _naming(endpoint: str) -> str:
+    return f"Name it: -e {endpoint}, or export {_ENDPOINTS_VARIABLE}={endpoint}"
 
 
 def _ask_for_token() -> None:

@@ -68,19 +68,19 @@ def forget() -> None:
     _own_file().unlink(missing_ok=True)
 
 
-def remembered() -> Running | None:
-    """The running cluster; None if there is none.
+def remembered() -> tuple[Running | None, list[str]]:
+    """The running cluster, None if there is none; and an endpoint of each other one.
 
-    Of several the oldest counts, so that starting another one changes nothing. Raises Ambiguous if only clusters run
-    that were started beside one that has ended.
+    Of several the oldest counts, so that starting another one changes nothing for reads. Raises Ambiguous if only
+    clusters run that were started beside one that has ended.
     """
     alive = _alive()
     for running in alive:
         if not running.is_beside:
-            return running
+            return running, [each.endpoints[0] for each in alive if each is not running]
     if alive:
         raise Ambiguous([each.endpoints[0] for each in alive])
-    return None
+    return None, []
 
 
 def _alive() -> list[Running]:

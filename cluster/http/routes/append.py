@@ -31,6 +31,10 @@ _BATCHES: Final = (JSON, NDJSON, MSGPACK)
 _LOOP_BYTES: Final = 256 << 10
 """Most bytes that the event loop decodes; a worker thread decodes a larger batch, so that the loop does not pause."""
 _PARAMETERS: Final = frozenset({"key", "key_b64"})
+_AS_IT_IS: Final = (
+    '. A record is {"value": "…"} (docs/http_api.md). To append the body itself, whatever it is, send it with '
+    "Content-Type: application/octet-stream"
+)
 _JSON_VALUES: Final = msgspec.json.Decoder(list[ValueIn])
 
 
@@ -84,7 +88,10 @@ def _decode_batch(service: Service, media_type: str, body: bytes) -> Records:
         pass  # any other body
     else:
         return _checked_values(service, [item.value.encode() for item in items])
-    decoded = decode(_JSON_BODY, body, "the body as JSON")
+    try:
+        decoded = decode(_JSON_BODY, body, "the body as JSON")
+    except ApiError as error:
+        raise ApiError(error.code, error.message + _AS_IT_IS) from error
     return _from_json(service, decoded if isinstance(decoded, list) else (decoded,))
 
 

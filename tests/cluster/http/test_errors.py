@@ -55,6 +55,17 @@ async def test_bugs_are_answered_as_unknown(served: Served, monkeypatch: pytest.
     assert (await ask(served.port, "GET", "/livez")).status == 200
 
 
+async def test_json_that_is_no_record_names_the_two_ways_to_append_it(served: Served) -> None:
+    """A webhook's document is refused with the field and the content type that take it, and the content type does."""
+    document = b'{"a": 1}'
+    refused = (await ask(served.port, "POST", "/v1/log", document, {"Content-Type": "application/json"})).problem()
+    assert refused.code is Code.BAD_REQUEST
+    assert '{"value": "…"}' in refused.message
+    assert "Content-Type: application/octet-stream" in refused.message
+    taken = await ask(served.port, "POST", "/v1/log", document, {"Content-Type": "application/octet-stream"})
+    assert taken.status == 200
+
+
 # -- routes and methods -------------------------------------------------------------------------------------------
 
 

@@ -77,8 +77,8 @@ def test_an_import_is_the_input_in_order(tmp_path: Path) -> None:
         note = read_session(tmp_path / "note.json")
         assert note is not None
         assert note.done
-        with pytest.raises(SessionFileError, match=r"imported already: 20 records.*--again.*--from-line \d+"):
-            finish(plan_of(tmp_path), client)
+        again = finish(plan_of(tmp_path), client)
+        assert (again.records, again.first, again.last, again.result) == (20, done.first, done.last, "")
         assert len(values(client)) == 20
         finish(plan_of(tmp_path, again=True), client)
         assert values(client) == GOOD + GOOD
@@ -135,8 +135,33 @@ def test_an_import_is_done_although_its_session_cannot_be_closed(tmp_path: Path)
         call, client.call = client.call, lose  # type: ignore[method-assign]
         assert finish(plan, client).records == len(values(client))
         assert len(unreachable) == 1
-        with pytest.raises(SessionFileError, match="was imported already"):
+        assert finish(plan, client).result == "", "nothing is left to do"
+
+    with_node(work)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data + b'{"more": 1}\n', r"has more now: 20 records.*--again --from-line \d+"),
+        (lambda data: data[:-1], "has changed"),
+        (lambda data: b"x" + data[1:], "has changed"),
+    ],
+    ids=["added", "cut", "replaced"],
+)
+def test_a_finished_import_whose_file_has_changed_is_refused(
+    tmp_path: Path, change: Callable[[bytes], bytes], message: str
+) -> None:
+    """Lines that were added, cut or replaced since are named with the choices; nothing is imported."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        plan = plan_of(tmp_path)
+        finish(plan, client)
+        file = Path(plan.source)
+        file.write_bytes(change(file.read_bytes()))
+        with pytest.raises(SessionFileError, match=message):
             finish(plan, client)
+        assert len(values(client)) == 20
 
     with_node(work)
 
