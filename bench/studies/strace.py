@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -25,7 +25,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 
 TRACED: Final = "trace=pwrite64,fdatasync,write,writev,sendto,sendmsg"
 _LINE: Final = re.compile(r"(\d+) +(\d+\.\d+) (.*)")
-_ATTACH_S: Final = 20.0
+_STRACE_S: Final = 60.0  # seconds for strace to attach, and to write what it saw; both take milliseconds
 
 
 class Event(NamedTuple):
@@ -77,40 +77,62 @@ def _write(connection: http.client.HTTPConnection, value: str, request_id: str) 
         raise RuntimeError(f"the append of {value} was answered with {answer.status}: {told[:200]!r}")
 
 
+def margin(number: int, seen: Mapping[int, Sequence[Event]], leader: int) -> float | None:
+    """How many seconds the answer to that write left after the second node had it on its disk. None: strace has not
+    written all of that yet."""
+    synced = [durable_at(f"value-{number:06}.", calls) for calls in seen.values()]
+    durable = sorted(each for each in synced if each is not None)
+    answered = answered_at(f"traced-{number:06}.", seen[leader])
+    return None if answered is None or len(durable) < 2 else answered - durable[1]
+
+
 def margins(folder: Path, writes: int) -> list[float]:
-    """For each write how many seconds the answer left after the second node had it on its disk. Raises RuntimeError."""
+    """The margin of each write. Raises RuntimeError."""
     with LocalCluster(folder / "raftlog") as cluster:
         cluster.start()
         cluster.wait_ready(timeout_s=120.0)
         leader = cluster.leader()
         tracers: list[subprocess.Popen[bytes]] = []
         files = {node: folder / f"{node}.strace" for node in cluster.nodes}
+
+        def seen() -> dict[int, list[Event]]:
+            return {node: list(events(file.read_text("utf-8", "replace").splitlines())) for node, file in files.items()}
+
+        def wait_for(condition: Callable[[], bool], what: str) -> None:
+            until = time.monotonic() + _STRACE_S
+            while not condition():
+                if time.monotonic() > until or any(tracer.poll() is not None for tracer in tracers):
+                    raise RuntimeError(what)
+                time.sleep(0.05)
+
         try:
             for node, file in files.items():
                 words = ["strace", "-f", "-ttt", "-T", "-s", "4096", "-e", TRACED, "-p", str(cluster.pid(node))]
                 tracers.append(subprocess.Popen([*words, "-o", str(file)], stderr=subprocess.DEVNULL))
-            until = time.monotonic() + _ATTACH_S
-            while not all(file.exists() and file.stat().st_size for file in files.values()):
-                if time.monotonic() > until or any(tracer.poll() is not None for tracer in tracers):
-                    raise RuntimeError("strace saw nothing: may this user trace its own processes (ptrace_scope)?")
-                time.sleep(0.05)
+            wait_for(
+                lambda: all(file.exists() and file.stat().st_size for file in files.values()),
+                "strace saw nothing: may this user trace its own processes (ptrace_scope)?",
+            )
             connection = http.client.HTTPConnection(cluster.url(leader).removeprefix("http://"), timeout=60)
             for number in range(writes):
                 _write(connection, f"value-{number:06}.", f"traced-{number:06}.")
             connection.close()
+            # strace writes the line of an answer after the client has it: one that is ended earlier never does.
+            wait_for(
+                lambda: margin(writes - 1, seen(), leader) is not None,
+                f"strace did not see the last of {writes} writes on two disks and answered",
+            )
         finally:
             for tracer in tracers:
                 tracer.terminate()
                 tracer.wait(20)
-    seen = {node: list(events(file.read_text("utf-8", "replace").splitlines())) for node, file in files.items()}
+    calls = seen()
     found: list[float] = []
     for number in range(writes):
-        synced = [durable_at(f"value-{number:06}.", calls) for calls in seen.values()]
-        answered = answered_at(f"traced-{number:06}.", seen[leader])
-        durable = sorted(each for each in synced if each is not None)
-        if answered is None or len(durable) < 2:
-            raise RuntimeError(f"write {number}: answered {answered}, on {len(durable)} disks, as far as strace saw")
-        found.append(answered - durable[1])
+        after = margin(number, calls, leader)
+        if after is None:
+            raise RuntimeError(f"strace did not see write {number} on two disks and answered")
+        found.append(after)
     return found
 
 

@@ -160,12 +160,18 @@ def _links(by_node: Mapping[int, NodeView]) -> Iterator[Cause]:
                 else:
                     words = f"node {view.node} does not reach node {peer.node}{why}"
                     yield Cause("link_down", words, view.node, peer.node)
-            elif back is not None and other is not None and back.heard_ms > other.silent_ms and view.role == "leader":
+            elif view.role == "leader" and back is not None and other is not None and _hears_nothing(other, back):
                 words = (
                     f"node {view.node} is connected to node {peer.node}, which has received nothing from it for "
                     f"{back.heard_ms} ms"
                 )
                 yield Cause("link_silent", words, view.node, peer.node)
+
+
+def _hears_nothing(view: NodeView, peer: PeerView) -> bool:
+    """Whether nothing comes from a peer that the node itself reaches. One that it does not reach is not believed, so
+    what comes from there does not count as heard."""
+    return peer.is_up and peer.heard_ms > view.silent_ms
 
 
 def _refusals(views: Sequence[NodeView]) -> Iterator[Cause]:

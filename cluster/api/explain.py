@@ -18,7 +18,7 @@ class PeerView(msgspec.Struct, frozen=True, omit_defaults=True):
     node: int
     role: str  # voter | learner | leaving
     url: str
-    is_up: bool  # this node's link to it is connected
+    is_up: bool  # this node's link to it is connected, or dialled again at this moment after a connection that held
     heard_ms: int  # milliseconds since something came from it; -1: never
     trouble: str = ""  # why the link is down
     refuses: str = ""  # why that node refuses this one's hello

@@ -100,6 +100,7 @@ class Link:
         self._transport: asyncio.Transport | None = None
         self._is_unreachable = False  # it was logged as unreachable
         self.trouble = ""  # why the link is down
+        self.is_reached = False  # its newest dial did not fail: it is connected, or dialled again after one that held
         self._refusal = ""  # why the peer closed it; empty once the peer believes this node's hello
         self.is_welcome = False  # its listener speaks PROOF_VERSION or later
         self._is_believed = False  # its listener believes the hello of this connection
@@ -226,11 +227,12 @@ class Link:
             if refusal is not None or error != CLOSED:
                 self.failed_at = clock.monotonic()
             if refusal is not None:
-                pause_s, self._refusal = REFUSED_REDIAL_S, refusal
+                pause_s, self._refusal, self.is_reached = REFUSED_REDIAL_S, refusal, False
                 self._owner.refused_by(self.node, refusal)
             elif is_through and clock.monotonic() - self.up_since >= HELD_S:
                 pause_s = 0.0
             else:
+                self.is_reached = False
                 if is_refused or is_through:
                     self._refused()
                 pause_s = min(max(2 * pause_s, REDIAL_MIN_MS / 1_000), self._owner.settings.redial_max_ms / 1_000)
@@ -286,7 +288,7 @@ class Link:
         )  # fmt: skip
         self._parts.clear()
         self._transport = transport
-        self.waiting_since, self.up_since = 0.0, clock.monotonic()
+        self.waiting_since, self.up_since, self.is_reached = 0.0, clock.monotonic(), True
         self.is_welcome = self._is_believed = False
         if self.purpose is Purpose.BULK:
             self._owner.receiver.bulk_link_opened(self.node)

@@ -46,7 +46,8 @@ class LinkSeen(NamedTuple):
     """This node's consensus link to a peer, and when something last came from there (`clock.monotonic`)."""
 
     is_up: bool
-    trouble: str
+    is_reached: bool  # it is up, or it held and is dialled again at this moment
+    trouble: str  # why its newest dial failed; empty while `is_reached`
     refusal: str
     heard: float | None
 
@@ -392,7 +393,13 @@ class Transport:
     def links_seen(self) -> dict[NodeId, LinkSeen]:
         """The state of the consensus links, by peer."""
         return {
-            node: LinkSeen(link.is_up, "" if link.is_up else link.trouble, link.refusal, self._heard.get(node))
+            node: LinkSeen(
+                is_up=link.is_up,
+                is_reached=link.is_reached,
+                trouble="" if link.is_reached else link.trouble,
+                refusal=link.refusal,
+                heard=self._heard.get(node),
+            )
             for node, link in self._consensus.items()
         }
 

@@ -37,7 +37,7 @@ def view(replica: ReplicaState) -> NodeView:
                 member.node,
                 status.role_of(told.configuration, member.node),
                 member.url,
-                is_up=link is not None and link.is_up,
+                is_up=link is not None and link.is_reached,
                 heard_ms=NEVER_MS if link is None or link.heard is None else int((now - link.heard) * 1_000),
                 trouble="" if link is None else link.trouble,
                 refuses="" if link is None else link.refusal,

@@ -77,7 +77,8 @@ class NodeLinks:
     def links_seen(self) -> Mapping[NodeId, LinkSeen]:
         """The consensus links."""
         node = self._node
-        return {peer: LinkSeen(not node.world.dials.is_down(node.node, peer), "", "", None) for peer in node.dialled}
+        is_up = {peer: not node.world.dials.is_down(node.node, peer) for peer in node.dialled}
+        return {peer: LinkSeen(is_up[peer], is_up[peer], "", "", None) for peer in node.dialled}
 
     def refused_of(self, node: NodeId) -> str:
         """No reason is kept."""

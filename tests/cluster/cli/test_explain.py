@@ -82,15 +82,24 @@ async def test_a_link_that_is_cut_one_way_is_named_by_its_direction(tmp_path: Pa
             await nodes.start(3)
             await nodes.leader()
             assert host_of(nodes.running[1]).transport.links_seen()[2].is_up
-        await wait_until_async(lambda: bool(nodes.running[1].view().peers[0].trouble))
+        cut_off, reaching = nodes.running[1], host_of(nodes.running[2]).transport
+        await wait_until_async(lambda: "Connect call failed" in cut_off.view().peers[0].trouble)
+        await wait_until_async(lambda: reaching.links_seen()[1].is_up)
         async with doors(nodes) as urls:
             _, told = await explain(urls)
             cut = next(cause for cause in told["causes"] if cause["code"] == "link_one_way")
             assert (cut["node"], cut["peer"]) == (1, 2)
             assert "node 1 does not reach node 2 (Connect call failed" in cut["words"]
             assert "node 2 reaches node 1" in cut["words"]
-        alone = await told_by(nodes.running[1])
+        alone = await told_by(cut_off)
         assert ("link_down", 1, 2) in codes(alone.causes)  # it cannot know of the other direction
+
+        link = reaching.link_to(1)
+        assert link is not None
+        link.redial()  # as node 2 does whenever node 1 has not answered for two election timeouts
+        both = codes(diagnose([cut_off.view(), nodes.running[2].view()], {}).causes)
+        assert ("link_one_way", 1, 2) in both
+        assert ("link_down", 2, 1) not in both
     finally:
         for number in list(nodes.running):
             await nodes.kill(number)
@@ -298,6 +307,18 @@ def test_explain_names_the_reason_of_a_refused_vote(voter: dict[str, Any], words
     )
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_link_is_silent_only_where_its_receiver_reaches_its_sender(is_cut: bool) -> None:
+    """What comes from a node that the receiver cannot dial is not believed, so it does not count as heard."""
+    leader, follower = a_view(2, role="leader", leader=2), a_view(1, leader=2)
+    peers = [
+        msgspec.structs.replace(peer, heard_ms=9_000, is_up=not is_cut) if peer.node == 2 else peer
+        for peer in follower.peers
+    ]
+    found = codes(diagnose([leader, msgspec.structs.replace(follower, peers=peers)], {}).causes)
+    assert (("link_silent", 2, 1) in found, ("link_one_way", 1, 2) in found) == (not is_cut, is_cut)
+
+
 def test_explain_names_the_followers_that_stop_commits() -> None:
     """It names silent followers, their missing entries, followers of another leader, and entries without a majority."""
     leader = a_view(1, role="leader", leader=1, last=20, committed=10)
@@ -317,9 +338,12 @@ async def test_explain_names_full_disks_and_their_consequences(tmp_path: Path) -
     """
     async with cluster_of(3, tmp_path) as nodes:
         leader = await nodes.leader()
-        (view,) = [await told_by(leader)]
+
+        async def is_quiet() -> bool:
+            return not (await told_by(leader)).causes
+
+        await wait_until_async(is_quiet, what="both followers have all that a new leader writes")
         views = [node.view() for node in nodes.running.values()]
-        assert [cause.code for cause in view.causes] == []
         (at,) = [number for number, each in enumerate(views) if each.node == leader.node_id]
         one, other = leader.view().peers
         peers = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.cluster.peers import dialled
 from raftlog.cluster.peers.dialled import HELD_S
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
@@ -93,3 +94,26 @@ async def test_a_connection_that_was_up_is_dialled_again_at_once() -> None:
                 connection.abort()
             await wait_until_async(lambda times=times: len(ear.dialled) == 1 + times)  # type: ignore[misc]
         assert ear.refused == early
+
+
+async def test_a_link_that_is_dialled_again_is_not_reported_as_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node closes a link on which no answer comes, and dials again at once: between the two connections the peer is
+    still reached. Once a dial has failed it is not, with the reason.
+
+    Before, `raftlog explain` called both directions down at such a moment, though only one of them was cut.
+    """
+    monkeypatch.setattr(dialled, "HELD_S", 0.0)
+
+    async def listen(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with transports(1) as ((one,), _, _):
+        link = one.link_to(2)
+        assert link is not None
+        async with streams_served(listen, int(link.address.rpartition(":")[2])):
+            await wait_until_async(lambda: link.is_up)
+            link.redial()
+            assert one.links_seen()[2][:3] == (False, True, "")
+            await wait_until_async(lambda: link.is_up, what="the link is dialled again")
+        await wait_until_async(lambda: not link.is_reached, what="a dial has failed")
+        assert "Connect call failed" in one.links_seen()[2].trouble

@@ -168,5 +168,15 @@ MUTANTS: Final = (
         old="(place,) if place == self.address else (place, self.address)",
         new="(place,)",
     ),
+    Mutant(
+        name="redialled_link_reported_as_down",
+        pitfall=45,
+        title="a link that its node closed and dials again counts as down: a cut of one direction looks like two",
+        source="this project, until a test that failed now and then showed it",
+        story="tests/cluster/peers/test_links.py::test_a_link_that_is_dialled_again_is_not_reported_as_down",
+        target="raftlog.cluster.peers.transport:Transport.links_seen",
+        old="is_reached=link.is_reached",
+        new="is_reached=link.is_up",
+    ),
 )
 """The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""
