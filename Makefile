@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-env setup-java demo test check fix lock sim chaos long notebook coverage peers bench bench-spark wheel test-compiled clean
+.PHONY: help setup setup-env setup-java demo quick test test-all check fix lock sim chaos long notebook coverage peers bench bench-spark wheel test-compiled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -23,8 +23,15 @@ setup-java:
 demo: setup-java ## the whole job on real input: INPUT=file to use your own, KEEP=1 to leave the cluster up
 	@.venv/bin/raftlog demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep) $(ARGS)
 
-test: setup check ## check, then every test that does not take minutes
-	@.ci/test
+quick: setup-env ## the core, the state machine, the replica, HTTP, and twelve worlds of the simulator: while you work
+	@.ci/test quick $(ARGS)
+
+test: setup check ## check, then every kind of test: before every merge
+	@.ci/test test $(ARGS)
+
+test-all: setup ## check, types of Python 3.14, then every test that does not take minutes: what CI runs
+	@.ci/check all
+	@.ci/test all $(ARGS)
 
 check: setup-env ## formatting, lint, types, imports, house rules; never edits
 	@.ci/check

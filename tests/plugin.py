@@ -3,35 +3,41 @@
 - Tests marked `spark` or `toxiproxy` start processes, those marked `alone` measure time: they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
-- A test that was only too slow (`tests.support.TooSlow`: a condition that did not come true in time) is run once more,
-  and both runs are reported: the disk of a shared machine stalls now and then. No other failure gets a second chance.
+- Tests marked `extra` are for `make test-all`: .ci/test leaves them out of `make test`.
+- A failing run ends with the commands that repeat each failure alone. All random choices come from one seed
+  (`tests.support.seed_of_run`), which these commands name.
 - What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
 - `--rewrite` is for the stories of tests/raft/scripts (tests/raft/script.py).
-- RAFTLOG_SKIPS_FILE names a file that carries the table from one pytest run to the next (.ci/test runs three).
+- RAFTLOG_SKIPS_FILE and RAFTLOG_FAILED_FILE name files that carry the table and these commands from one pytest run to
+  the next (.ci/test runs three).
 """
 
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from _pytest.runner import runtestprotocol
 
-from tests.support import TooSlow
+from tests.support import SEED_VARIABLE, seed_of_run
 
 _REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark", re.IGNORECASE)
-
-_TOO_SLOW = "too slow"  # a property of such a report
-_FIRST_TIME = "too slow the first time"  # a property of the reports of the second time: how it failed
 
 Skip = tuple[str, str]  # reason, file
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write what the stories of tests/raft/scripts show")
+
+
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
+def pytest_configure(config: pytest.Config) -> None:
+    seed = seed_of_run()  # in the environment from now on, for the processes of pytest-xdist too
+    if getattr(config.option, "hypothesis_seed", seed) is None:
+        config.option.hypothesis_seed = str(seed)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself applies the marker expression
@@ -47,27 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item not in long]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = runtestprotocol(item, log=False, nextitem=nextitem)
-    failed = [report for report in reports if report.failed]
-    if failed and all((_TOO_SLOW, True) in report.user_properties for report in failed):
-        item._initrequest()  # type: ignore[attr-defined]  # as pytest does before the first time
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        for report in reports:
-            report.user_properties.append((_FIRST_TIME, failed[0].longreprtext))
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if call.excinfo is not None and call.excinfo.errisinstance(TooSlow):
-        report.user_properties.append((_TOO_SLOW, True))
     if report.skipped and not hasattr(report, "wasxfail"):
         _fail_if_required(report)
     return report
@@ -110,12 +98,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("measured")
         for where, text in measured:
             terminalreporter.line(f"{where}\n    {text}")
-    slow = {
-        report.nodeid: text for report in ended for name, text in report.user_properties if name == _FIRST_TIME
-    }  # by test: a report for each of its phases has it
-    for nodeid, text in slow.items():
-        terminalreporter.section(f"{_FIRST_TIME}, and run once more: {nodeid}")
-        terminalreporter.line(str(text))
     reports = terminalreporter.getreports("skipped")
     skips: list[Skip] = [(_reason(report), report.nodeid.partition("::")[0]) for report in reports]
     if shared := os.environ.get("RAFTLOG_SKIPS_FILE"):
@@ -126,6 +108,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.section("skipped, and why")
     for line in table(skips):
         terminalreporter.line(line)
+    failed = dict.fromkeys(
+        report.nodeid for word in ("failed", "error") for report in terminalreporter.getreports(word)
+    )
+    commands = [f"{SEED_VARIABLE}={seed_of_run()} .venv/bin/python -m pytest {shlex.quote(each)}" for each in failed]
+    if commands:
+        terminalreporter.section("to repeat each failure alone")
+        for line in commands:
+            terminalreporter.line(line)
+        if shared := os.environ.get("RAFTLOG_FAILED_FILE"):
+            with Path(shared).open("a", encoding="utf-8") as of_all_parts:
+                of_all_parts.writelines(f"{line}\n" for line in commands)
 
 
 def table(skips: list[Skip]) -> list[str]:

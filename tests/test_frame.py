@@ -57,49 +57,30 @@ def test_skipped_tests_are_listed_in_a_table(pytester: pytest.Pytester, monkeypa
     result.stdout.fnmatch_lines(["*1 *test_skipping.py *waits for issue 9"])
 
 
-SLOW = """
-import asyncio
-import pytest
-from tests.support import TooSlow
-
-times = {}
-
-def again(name):
-    times[name] = times.get(name, 0) + 1
-    return times[name]
-
-@pytest.fixture
-def fresh():
-    return []
-
-async def test_slow_once(fresh):
-    assert fresh == []
-    fresh.append(1)
-    await asyncio.sleep(0)
-    if again("once") == 1:
-        raise TooSlow("the disk stalled")
-
-def test_slow_for_ever():
-    again("ever")
-    raise TooSlow("never in time")
-
-def test_that_fails_at_once():
-    again("wrong")
-    raise AssertionError("an acknowledged write is gone")
-
-def test_runs_are_counted():
-    assert times == {"once": 2, "ever": 2, "wrong": 1}
-"""
-
-
-def test_only_tests_that_were_too_slow_run_once_more(pytester: pytest.Pytester) -> None:
-    """A test that raises TooSlow has a second run, with fixtures of its own, and both are reported. One that is too
-    slow again fails. A test that fails in another way fails at once.
+def test_a_failing_run_ends_with_the_commands_that_repeat_each_failure(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line for each failed test and each file that could not be read, with the seed of the run; with it Hypothesis
+    and `fresh_seed` draw the same again. A condition that did not come true in time is a failure like others.
     """
-    pytester.makepyfile(test_slow=SLOW)
-    result = _run(pytester)
-    result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["*run once more: test_slow.py::test_slow_once*", "*the disk stalled*"])
+    commands = pytester.path / "commands"
+    monkeypatch.setenv("RAFTLOG_FAILED_FILE", str(commands))
+    monkeypatch.setenv("RAFTLOG_SEED", "17")
+    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
+    pytester.makepyfile(
+        test_f="import hypothesis\nimport hypothesis.strategies as st\nimport pytest\nfrom tests import support\n"
+        "drawn = []\n\n@hypothesis.given(st.integers())\ndef test_draws(number): drawn.append(number)\n\n"
+        "def test_shows(): raise support.TooSlow(f'{drawn} {support.fresh_seed(chr(97))}')\n",
+        test_g="nonsense",
+    )
+    results = [_run(pytester, "--continue-on-collection-errors") for _ in range(2)]
+    for result in results:
+        result.assert_outcomes(passed=1, failed=1, errors=1)
+    told = [[line for line in result.outlines if line.startswith("E   ")] for result in results]
+    assert told[0] == told[1]
+    words = "RAFTLOG_SEED=17 .venv/bin/python -m pytest"
+    assert commands.read_text().splitlines() == [f"{words} test_f.py::test_shows", f"{words} test_g.py"] * 2
+    results[0].stdout.fnmatch_lines(["*to repeat each failure alone*", f"{words} test_f.py::test_shows"])
 
 
 def test_ci_accepts_no_skip_for_a_missing_tool(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

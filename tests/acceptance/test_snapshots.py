@@ -13,7 +13,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import SETTINGS, Measure, own_cluster
 from tests.acceptance.load import Load
 from tests.acceptance.logs import is_append, records_of, settle
-from tests.support import wait_until, wait_until_async
+from tests.support import fresh_seed, wait_until, wait_until_async
 
 EARLY = SETTINGS | {
     "disk.segment_bytes": 1 << 20,
@@ -90,7 +90,7 @@ async def test_catch_up_by_snapshot_under_load_and_kills(
     """A follower that was down while the others wrote and compacted gets the state; it and its leader are killed with
     -9 again and again while that is under way. In the end all states are equal, with the writers' sessions; whatever
     was acknowledged is in the logs, once; and the log before its snapshot, which the follower fetched, is the same."""
-    seed = random.SystemRandom().getrandbits(32)
+    seed = fresh_seed("snapshots")
     print(f"seed {seed}")
     chance = random.Random(seed)
     async with Load(nodes.urls, writers=4, think_s=0.01) as load:

@@ -26,7 +26,7 @@ from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.ready import SyncBatch
 from raftlog.statemachine.commands import Operation
-from tests.support import free_ports, wait_until_async
+from tests.support import free_ports, stretch, wait_until_async
 
 
 def append_block(*values: bytes, session: int = 0, sequence: int = 0) -> bytes:
@@ -41,8 +41,8 @@ def put_block(key: bytes, value: bytes) -> bytes:
 
 
 def deadline(seconds: float = 5.0) -> float:
-    """So many seconds from now."""
-    return clock.monotonic() + seconds
+    """So many seconds from now, or more on a busy machine."""
+    return clock.monotonic() + seconds * stretch()
 
 
 # Small files, and elections that take tenths of a second; the defaults are for machines that have more to do.
@@ -84,6 +84,8 @@ class Nodes:
             self.cluster = msgspec.structs.replace(self.cluster, cluster=head)
         self.file = folder / "cluster.toml"
         self.flags = QUICK | flags
+        for bound in ("raft.election_timeout_min_ms", "raft.election_timeout_max_ms"):  # no election for want of a core
+            self.flags[bound] = int(self.flags[bound] * stretch())
         self.running: dict[int, Replica] = {}
         entry = first_entry(self.cluster)
         self.first = to_b64(entry.header + entry.data)  # for the join files of nodes that are added

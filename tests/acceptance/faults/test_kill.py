@@ -8,6 +8,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import Measure
 from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once
+from tests.support import fresh_seed
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
@@ -16,7 +17,7 @@ async def test_kill_9_loses_and_doubles_nothing(cluster: LocalCluster, kills: in
 
     Every acknowledged write is at the index of its answer, none is there twice, and all nodes hold the same log.
     """
-    seed = random.SystemRandom().getrandbits(32)
+    seed = fresh_seed("kill")
     print(f"seed {seed}")
     chance = random.Random(seed)
     async with Load(cluster.urls) as load:

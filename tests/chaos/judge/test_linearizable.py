@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from raftlog.chaos.judge.verdicts import Verdict
 from tests.chaos.judge import naive, small_histories
 from tests.chaos.judge.naive import is_linearizable
 from tests.chaos.judge.small_histories import history_of
+from tests.support import fresh_seed
 
 MODELS_AND_TWINS: list[tuple[str, Callable[[Random], Any], Any, Any, naive.Step]] = [
     ("cas-register", small_histories.Register, None, None, naive.cas_register),
@@ -41,7 +42,7 @@ def test_the_verdict_is_that_of_brute_force(model: Any, first: int | None) -> No
     """On small histories, right and spoilt, the checker says what trying every order says; and both verdicts occur."""
     name, thing, init, start, step = model
     if first is None:
-        first = SystemRandom().randrange(1 << 40)
+        first = fresh_seed("linearizable")
         print(f"first seed {first}")
     verdicts = {True: 0, False: 0}
     for seed in range(first, first + HISTORIES):

@@ -4,7 +4,6 @@ Each is a test of its own, so that they spread over the cores. `make sim` runs a
 """
 
 from collections.abc import Callable
-from random import SystemRandom
 from statistics import median
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from raftlog.chaos.sim.runs import report
 from raftlog.chaos.sim.runs.runner import Job, run_job
 from raftlog.chaos.sim.runs.summary import FLOORS
+from tests.support import fresh_seed
 
 SECONDS = 30
 
@@ -90,7 +90,7 @@ def test_seed_that_found_something(seed: int) -> None:
 @pytest.mark.parametrize("nth", range(FRESH))
 def test_fresh_seed(nth: int, record_property: Callable[[str, object], None]) -> None:
     """The same for seeds of today; the command that repeats each is printed."""
-    job = Job(SystemRandom().randrange(1 << 32), SECONDS)
+    job = Job(fresh_seed(f"world {nth}"), SECONDS)
     record_property("measured", job.command)
     held(job)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from statistics import median
 
 import pytest
@@ -30,6 +30,7 @@ from raftlog.raft.messages import AppendEntries
 from raftlog.raft.options import Options
 from raftlog.raft.types import Now
 from raftlog.statemachine.commands import Operation
+from tests.support import fresh_seed
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SECONDS = 6
@@ -50,7 +51,7 @@ def test_fixed_seed(seed: int) -> None:
 @pytest.mark.parametrize("nth", range(6))
 def test_fresh_seed(nth: int) -> None:
     """As above with random seeds; a failure prints the seed that repeats it."""
-    seed = SystemRandom().randrange(1 << 32)
+    seed = fresh_seed(f"world {nth}")
     print(f"raftlog sim --replay {seed} --seconds {SECONDS} --trace")
     run_seed(seed, SECONDS)
 
