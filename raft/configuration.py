@@ -66,6 +66,11 @@ class Configuration:
                 return member
         return None
 
+    def names(self, node: NodeId, incarnation: str) -> bool:
+        """Whether that disk is a member's. An empty incarnation stands for any disk of that number."""
+        member = self.member(node)
+        return member is not None and incarnation in {"", member.incarnation}
+
     def has_removed(self, node: NodeId, incarnation: str) -> bool:
         """Whether that disk of that node was a member, and is none any more.
 

@@ -1,4 +1,4 @@
-"""Decides whether a peer's disk may speak: why its hello is refused and whether its promises count.
+"""Decides whether a peer's process may speak: why its hello is refused.
 
 Identity is not address (docs/promises.md). The configuration names the incarnation of every member's disk; votes and
 acknowledgements of any other disk under that number do not count. The boot counter only rises, so a disk with a lower
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
-from raftlog.raft.configuration import Configuration
-from raftlog.raft.messages import Message, is_promise
 from raftlog.raft.types import NodeId
 
 START_CHARS_MAX: Final = 512
@@ -77,8 +75,8 @@ def refusal(
 
     `met` is the process of the sender's disk with the highest boot counter that this process has met. `knows` is the
     newest cluster version that the sender knows, `version` the one in force here. `run` distinguishes two processes
-    with one boot counter (0: the sender is too old to send it); `where` is an address for people. A disk that the
-    configuration does not name may send requests, but its promises do not count: see `is_believed`.
+    with one boot counter (0: the sender is too old to send it); `where` is an address for people. Which
+    messages of a disk count, the core decides: see `raftlog.raft.consensus.hearing`.
     """
     if sender == node:
         return f"node {sender} is no other member of this cluster: it is this one"
@@ -103,20 +101,3 @@ def refusal(
             f"version of raftlog on node {sender}"
         )
     return None
-
-
-def is_believed(message: Message, incarnation: str, configuration: Configuration, *, is_proved: bool = True) -> bool:
-    """Whether a message from a disk of that incarnation counts at a node with this configuration. `is_proved`: the
-    sender has shown that the hello of its connection is its own (`raftlog.cluster.peers.hello_proof`).
-
-    A wiped or foreign disk can promise nothing, because it lost the promises of its number. Its requests still count.
-    So do the requests of a node that the configuration does not name. It may have joined or got a new disk while this
-    node was down, and may lead by now. If it were refused for ever, this node could never learn that (thesis 4.1: a
-    server takes requests of leaders and candidates that it does not know; found by a random walk over changes).
-    """
-    if not is_promise(message):
-        return True
-    if not is_proved:
-        return False
-    member = configuration.member(message.sender)
-    return member is None or member.incarnation == incarnation

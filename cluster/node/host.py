@@ -146,20 +146,20 @@ class Host:
 
     # -- from the links -----------------------------------------------------------------------------------------------
 
-    def peer_messages(self, peer: NodeId, messages: Sequence[Message]) -> None:
+    def peer_messages(self, peer: NodeId, incarnation: str, messages: Sequence[Message]) -> None:
         """Consensus messages of one chunk. Those of a group that is not on this node are dropped."""
         for shard, group in groupby(messages, _shard_of):
             if (replica := self.replicas.get(shard)) is not None:
-                link_events.take_messages(replica.state, list(group))
+                link_events.take_messages(replica.state, [(incarnation, message) for message in group])
 
-    def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
+    def peer_requests(self, peer: NodeId, incarnation: str, frames: Sequence[Frame]) -> None:
         """Frames of the bulk link.
 
         Raises Corrupt for a malformed frame. Frames of a group that is not on this node are dropped.
         """
         for shard, group in groupby(frames, _shard_of):
             if (replica := self.replicas.get(shard)) is not None:
-                link_events.take_frames(replica.state, peer, list(group))
+                link_events.take_frames(replica.state, peer, incarnation, list(group))
 
     def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
         """A peer connected to this node. Its hello reports what its process found of group 0 alone."""

@@ -40,8 +40,8 @@ from raftlog.raft.codec.frame import (
 )
 from raftlog.raft.codec.message import decode_message
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.hello import NEVER_MET, Met, is_believed
-from raftlog.raft.messages import InstallSnapshot, Message
+from raftlog.raft.hello import NEVER_MET, Met
+from raftlog.raft.messages import InstallSnapshot, Message, is_promise
 from raftlog.raft.types import NOBODY, NodeId
 
 RATE_MIN: Final = 16 << 10
@@ -71,9 +71,6 @@ class AcceptedOwner(Protocol):
     @property
     def configuration(self) -> Configuration:
         """That of Raft group 0."""
-
-    def configuration_of(self, shard: int) -> Configuration:
-        """That of a Raft group."""
 
     def heard(self, peer: NodeId) -> None:
         """Something came from that peer."""
@@ -390,14 +387,14 @@ class Accepted(ConnectionEnd):
                 raise Corrupt(f"a message of node {message.sender} on the link of node {hello.sender}")
             if is_bulk and not isinstance(message, InstallSnapshot):
                 raise Corrupt("a consensus message on the bulk link")
-            if is_believed(message, hello.incarnation, owner.configuration_of(message.shard), is_proved=not is_heard):
+            if not (is_heard and is_promise(message)):  # a vote or acknowledgement needs a proved sender
                 messages.append(message)
         if not is_bulk and not is_heard:
             owner.heard(hello.sender)
         if messages:
-            owner.receiver.peer_messages(hello.sender, messages)
+            owner.receiver.peer_messages(hello.sender, hello.incarnation, messages)
         if requests:
-            owner.receiver.peer_requests(hello.sender, requests)
+            owner.receiver.peer_requests(hello.sender, hello.incarnation, requests)
 
     def _check_order(self, frame: Frame) -> None:
         """Raises Corrupt when requests come a second time or not in the order of their numbers.

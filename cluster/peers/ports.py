@@ -29,11 +29,11 @@ class PeerIdentity:
 class Receiver(Protocol):
     """What the transport calls in the node. None of these may block."""
 
-    def peer_messages(self, peer: NodeId, messages: Sequence[Message]) -> None:
-        """Consensus messages of one chunk, in order."""
+    def peer_messages(self, peer: NodeId, incarnation: str, messages: Sequence[Message]) -> None:
+        """Consensus messages of one chunk of a connection of that disk, in order."""
 
-    def peer_requests(self, peer: NodeId, frames: Sequence[Frame]) -> None:
-        """Frames of the bulk link. Raises Corrupt when one makes no sense: its connection is closed."""
+    def peer_requests(self, peer: NodeId, incarnation: str, frames: Sequence[Frame]) -> None:
+        """Frames of a bulk link of that disk. Raises Corrupt when one makes no sense: its connection is closed."""
 
     def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
         """The peer made a consensus connection to this node, with that disk; it knows cluster versions up to that.

@@ -230,11 +230,7 @@ class Transport:
     @property
     def configuration(self) -> Configuration:
         """The configuration of group 0, which has the cluster version and the disks of the members."""
-        return self.configuration_of(0)
-
-    def configuration_of(self, shard: int) -> Configuration:
-        """The configuration of a Raft group; an empty one if it is not known here."""
-        return self.configurations.get(shard, NO_MEMBERS)
+        return self.configurations.get(0, NO_MEMBERS)
 
     def link_to(self, node: NodeId) -> Link | None:
         """The consensus link to that node, whose listener confirms hellos in its name; None: it is not dialled."""

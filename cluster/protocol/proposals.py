@@ -191,6 +191,11 @@ class Pending:
         self._flights[number] = flight
         return number
 
+    def is_asked(self, number: int, peer: NodeId) -> bool:
+        """Whether `peer` was sent the request of that number, and has not answered."""
+        request = self._sent.get(number)
+        return request is not None and request.flight is not None and request.flight.peer == peer
+
     def answered(self, number: int, first: int, term: int) -> Inflight | None:
         """The leader of `term` gave the forwarded request its indexes. Returns the request if this node has applied
         them already (the answer was slower than the commit): the caller looks the effect up for `settle_late`."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.protocol.request import NEVER, Promise
-from raftlog.raft.types import NodeId
+from raftlog.raft.types import NOBODY, NodeId
 
 SWEEP_AT: Final = 1_024  # with more readers that wait for an index than this, cancelled ones are removed each time
 
@@ -119,6 +119,11 @@ class Reads:
         self._in_rounds += len(self.waiting)
         self.waiting = []
         return self._number
+
+    def asked(self, number: int) -> NodeId:
+        """The peer that was asked for that round; NOBODY if it is over."""
+        found = self._rounds.get(number)
+        return NOBODY if found is None else found.peer
 
     def take(self, number: int) -> list[ReadWaiter]:
         """The readers of that round, which is over; none if it was given up before."""

@@ -30,6 +30,7 @@ from raftlog.cluster.replica.log.log_reader import LogReader
 from raftlog.cluster.replica.log.peer_log import PeerLog
 from raftlog.cluster.replica.ports import Driver, Links
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.line_limit import LineLimit
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.configuration import Configuration, Member
@@ -124,10 +125,12 @@ class HeldFetch:
 
 @dataclass(slots=True)
 class PeersServed:
-    """Questions of peers about this node's log that are being answered. Owner: `parts/serving`."""
+    """Questions of peers about this node's log that are being answered. Owner: `parts/serving`. Log lines about refused
+    messages of peers. Owner: `parts/link_events`."""
 
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     count: Counter[NodeId] = field(default_factory=Counter)
+    refused: LineLimit = field(default_factory=LineLimit)
 
 
 @dataclass(slots=True)

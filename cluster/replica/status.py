@@ -15,7 +15,7 @@ from raftlog.cluster.api.status import FollowerStatus, RefusingPeer, SetDigestHe
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.files.findings import FileHealth, FilesDamaged, Finding
 from raftlog.cluster.replica import readiness
-from raftlog.cluster.replica.parts import digest_exchange, members as node_members
+from raftlog.cluster.replica.parts import digest_exchange, link_events, members as node_members
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import backfill, damage
 from raftlog.cluster.runtime import clock
@@ -24,7 +24,7 @@ from raftlog.raft import versions
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus import status as raft_status
 from raftlog.raft.consensus.roles import RoleName
-from raftlog.raft.events import Event, LogDiffers
+from raftlog.raft.events import Event, LogDiffers, MessageIgnored
 from raftlog.raft.types import NOBODY, NodeId
 
 
@@ -162,6 +162,9 @@ def tell_events(replica: ReplicaState, events: Sequence[Event]) -> None:
     """
     for event in events:
         replica.metrics.events.labels(type(event).__name__).inc()
+        if isinstance(event, MessageIgnored):
+            link_events.refused(replica, event)
+            continue
         log_event(replica.logger, event, replica.core.state.term)
         node_members.note(replica, event)
         if isinstance(event, LogDiffers):
@@ -170,3 +173,4 @@ def tell_events(replica: ReplicaState, events: Sequence[Event]) -> None:
                 f" {event.leader}: one of the two is damaged, or of another history"
             )
             replica.driver.fail(FilesDamaged([Finding("log", FileHealth.DAMAGED, what)]))
+

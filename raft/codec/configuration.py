@@ -30,6 +30,8 @@ def decode_configuration(data: bytes) -> Configuration:
     """The configuration of a CONFIGURATION entry. Raises Corrupt or UnknownVersion."""
     try:
         version, *rest = msgpack.unpackb(data, raw=False, use_list=False)
+        if type(version) is not int:
+            raise TypeError(f"its format version is {version!r:.20}")
     except Exception as error:
         raise Corrupt(f"configuration: {error}") from error
     if version not in (1, 2):
@@ -38,9 +40,14 @@ def decode_configuration(data: bytes) -> Configuration:
         cluster_version, members, voters, outgoing, learners, parameters, *removed = rest
         if len(removed) != version - 1:
             raise ValueError(f"{len(rest)} elements in format version {version}")
+        gone = (*removed, ())[0]
+        for rows, kinds in ((members, (int, str, str, str)), (parameters, (str, int)), (gone, (int, str))):
+            if any(tuple(map(type, row)) != kinds for row in rows):
+                raise TypeError(f"a row is not of {kinds}: {rows!r:.200}")
+        if any(type(number) is not int for number in (cluster_version, *voters, *outgoing, *learners)):
+            raise TypeError(f"not of whole numbers: {rest!r:.200}")
         return Configuration(
-            tuple(Member(*m) for m in members), voters, outgoing, learners, cluster_version, parameters,
-            tuple((int(node), str(disk)) for node, disk in (*removed, ())[0]),
-        )  # fmt: skip
+            tuple(Member(*m) for m in members), voters, outgoing, learners, cluster_version, parameters, gone
+        )
     except Exception as error:
         raise Corrupt(f"configuration: {error}") from error

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
-
 from raftlog.raft import versions
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.consensus import election, links, membership, reads, recall, reconfiguration, replication, snapshots
+from raftlog.raft.consensus import election, hearing, links, membership, reads, recall, reconfiguration, replication, snapshots
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import Hold
 from raftlog.raft.consensus.roles import Follower, Leader
-from raftlog.raft.consensus.state import Outbox, State, become_follower, ignore
+from raftlog.raft.consensus.state import BEYOND, Outbox, State, become_follower, ignore, is_beyond
 from raftlog.raft.consensus.status import CoreStatus, status_of
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import (
@@ -36,11 +34,6 @@ from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite
 from raftlog.raft.refusals import Busy, NotLeader, TransferInProgress
 from raftlog.raft.types import NOBODY, Entry, EntryKind, HardState, LogStart, Mark, NodeId, Now
-
-TERM_JUMP_MAX: Final = 1_000_000_000
-"""Most terms between two messages that a node believes: a node that begins ten terms a second for three years comes so
-far. A forged message must not raise the term to its maximum, above which no node could be elected."""
-
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
@@ -121,16 +114,26 @@ class RaftCore:
         election.tick(state)
         recall.tick(state)
 
-    def step(self, message: Message, now: Now) -> None:
-        """Take a peer's message."""
+    def step(self, message: Message, now: Now, disk: str = "") -> None:
+        """Take a peer's message, which a connection of the disk with that incarnation brought; "": any disk's.
+
+        No message raises an exception: what this node cannot believe it refuses (`MessageIgnored`).
+        """
         state = self._state_at(now)
         if message.to != state.node or message.shard != state.shard or message.sender in {NOBODY, state.node}:
             reason = f"it is from node {message.sender} for node {message.to}, shard {message.shard}"
+            ignore(state, message, reason)
+        elif reason := hearing.refusal_of(state, message, disk):
             ignore(state, message, reason)
         elif isinstance(message, Recall | RecallReply):
             recall.take(state, message)
         elif _meet_term(state, message):
             _dispatch(state, message)
+
+    def refusal(self, peer: NodeId, disk: str, now: Now) -> str:
+        """Why this node takes no request or report of that disk now; "": it does."""
+        self.state.now = now
+        return hearing.refusal(self.state, peer, disk)
 
     def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposed:
         """Append one entry of `count` records. Raises NotLeader, Busy or TransferInProgress: then nothing happened."""
@@ -390,8 +393,8 @@ def _meet_term(state: State, message: Message) -> bool:
     if message.term < state.term:
         _enlighten(state, message)
         return False
-    if message.term > state.term + TERM_JUMP_MAX:
-        ignore(state, message, f"no node has begun {TERM_JUMP_MAX} terms that this node has not heard of")
+    if is_beyond(state, message.term):
+        ignore(state, message, BEYOND)
         return False
     if isinstance(message, RequestVote) and election.is_bound(state, message):
         ignore(state, message, "this node still hears its leader")

@@ -181,12 +181,13 @@ def _have_all_answered(state: State, role: Candidate) -> bool:
 def is_bound(state: State, message: RequestVote) -> bool:
     """Whether this node has a leader that it still hears, and so must not help to unseat it (thesis 4.2.3).
 
-    A hand-over overrides that. So does a closed link, but only if this node's own link to the leader closed too. A
+    A hand-over overrides that, if it can be one: the leader of this term asks a voter that has everything. So does a closed link, but only if this node's own link to the leader closed too. A
     killed process closes all of its connections; a cut between two nodes does not.
     """
     role = state.role
-    if message.transfer:
-        return False
+    if message.transfer and message.term == state.term + 1 and state.configuration.is_voter(message.sender):
+        if state.log.is_up_to_date(message.last_index, message.last_term):
+            return False
     if isinstance(role, Leader):
         return True
     if not isinstance(role, Follower) or role.leader == NOBODY:

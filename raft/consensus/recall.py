@@ -21,7 +21,7 @@ from typing import Final
 
 from raftlog.raft.consensus.progress import FollowerProgress, Mode
 from raftlog.raft.consensus.roles import Candidate, Follower, Leader
-from raftlog.raft.consensus.state import Memory, State, become_follower, ignore
+from raftlog.raft.consensus.state import BEYOND, Memory, State, become_follower, ignore, is_beyond
 from raftlog.raft.events import AcknowledgedLost, Healed, PromisesLost, WentUnderFloor
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, Recall, RecallReply, RequestVoteReply
@@ -100,6 +100,8 @@ def warn(state: State, peer: NodeId) -> None:
 def _enter_term(state: State, peer: NodeId, term: int) -> None:
     """That peer's memory began with its process, in that term. This node, which has just started, may have lost a vote
     that it gave before, in that term at the latest: it votes for no other node in it."""
+    if is_beyond(state, term):
+        return
     if term > state.term:
         become_follower(state, term, NOBODY, f"node {peer} started in that term")
     if term == state.term and state.vote == NOBODY:
@@ -342,6 +344,9 @@ def on_reply(state: State, message: RecallReply) -> None:
     """A peer remembers; or the leader says that this node has everything again."""
     if not state.run or message.run != state.run:
         ignore(state, message, "it answers another process")
+        return
+    if is_beyond(state, message.promised_term, message.acked_term, message.led_term):
+        ignore(state, message, BEYOND)
         return
     acked = (message.acked_term, message.acked_index)
     log = state.log

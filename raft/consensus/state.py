@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.log import Log
@@ -29,6 +30,13 @@ from raftlog.raft.messages import Message
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, ReadFailed, ReadReady, SnapshotFetch, SnapshotInstall, SnapshotWrite
 from raftlog.raft.types import NOBODY, Entry, EntryKind, NodeId, Now
+
+
+TERM_JUMP_MAX: Final = 1_000_000_000
+"""Most terms between two messages that a node believes: a node that begins ten terms a second for three years comes so
+far. A forged message must not raise the term to its maximum, above which no node could be elected."""
+
+BEYOND: Final = f"no node has begun {TERM_JUMP_MAX} terms that this node has not heard of"
 
 
 @dataclass(slots=True)
@@ -180,8 +188,13 @@ class State:
         return False
 
     def has_removed(self, node: NodeId, incarnation: str) -> bool:
-        """Whether a configuration that this node has applied removed that disk, and no newer one names it again."""
-        return all(each.has_removed(node, incarnation) for _, each in self.configurations)
+        """Whether a committed configuration removed that disk, and no newer one names it again."""
+        for index, each in reversed(self.configurations):
+            if not each.has_removed(node, incarnation):
+                return False
+            if index <= self.log.committed:
+                break
+        return True
 
     @property
     def leader(self) -> NodeId:
@@ -221,10 +234,13 @@ def become_follower(state: State, term: int, leader: NodeId, reason: str) -> Non
 
 
 def hear_leader(state: State, leader: NodeId) -> None:
-    """A message of the leader of the current term arrived."""
+    """A message of the leader of the current term arrived. If a committed configuration removed that leader, this node
+    waits no longer for it: its key must not hold up the election of the next one."""
     role, now_ms = state.role, state.now.monotonic_ms
     assert not isinstance(role, Leader), f"node {leader} and this one both lead term {state.term}"
     if isinstance(role, Follower) and role.leader == leader:
+        if state.has_removed(leader, ""):
+            return
         role.contact_ms = now_ms
         role.deadline_ms = now_ms + role.timeout_ms
         role.link_closed = False
@@ -285,6 +301,12 @@ def _leave_leadership(state: State, role: Leader, term: int) -> None:
     if role.next_change is not None:
         waiting += [member.node for member in role.next_change.members]
     state.out.events += [ChangeGivenUp(node, "leadership was lost: say it again") for node in waiting]
+
+
+def is_beyond(state: State, *terms: int) -> bool:
+    """Whether a peer names a term that cannot be true (`BEYOND`). Each number of a peer that may raise this node's term
+    or its floor is asked here first."""
+    return max(terms) > state.term + TERM_JUMP_MAX
 
 
 def ignore(state: State, message: Message, reason: str) -> None:

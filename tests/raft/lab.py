@@ -82,6 +82,7 @@ def make_core(
     random: Callable[[int, int], int] = lambda low, high: low,
     members: Configuration | None = None,
     now_ms: int = 0,
+    knows: int = 1,
 ) -> RaftCore:
     """A core that starts with these entries durable."""
     members = members or configuration(nodes)
@@ -89,7 +90,7 @@ def make_core(
     hard_state = HardState(log[-1].term if term is None else term, vote, 1)
     return RaftCore(
         node, options or Options(), hard_state=hard_state, log=log_start(log, tail), configuration=members,
-        configuration_index=1, commit=commit, applied=commit, random=random, now=at(now_ms),
+        configuration_index=1, commit=commit, applied=commit, random=random, now=at(now_ms), knows=knows,
     )  # fmt: skip
 
 

@@ -1,9 +1,8 @@
-"""Whose disk may speak: each refusal of a peer's hello and its words, and whose promises count."""
+"""Whose process may speak: each refusal of a peer's hello, and its words."""
 
 import pytest
 
 from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
-from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.hello import (
     BOOT_JUMP_MAX,
     NEVER_MET,
@@ -11,19 +10,8 @@ from raftlog.raft.hello import (
     Start,
     decode_start,
     encode_start,
-    is_believed,
     refusal,
 )
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, RequestVote, RequestVoteReply
-from tests.raft.lab import configuration
-
-MEMBERS = configuration(3)
-THE_DISK, ANOTHER = f"{2:032x}", f"{3:032x}"
-
-VOTE = RequestVoteReply(sender=2, to=1, term=4, request_term=4, granted=True)
-ACKNOWLEDGEMENT = AppendEntriesReply(sender=2, to=1, term=4, success=True, match=3, prev_index=2, round=1)
-CAMPAIGN = RequestVote(sender=2, to=1, term=4, last_index=3, last_term=2)
-HEARTBEAT = AppendEntries(sender=2, to=1, term=4, prev_index=0, prev_term=0, commit=0, round=1)
 
 
 @pytest.mark.parametrize(
@@ -47,26 +35,6 @@ def test_pitfall_71_the_hello_of_a_program_below_the_cluster_version_is_refused(
     assert told[2] is told[3] is None
     assert told[1] is not None
     assert "the cluster is at version 2: start a newer version of raftlog on node 2" in told[1]
-
-
-@pytest.mark.parametrize("message", [VOTE, ACKNOWLEDGEMENT])
-def test_pitfall_46_a_promise_counts_only_from_the_disk_that_is_named(message: Message) -> None:
-    """A wiped or foreign disk has forgotten what its number promised before."""
-    assert is_believed(message, THE_DISK, MEMBERS)
-    assert not is_believed(message, ANOTHER, MEMBERS)
-
-
-@pytest.mark.parametrize("message", [CAMPAIGN, HEARTBEAT])
-def test_requests_are_taken_from_a_disk_that_is_not_named(message: Message) -> None:
-    """A node that slept through the replacement of its leader's disk hears of it from that leader alone."""
-    assert is_believed(message, ANOTHER, MEMBERS)
-
-
-def test_promises_of_a_node_without_configured_disk_are_accepted() -> None:
-    """No node whose configuration lacks it counts its promises, so they harm nothing."""
-    assert is_believed(
-        AppendEntriesReply(sender=9, to=1, term=4, success=True, match=3, prev_index=2, round=1), "", MEMBERS
-    )
 
 
 START = Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4)
@@ -139,13 +107,3 @@ def test_a_boot_counter_cannot_jump_without_bound() -> None:
     assert told is not None
     assert "says it was started 1000008 times, and 7 were seen" in told
     assert refusal(boot=8 + BOOT_JUMP_MAX, **asked | {"met": NEVER_MET}) is None  # type: ignore[arg-type]
-
-
-def test_a_promise_without_a_proof_does_not_count() -> None:
-    """Guard: `is_proved`. Without it a forged vote would elect."""
-    configuration = Configuration((Member(2, "a" * 32, "h:1", "http://h:1"),), (2,))
-    vote = RequestVoteReply(sender=2, to=1, term=1, request_term=1, granted=True)
-    asks = RequestVote(sender=2, to=1, term=1, last_index=0, last_term=0)
-    assert is_believed(vote, "a" * 32, configuration)
-    assert not is_believed(vote, "a" * 32, configuration, is_proved=False)
-    assert is_believed(asks, "a" * 32, configuration, is_proved=False)

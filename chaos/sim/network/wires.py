@@ -16,8 +16,7 @@ from raftlog.chaos.sim.replica.hello import Hello
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.codec.message import decode_message, encode_message
-from raftlog.raft.hello import is_believed
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, is_promise
 from raftlog.raft.types import NodeId
 
 FREQUENT: Final = (AppendEntries, AppendEntriesReply)
@@ -77,11 +76,10 @@ class Wires:
             world.trace.delivered(number, world.now_us)
             message = self._decoded(carried) if isinstance(carried, bytes) else carried
             is_proved = replica.believed.get(sender) == hello
-            configuration = replica.core.state.configuration
-            if message is not None and is_believed(message, hello.incarnation, configuration, is_proved=is_proved):
+            if message is not None and (is_proved or not is_promise(message)):
                 if world.replicas[sender].hello == hello:  # not what a process said that has ended since
                     world.witness.delivered(message)
-                replica.deliver(message)
+                replica.deliver(hello.incarnation, message)
 
     def _decoded(self, data: bytes) -> Message | None:
         """Bytes on a link: one frame in a few hundred is damaged on the way, and must be refused for it."""

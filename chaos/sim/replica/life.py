@@ -68,7 +68,7 @@ class Life:
         self.sending = "sending"  # why messages leave now, for the names of crashes
         self.corrupted = 0  # the state in memory was damaged after this index; 0: it was not
         self._early: list[tuple[Callable[..., object], tuple[Any, ...]]] | None = None  # before the replica began
-        self._inbox: list[Message] | None = None
+        self._inbox: list[tuple[str, Message]] | None = None
         self._timer_us = self._housekept_us = self._apply_due_us = 0
         self._shown: tuple[Any, ...] = ()
         self._point: tuple[int, bytes] | None = None

@@ -348,18 +348,18 @@ class Node(Watching):
         if life == self.life and self.core is not None and peer in self.dialled:
             self._input(link_events.bulk_link_closed, self.state, peer)
 
-    def deliver(self, message: Message) -> None:
-        """A peer's message arrives; messages that come before the loop runs are taken together."""
+    def deliver(self, disk: str, message: Message) -> None:
+        """A message of a peer with that disk arrives; messages that come before the loop runs are taken together."""
         if message.sender in self.believed:
             self.heard_us[message.sender] = self.world.now_us
         if self._inbox is None:
-            inbox = [message]
+            inbox = [(disk, message)]
             self._input(self._take, inbox)
             self._inbox = inbox
         else:
-            self._inbox.append(message)
+            self._inbox.append((disk, message))
 
-    def _take(self, inbox: list[Message]) -> None:
+    def _take(self, inbox: list[tuple[str, Message]]) -> None:
         if self._inbox is inbox:
             self._inbox = None
         link_events.take_messages(self.state, inbox)
@@ -371,14 +371,15 @@ class Node(Watching):
 
     def _take_bulk(self, peer: NodeId, data: bytes) -> None:
         frames = FrameDecoder().feed(data)
-        if self.dialled.get(peer) != self.world.replicas[peer].hello.incarnation:  # its hello is not proved
+        disk = self.world.replicas[peer].hello.incarnation
+        if self.dialled.get(peer) != disk:  # its hello is not proved
             self.unproved.add(peer)
             frames = [frame for frame in frames if frame.kind in (FRAME_FORWARD, FRAME_READ)]
         if not self.state.life.is_over:
             for frame in frames:
                 if frame.kind == FRAME_POINTS:
                     self.world.witness.point_told(self.node, peer, decode_points(frame)[2])
-        link_events.take_frames(self.state, peer, frames)
+        link_events.take_frames(self.state, peer, disk, frames)
 
     # -- time --------------------------------------------------------------------------------------------------------
 

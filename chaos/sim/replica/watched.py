@@ -41,8 +41,8 @@ class WatchedCore(RaftCore):
         super().tick(now)
         self.node.stepped(self)
 
-    def step(self, message: Message, now: Now) -> None:
-        super().step(message, now)
+    def step(self, message: Message, now: Now, disk: str = "") -> None:
+        super().step(message, now, disk)
         self.node.stepped(self)
 
     def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposed:

@@ -8,40 +8,65 @@ connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ParamSpec
+from typing import Final, ParamSpec
 
 from raftlog.cluster.protocol.forward_frames import decode_answers, decode_forward, decode_read, decode_read_reply
 from raftlog.cluster.protocol.log_frames import decode_had, decode_question, is_about_log
 from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, reads, serving, writes
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.runtime import clock
-from raftlog.raft.codec.frame import FRAME_DISK, FRAME_FORWARD, FRAME_FORWARD_REPLY, FRAME_POINTS, FRAME_READ, Frame
+from raftlog.cluster.runtime.logging import log_event
+from raftlog.raft.codec.frame import (
+    FRAME_DISK,
+    FRAME_FORWARD,
+    FRAME_FORWARD_REPLY,
+    FRAME_POINTS,
+    FRAME_READ,
+    FRAME_READ_REPLY,
+    Frame,
+)
+from raftlog.raft.events import MessageIgnored
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import Message
 from raftlog.raft.types import NodeId
 
 P = ParamSpec("P")
+ANSWERS: Final = (FRAME_FORWARD_REPLY, FRAME_READ_REPLY)
+"""Kinds that count from the peer alone that was asked, a member at that time: also if it has been removed since."""
 
 
-def take_messages(replica: ReplicaState, messages: Sequence[Message]) -> None:
-    """Steps the core with consensus messages, all in one turn."""
+def take_messages(replica: ReplicaState, messages: Sequence[tuple[str, Message]]) -> None:
+    """Steps the core with consensus messages, all in one turn: each with the disk of its connection."""
     if replica.life.is_over:
         return
     try:
         now = clock.read()
-        for message in messages:
-            replica.core.step(message, now)
+        for disk, message in messages:
+            replica.core.step(message, now, disk)
     except Exception as error:
         replica.driver.fail(error)
     replica.driver.carry_out()
 
 
-def take_frames(replica: ReplicaState, peer: NodeId, frames: Sequence[Frame]) -> None:
-    """Takes forwarded requests, read indexes, reports and answers. Raises Corrupt."""
+def take_frames(replica: ReplicaState, peer: NodeId, disk: str, frames: Sequence[Frame]) -> None:
+    """Takes forwarded requests, read indexes, reports and answers of a peer with that disk. Raises Corrupt."""
     if not replica.life.is_over:
+        reason = replica.core.refusal(peer, disk, clock.read())
         for frame in frames:
-            _take_frame(replica, peer, frame)
+            if reason and frame.kind not in ANSWERS:
+                refused(replica, MessageIgnored(peer, f"frame of kind {frame.kind}", reason))
+            else:
+                _take_frame(replica, peer, frame)
         replica.driver.turn()
+
+
+def refused(replica: ReplicaState, event: MessageIgnored) -> None:
+    """Counts a message or frame that this node refused. Logs it with its sender, unless there are too many lines."""
+    is_member = replica.core.state.configuration.member(event.sender) is not None
+    replica.metrics.messages_refused.labels(str(event.sender) if is_member else "others").inc()
+    lines = replica.served.refused
+    if lines.allows(f"{event.sender} {event.kind}"):
+        log_event(replica.logger.bind(left_out=lines.take_left_out()), event, replica.core.state.term)
 
 
 def _take_frame(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
@@ -64,7 +89,8 @@ def _take_frame(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
         disk_exchange.take(replica, peer, frame)
     else:
         number, index = decode_read_reply(frame)
-        reads.answer_read(replica, replica.identity.node, number, index)
+        if replica.reads.rounds.asked(number) == peer:
+            reads.answer_read(replica, replica.identity.node, number, index)
 
 
 def link_opened(replica: ReplicaState, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:

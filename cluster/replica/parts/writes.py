@@ -154,10 +154,14 @@ def take_answers(replica: ReplicaState, peer: NodeId, answers: Answers) -> None:
     """Takes the leader's answers to forwarded requests: their indexes, or why it did not take them."""
     pending, node = replica.writes.pending, replica.identity.node
     for number, first in answers.placed:
+        if not pending.is_asked(number, peer):
+            continue
         late = pending.answered(number, first, answers.term)
         if late is not None:
             pending.settle_late(late, answers.term, *replica.applier.recent.effect_of(late.last))
     for number, code in answers.refused:
+        if not pending.is_asked(number, peer):
+            continue
         message = f"node {peer}, asked as the leader by node {node}, did not take the write: {code}"
         if code is Code.DISK_FULL:
             message = f"node {node}: {disk_exchange.refusal_of(replica, peer)}"

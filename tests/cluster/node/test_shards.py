@@ -220,9 +220,9 @@ async def test_frames_of_a_group_that_is_not_here_are_dropped(tmp_path: Path) ->
         host = hosts.running[1]
         before = {shard: replica.state.core.state.term for shard, replica in host.replicas.items()}
         vote = RequestVote(shard=7, sender=2, to=1, term=1_000, last_index=9, last_term=9)
-        host.peer_messages(2, [vote])
+        host.peer_messages(2, "", [vote])
         (frame,) = FrameDecoder().feed(encode_for_shard(7, encode_read(1)))
-        host.peer_requests(2, [frame])
+        host.peer_requests(2, "", [frame])
         assert {shard: replica.state.core.state.term for shard, replica in host.replicas.items()} == before
         assert all(replica.state.reads.asked == [] for replica in host.replicas.values())
 

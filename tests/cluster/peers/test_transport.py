@@ -55,11 +55,11 @@ class Ear:
         self.bulk_opened: list[int] = []
         self.bulk_believed: list[int] = []
 
-    def peer_messages(self, peer: int, messages: Sequence[Message]) -> None:
+    def peer_messages(self, peer: int, incarnation: str, messages: Sequence[Message]) -> None:
         """Consensus messages."""
         self.messages += messages
 
-    def peer_requests(self, peer: int, frames: Sequence[Frame]) -> None:
+    def peer_requests(self, peer: int, incarnation: str, frames: Sequence[Frame]) -> None:
         """Bulk frames; the word `bad` makes no sense to this ear."""
         if any(frame.payload == b"bad" for frame in frames):
             raise Corrupt("it makes no sense")

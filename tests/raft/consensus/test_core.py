@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from raftlog.raft.codec.checks import INDEX_MAX
-from raftlog.raft.consensus.core import TERM_JUMP_MAX, Proposed
+from raftlog.raft.consensus.core import Proposed
 from raftlog.raft.consensus.roles import RoleName
+from raftlog.raft.consensus.state import TERM_JUMP_MAX
 from raftlog.raft.events import MessageIgnored
 from raftlog.raft.messages import AppendEntries, Message, RequestVote
 from raftlog.raft.options import Options
@@ -203,23 +204,25 @@ def test_messages_without_a_sender_are_ignored() -> None:
 
 @pytest.mark.parametrize("kind", ["append", "vote"])
 def test_one_message_cannot_raise_the_term_beyond_all_elections(kind: str) -> None:
-    """Any process that reaches the peer port can send a request. After the newest term that a message can have, no
+    """A member can send any term. After the newest term that a message can have, no
     election is possible: the cluster would have no leader for good, restarts included. So a jump that no number of
     elections makes is not believed. A smaller one is, and the cluster elects its next leader above it.
 
-    Guard: `TERM_JUMP_MAX` of raft/consensus/core.py.
+    Guard: `TERM_JUMP_MAX` of raft/consensus/state.py.
     """
     for jump, is_believed in ((INDEX_MAX - 10, False), (TERM_JUMP_MAX + 1, False), (TERM_JUMP_MAX, True)):
         lab = Lab(3)
         lab.run(1_000)
         (leader,) = lab.leaders()
-        victim, term = leader % 3 + 1, lab.cores[leader].state.term
+        victim, sender = (node for node in (1, 2, 3) if node != leader)
+        term = lab.cores[leader].state.term
+        lab.now_ms += lab.options.election_timeout_min_ms  # no vote is asked of a node that hears its leader
         message: Message = AppendEntries(
-            sender=9, to=victim, term=term + jump, prev_index=0, prev_term=0, commit=0, round=0
+            sender=sender, to=victim, term=term + jump, prev_index=0, prev_term=0, commit=0, round=0
         )
         if kind == "vote":
             message = RequestVote(
-                sender=9, to=victim, term=term + jump, last_index=99, last_term=9, pre=False, transfer=True,
+                sender=sender, to=victim, term=term + jump, last_index=99, last_term=9, pre=False, transfer=True,
                 link_closed=False,
             )  # fmt: skip
         lab.cores[victim].step(message, at(lab.now_ms))

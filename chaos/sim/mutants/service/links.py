@@ -50,9 +50,9 @@ MUTANTS: Final = (
         title="a message of the newest possible term is believed: no node can be elected above it, ever",
         source="this project, until a review found it",
         story="tests/raft/consensus/test_core.py::test_one_message_cannot_raise_the_term_beyond_all_elections",
-        target="raftlog.raft.consensus.core:_meet_term",
-        old="if message.term > state.term + TERM_JUMP_MAX:",
-        new="if False:",
+        target="raftlog.raft.consensus.state:is_beyond",
+        old="return max(terms) > state.term + TERM_JUMP_MAX",
+        new="return False",
     ),
     Mutant(
         name="silent_connections_keep_members_out",

@@ -78,8 +78,8 @@ def test_pitfall_10_a_real_vote_request_does_not_move_a_bound_follower() -> None
     out = drain(core)
     assert [type(event) for event in out.events] == [MessageIgnored]
     assert core.status().term == 1
-    assert granted(core, vote_request(3, 1, 8, (1, 1), transfer=True), now_ms=100)
-    assert core.status().term == 8
+    assert granted(core, vote_request(3, 1, 2, (1, 1), transfer=True), now_ms=100)
+    assert core.status().term == 2
 
 
 def test_pitfall_14_a_stalled_follower_reads_its_messages_before_it_campaigns() -> None:

@@ -137,7 +137,7 @@ class InForce(RuleBasedStateMachine):
         self.core = make_core(1, 3)
         self.log: list[Entry] = list(self.core.state.log.entries)
         self.members: dict[tuple[int, int], Configuration] = {(1, 1): configuration(3)}  # by index and term
-        self.term = 1
+        self.term, self.now_ms = 1, 0
 
     @rule(
         back=st.integers(0, 4),
@@ -147,7 +147,9 @@ class InForce(RuleBasedStateMachine):
     )
     def append(self, back: int, sizes: list[int], commit: int, newer: bool) -> None:
         """A leader's AppendEntries; a size is a configuration of so many voters, 0 another entry."""
-        self.term += newer or self.term == 1
+        is_new = newer or self.term == 1
+        self.term += is_new
+        self.now_ms += is_new * self.core.state.options.election_timeout_min_ms  # the leader before is silent
         if not newer or not sizes:
             back = 0
         back = min(back, len(self.log) - 1)
@@ -175,8 +177,8 @@ class InForce(RuleBasedStateMachine):
             sender=2 + self.term % 2, to=1, term=self.term, prev_index=kept[-1].index, prev_term=kept[-1].term,
             commit=ends[max(0, len(ends) - 1 - commit)], round=0, entries=tuple(entries),
         )  # fmt: skip
-        self.core.step(message, at(0))
-        drain(self.core)
+        self.core.step(message, at(self.now_ms))
+        drain(self.core, self.now_ms)
 
     @invariant()
     def agrees(self) -> None:
