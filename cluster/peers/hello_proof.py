@@ -7,7 +7,7 @@ it. Until then a member's connection waits, and its frames are delivered after t
 
 Some hellos cannot be compared: the configuration does not name the disk, or the member's address does not answer
 (it may have changed while this node was down). Such a connection is only heard: its requests are accepted, its promises
-and answers are not, and nothing of it is remembered (`raftlog.raft.hello.is_believed`). A peer of a version before
+and answers are not, and nothing of it is remembered (`raftlog.raft.messages.is_promise`). A peer of a version before
 PROOF_VERSION cannot answer. It is believed as long as the listener at its address does not speak that version either.
 """
 

@@ -173,4 +173,3 @@ def tell_events(replica: ReplicaState, events: Sequence[Event]) -> None:
                 f" {event.leader}: one of the two is damaged, or of another history"
             )
             replica.driver.fail(FilesDamaged([Finding("log", FileHealth.DAMAGED, what)]))
-

@@ -54,7 +54,9 @@ class Metrics:
         )
         self.outcomes = self._counter("raftlog_submits", "Requests settled by this node, by outcome", "outcome")
         self.events = self._counter("raftlog_raft_events", "Events of the consensus core", "event")
-        self.messages_refused = self._counter("raftlog_messages_refused", "Messages and frames refused, by sender", "peer")
+        self.messages_refused = self._counter(
+            "raftlog_messages_refused", "Messages and frames refused, by sender", "peer"
+        )
         self.forwards = self._counter("raftlog_forwards", "Requests passed to the leader or taken from others", "way")
         self.link_dropped = self._counter(
             "raftlog_link_dropped", "Messages not sent: the link was full or down", "peer"

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
 from raftlog.raft import versions
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.consensus import election, hearing, links, membership, reads, recall, reconfiguration, replication, snapshots
+from raftlog.raft.consensus import (
+    election,
+    hearing,
+    links,
+    membership,
+    reads,
+    recall,
+    reconfiguration,
+    replication,
+    snapshots,
+)
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import Hold
 from raftlog.raft.consensus.roles import Follower, Leader
@@ -34,6 +45,7 @@ from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite
 from raftlog.raft.refusals import Busy, NotLeader, TransferInProgress
 from raftlog.raft.types import NOBODY, Entry, EntryKind, HardState, LogStart, Mark, NodeId, Now
+
 
 @dataclass(frozen=True, slots=True)
 class Proposed:

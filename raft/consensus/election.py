@@ -181,8 +181,9 @@ def _have_all_answered(state: State, role: Candidate) -> bool:
 def is_bound(state: State, message: RequestVote) -> bool:
     """Whether this node has a leader that it still hears, and so must not help to unseat it (thesis 4.2.3).
 
-    A hand-over overrides that, if it can be one: the leader of this term asks a voter that has everything. So does a closed link, but only if this node's own link to the leader closed too. A
-    killed process closes all of its connections; a cut between two nodes does not.
+    A hand-over overrides that, if it can be one: the leader of this term asks a voter that has everything. So does a
+    closed link, but only if this node's own link to the leader closed too. A killed process closes all of its
+    connections; a cut between two nodes does not.
     """
     role = state.role
     if message.transfer and message.term == state.term + 1 and state.configuration.is_voter(message.sender):

@@ -1,4 +1,4 @@
-"""Decides whose messages count: those of members' disks, and of other disks what a node that slept must be able to take.
+"""Decides whose messages count: those of members' disks, and of others what a node that slept must be able to take.
 
 `RaftCore.step` asks before it looks at a message, and the replica before it takes a request or a report. A removed node
 keeps its key and its certificate. If its messages counted, its term alone would stop all writes, and its entries would

@@ -31,7 +31,6 @@ from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, ReadFailed, ReadReady, SnapshotFetch, SnapshotInstall, SnapshotWrite
 from raftlog.raft.types import NOBODY, Entry, EntryKind, NodeId, Now
 
-
 TERM_JUMP_MAX: Final = 1_000_000_000
 """Most terms between two messages that a node believes: a node that begins ten terms a second for three years comes so
 far. A forged message must not raise the term to its maximum, above which no node could be elected."""

@@ -1,6 +1,7 @@
 """Whose messages count: those of members' disks, and of other disks what a node that slept must be able to take."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def a_core(role: str) -> RaftCore:
 
 def forged(sender: int, term: int) -> list[Message]:
     """What the holder of a key may send, as a leader, a candidate and a follower: each could change something."""
-    head = {"sender": sender, "to": 1, "term": term}
+    head: dict[str, Any] = {"sender": sender, "to": 1, "term": term}
     rival = tuple(extend(Mark(3, 1), term, term))
     return [
         AppendEntries(prev_index=0, prev_term=0, commit=0, round=0, **head),
@@ -127,9 +128,7 @@ def test_a_node_that_hears_no_leader_follows_a_leader_that_it_does_not_know() ->
 def test_a_removal_that_is_not_committed_bars_no_node() -> None:
     """It may be cut, and node 3 may lead by the configuration before it: once the leader is silent, it is followed."""
     core = make_core(1, 3, members=replace(configuration(3), version=NAMES_REMOVED), knows=NAMES_REMOVED)
-    without = replace(
-        configuration(2), version=NAMES_REMOVED, removed=((3, member(3).incarnation),)
-    )
+    without = replace(configuration(2), version=NAMES_REMOVED, removed=((3, member(3).incarnation),))
     last = core.state.log.last
     entry = seal_entry(
         last, term=2, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=encode_configuration(without)
