@@ -124,8 +124,7 @@ class Pending:
         """Queues requests of `take` that could not be proposed again, in front; repetitions follow their first."""
         for request in reversed(requests):
             self._forget(request)
-            again = [request, *(request.joined or ())]
-            request.joined = None
+            again, request.joined = [request, *(request.joined or ())], None
             self.queue.extendleft(reversed(again))
             self.queued_bytes += sum(len(each.block) for each in again)
 
@@ -150,8 +149,7 @@ class Pending:
             self.answers.append(PeerReply(request.peer, request.number, first))
 
     def _forget(self, request: Inflight) -> None:
-        key = (request.session, request.sequence)
-        if request.session and self._open.get(key) is request:
+        if request.session and self._open.get(key := (request.session, request.sequence)) is request:
             del self._open[key]
 
     # -- proposed by this node ------------------------------------------------------------------------------------
@@ -193,8 +191,7 @@ class Pending:
 
     def is_asked(self, number: int, peer: NodeId) -> bool:
         """Whether `peer` was sent the request of that number, and has not answered."""
-        request = self._sent.get(number)
-        return request is not None and request.flight is not None and request.flight.peer == peer
+        return (sent := self._sent.get(number)) is not None and sent.flight is not None and sent.flight.peer == peer
 
     def answered(self, number: int, first: int, term: int) -> Inflight | None:
         """The leader of `term` gave the forwarded request its indexes. Returns the request if this node has applied
@@ -238,8 +235,7 @@ class Pending:
     def link_lost(self, peer: NodeId, reason: str) -> None:
         """No answer will come any more for requests that were sent to that peer: their outcome is unknown."""
         for number, request in list(self._sent.items()):
-            assert request.flight is not None
-            if request.flight.peer == peer:
+            if self.is_asked(number, peer):
                 del self._sent[number]
                 message = f"{self._name}: {reason} before the outcome of the write was known"
                 self.fail(request, Code.LEADER_LOST, message)
@@ -298,8 +294,7 @@ class Pending:
         self._applied = (index, term)
         message = f"{self._name}: a snapshot up to index {index} took the place of the log before the outcome was known"
         while self._batches and self._batches[0].last <= index:
-            batch = self._batches.popleft()
-            self._batched -= len(batch.requests)
+            self._batched -= len((batch := self._batches.popleft()).requests)
             for request in batch.requests:
                 self._forget(request)
                 for each in (request, *(request.joined or ())):

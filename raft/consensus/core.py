@@ -352,7 +352,7 @@ class RaftCore:
             snapshots.forget_overtaken(state)
         if log.given < log.committed and (state.receiving is None or not state.receiving.is_installing):
             if log.given < log.start.index:
-                _fetch_committed(state)
+                replication.fetch_committed(state)
             committed = log.take_committed(state.options.apply_bytes_max)
         if out.fetched:
             committed = (*out.fetched, *committed)
@@ -426,15 +426,6 @@ def _enlighten(state: State, message: Message) -> None:
         snapshots.refuse(state, message)
     elif isinstance(message, AppendEntries):
         replication.refuse(state, message)
-
-
-def _fetch_committed(state: State) -> None:
-    """Ask the disk for committed entries that are not in memory, no faster than they are applied."""
-    if state.log.unapplied_bytes >= state.options.apply_bytes_max:
-        return
-    if state.apply_fetch is None and state.apply_retry_ms is None and (wanted := state.log.wants()) is not None:
-        state.apply_fetch = Fetch(NOBODY, *wanted, state.options.append_bytes_max)
-        state.out.fetches.append(state.apply_fetch)
 
 
 def _dispatch(state: State, message: Message) -> None:

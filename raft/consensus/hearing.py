@@ -4,7 +4,7 @@
 keeps its key and its certificate. If its messages counted, its term alone would stop all writes, and its entries would
 replace acknowledged ones. But a node that slept through changes of the members does not know the disks that lead and
 vote now. So a node that hears no leader takes messages of disks that its configuration has never named. Of a disk that
-a committed configuration removed it takes none. Thesis 4.2.3; docs/decisions/0027-who-is-heard.md.
+a committed configuration removed it takes none. Thesis 4.2.3; docs/decisions/0027-whose-messages-count.md.
 """
 
 from __future__ import annotations

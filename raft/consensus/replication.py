@@ -18,7 +18,7 @@ from raftlog.raft.messages import AppendEntries, AppendEntriesReply
 from raftlog.raft.options import Options
 from raftlog.raft.quorum import agreed
 from raftlog.raft.ready import Fetch, without_void_promises
-from raftlog.raft.types import Entry, Mark, NodeId
+from raftlog.raft.types import NOBODY, Entry, Mark, NodeId
 
 CHAIN_REJECTIONS_MAX: Final = 5
 """Messages of one leader, in one term, that a follower rejects because its own entry before them has another header.
@@ -284,6 +284,15 @@ def on_append(state: State, message: AppendEntries) -> None:
         return  # its disk may have lost a promise of a newer term: the leader asks again with each heartbeat
     recall.led(state, message, proved)
     _answer(state, message, success=True, match=proved)
+
+
+def fetch_committed(state: State) -> None:
+    """Ask the disk for committed entries that are not in memory, no faster than they are applied."""
+    if state.log.unapplied_bytes >= state.options.apply_bytes_max:
+        return
+    if state.apply_fetch is None and state.apply_retry_ms is None and (wanted := state.log.wants()) is not None:
+        state.apply_fetch = Fetch(NOBODY, *wanted, state.options.append_bytes_max)
+        state.out.fetches.append(state.apply_fetch)
 
 
 def refuse(state: State, message: AppendEntries) -> None:
