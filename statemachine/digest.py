@@ -92,7 +92,7 @@ class LogRow(NamedTuple):
     kind: str  # noop | configuration | clock | commands
     operation: str | None  # lower-case name; None unless the kind is commands
     key: bytes | None
-    value: bytes | None  # the record's; of a configuration entry its data
+    value: bytes | None  # the record's; of a configuration entry its data. `log_row_hashes` leaves some out
     headers: tuple[tuple[str, bytes], ...] | None
     client_time_ms: int | None  # column `client_time`
     argument: int | None
@@ -118,13 +118,19 @@ _MASKS: Final = tuple(pack_long(mask) for mask in range(1 << len(MASKED)))
 
 
 def log_row_hashes(rows: Iterable[LogRow]) -> Iterator[int]:
-    """The hash of each row, in order. Some µs a row: long ranges belong off the event loop."""
+    """The hash of each row, in order. Some µs a row: long ranges belong off the event loop.
+
+    Not every reader of the log may see the values of configurations and of changes of permissions. They are left out,
+    so that all readers compute the same, and none can check a guess of such a value.
+    """
     chain, pack, masks = xxh64_intdigest, pack_long, _MASKS
     for (
         index, term, time_ms, kind, operation, key, value, headers, client_time_ms, argument, session, sequence,
         result, revision, succeeded, prior_index, create, version, changes,
     ) in rows:  # fmt: skip
         mask = 0
+        if kind == "configuration" or operation == "access":
+            value = None
         h = chain(pack(time_ms), chain(pack(term), chain(pack(index), SEED)))
         h = chain(kind.encode(), h)
         if operation is not None:

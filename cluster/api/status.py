@@ -19,7 +19,7 @@ class SetDigestHex(msgspec.Struct, frozen=True):
     sum_high: str  # hex
 
 
-DIGEST_FORMAT: Final = 1
+DIGEST_FORMAT: Final = 2
 """Which columns and chains the digests are made of (raftlog.statemachine.digest)."""
 
 

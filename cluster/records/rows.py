@@ -20,7 +20,7 @@ from raftlog.raft.codec.block import BLOCK_SESSION, BLOCK_TIME, Block, decode_bl
 from raftlog.raft.codec.block_fast import plain_values
 from raftlog.raft.types import Entry, EntryKind
 from raftlog.statemachine.access.admission import decode_admission
-from raftlog.statemachine.access.needs import OPERATE, hidden
+from raftlog.statemachine.access.needs import hidden, sees_members
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.commands import INTERNAL_FIRST, Command, Operation, Result, Version
 from raftlog.statemachine.digest import ChangeRow, LogRow
@@ -49,7 +49,7 @@ def is_user_row(row: LogRow) -> bool:
 def is_visible(row: LogRow, permissions: Permissions) -> bool:
     """Whether a principal that may read the log sees this row: all keys that the row names must be readable for it."""
     if row.operation is None:
-        return row.kind != _CONFIGURATION or permissions.allows(OPERATE)
+        return row.kind != _CONFIGURATION or sees_members(permissions)
     command = Command(_NUMBERS[row.operation], row.key, row.value, None, row.argument)
     return hidden(permissions, command) is None
 

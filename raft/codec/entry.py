@@ -16,6 +16,8 @@ ENTRY_VERSION: Final = 1
 # entry before, reserved (0); then the CRC of these 60 bytes.
 _HEADER: Final = Struct("<4sBBHIIQQqQIII")
 HEADER_SIZE: Final = _HEADER.size + CRC.size
+_CRCS: Final = Struct("<II")  # in the header: of the data, of the header before
+_CRCS_AT: Final = 48
 
 
 class EntryHeader(NamedTuple):
@@ -111,6 +113,16 @@ def entry_of(header: EntryHeader, buffer: bytes | memoryview, offset: int) -> En
         bytes(buffer[offset:start]), data, header.index - header.count, HEADER_SIZE + len(data), mark,
         header.previous_crc,
     )  # fmt: skip
+
+
+def reseal(buffer: bytearray, offset: int, length: int, previous_crc: int) -> int:
+    """Makes both CRCs of the entry at `offset` again, after bytes of its data (`length`) were changed. Its header then
+    names `previous_crc` as that of the entry before. Returns its own header CRC."""
+    start, crc_at = offset + HEADER_SIZE, offset + _HEADER.size
+    _CRCS.pack_into(buffer, offset + _CRCS_AT, google_crc32c.value(bytes(buffer[start : start + length])), previous_crc)
+    crc = google_crc32c.value(bytes(buffer[offset:crc_at]))
+    CRC.pack_into(buffer, crc_at, crc)
+    return crc
 
 
 def decode_entries(buffer: bytes | memoryview) -> tuple[Entry, ...]:

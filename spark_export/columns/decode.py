@@ -108,6 +108,15 @@ class _Rows:
         return has if isinstance(has, bool) else self.of_block(has)
 
     @cached_property
+    def configurations(self) -> Mask:
+        """Which entries are configurations that the reader may see: zeros stand for the data of others."""
+        frames = self.frames
+        found: Mask = frames.entry["kind"] == KIND_CONFIGURATION
+        places = np.flatnonzero(found)
+        found[places] = [frames.segment[at + HEADER_SIZE] != 0 for at in frames.entry_at[places].tolist()]
+        return found
+
+    @cached_property
     def cuts(self) -> tuple[tuple[Ints, Lengths], tuple[Ints, Lengths]]:
         """Where in the segment each key and each value begins, and how long it is."""
         frames, record = self.frames, self.frames.record
@@ -200,7 +209,7 @@ def _key(rows: _Rows) -> pa.Array:
 def _value(rows: _Rows) -> pa.Array:
     valid = rows.has(RECORD_VALUE)
     if rows.frames.is_command is not None:
-        valid = valid | rows.of_entry(rows.frames.entry["kind"] == KIND_CONFIGURATION)
+        valid = valid | rows.of_entry(rows.configurations)
     return rows.binary(1, valid)
 
 

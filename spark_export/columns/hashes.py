@@ -33,7 +33,16 @@ _MILLI: Final = 1000  # microseconds
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:
-    """The hash of each row of a batch with all columns of the log, in order."""
+    """The hash of each row of a batch with all columns of the log, in order. As in `log_row_hashes`, values of
+    configurations and of changes of permissions are left out."""
+    operation = pc.fill_null(pc.equal(batch.column("operation"), "access"), False)
+    is_hidden = pc.or_(pc.equal(batch.column("kind"), "configuration"), operation)
+    if pc.any(is_hidden).as_py():
+        place = batch.schema.get_field_index("value")
+        value = batch.column(place)
+        batch = batch.set_column(
+            place, batch.schema.field(place), pc.if_else(is_hidden, pa.scalar(None, value.type), value)
+        )
     hashes = np.full(len(batch), SEED, np.uint64)
     mask = np.zeros(len(batch), np.int64)
     for bit, name in enumerate(MASKED):

@@ -6,7 +6,7 @@ would fetch all of them from a farther cache for each field.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -47,7 +47,8 @@ class Slab:
     For each record: the positions of its three headers in `segment`, and the kind of its entry. Block and record are 0
     when the entry has no blocks. `is_brief`: of each chunk's effects, only the first and the last are here
     (`raftlog.raft.codec.raw.RawHeader`). `runs`: the positions of the entries, run by run. They are empty unless each
-    entry holds one command, its headers lie side by side, and most entries lie at even distances.
+    entry holds one command, its headers lie side by side, and most entries lie at even distances. `is_blanked`: its
+    first entry names none before it (`RawHeader`).
     """
 
     first: int
@@ -60,6 +61,7 @@ class Slab:
     ledger: memoryview
     is_brief: bool
     runs: Runs
+    is_blanked: bool = False
 
 
 def join(chunks: list[tuple[RawHeader, bytes, bytes, bytes]]) -> Slab:
@@ -71,7 +73,7 @@ def join(chunks: list[tuple[RawHeader, bytes, bytes, bytes]]) -> Slab:
 
 def joined(chunks: list[tuple[RawHeader, bytes]], segment: memoryview, ledger: memoryview) -> Slab:
     """As `join`, of chunks whose segments and effects already lie one behind the other in memory that this process may
-    write to. Either all or none of them are brief. Raises Corrupt.
+    write to. Either all or none of them are brief. A blanked one is alone. Raises Corrupt.
     """
     expected = chunks[0][0].first
     for head, rows in chunks:
@@ -81,7 +83,9 @@ def joined(chunks: list[tuple[RawHeader, bytes]], segment: memoryview, ledger: m
             raise Corrupt(f"a chunk names {head.rows} rows from {head.first} to {head.next}, expected from {expected}")
         expected = head.next
     parts = [(rows, head.base, head.segment_bytes) for head, rows in chunks]
-    return _slab(chunks[0][0].first, parts, segment, ledger, is_brief=chunks[0][0].is_brief)
+    head = chunks[0][0]
+    slab = _slab(head.first, parts, segment, ledger, is_brief=head.is_brief)
+    return replace(slab, is_blanked=True) if head.is_blanked else slab
 
 
 def piece(first: int, rows: bytes, base: int, segment: memoryview, ledger: memoryview, *, is_brief: bool) -> Slab:

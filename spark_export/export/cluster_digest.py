@@ -7,15 +7,13 @@ from typing import Final
 import msgspec
 
 from raftlog.cluster.api.errors import Code
-from raftlog.cluster.api.status import DigestAnswer, SetDigestHex
+from raftlog.cluster.api.status import DIGEST_FORMAT, DigestAnswer, SetDigestHex
 from raftlog.spark_export.errors import DataLossError, NotCheckedError, UsageError
 from raftlog.spark_export.fetch.door import PATIENCE_S, NodeRotation, RefusedError, TrimmedError, ask
 
 PART_RECORDS: Final = 200_000
 """A node hashes some 100,000 records a second beside its work, and no request may last more than two minutes."""
 _PART_S: Final = 100.0
-FORMAT: Final = 1
-"""Of the digests: which columns in which order, and how they are hashed."""
 
 _digest: Final = msgspec.json.Decoder(DigestAnswer).decode
 EMPTY: Final = SetDigestHex(0, "0" * 16, "0", "0")
@@ -45,7 +43,7 @@ class Digests(msgspec.Struct, frozen=True):
     log: SetDigestHex
     state: SetDigestHex | None
     parts: tuple[Part, ...] = ()
-    format: int = FORMAT
+    format: int = DIGEST_FORMAT
 
 
 def cell_of(index: int) -> int:
@@ -130,6 +128,9 @@ def _answer(rotation: NodeRotation, log_id: str, first: int, last: int) -> Diges
     answer = ask(rotation.endpoints, "/v1/digest", query, _digest, wait_s=_PART_S, rotation=rotation)
     if answer.log != log_id:
         raise DataLossError(f"the endpoints serve log {answer.log}, not {log_id}: this is another cluster's")
-    if answer.format != FORMAT:
-        raise NotCheckedError(f"the cluster's digests are of format {answer.format}, this raftlog knows {FORMAT}")
+    if answer.format != DIGEST_FORMAT:
+        raise NotCheckedError(
+            f"the cluster's digests are of format {answer.format}, this raftlog knows {DIGEST_FORMAT}: use the "
+            "cluster's version of raftlog"
+        )
     return answer

@@ -24,8 +24,12 @@ _LOW: Final = 0xFFFF_FFFF
 
 
 def log_row_hash() -> "Column":
-    """The hash of a row of the log: Spark's xxhash64 over its columns, with a mask because it leaves nulls out."""
-    mask = sum((F.col(name).isNotNull().cast(_LONG) * (1 << bit) for bit, name in enumerate(MASKED)), F.lit(0))
+    """The hash of a row of the log: Spark's xxhash64 over its columns, with a mask because it leaves nulls out. As in
+    `log_row_hashes`, values of configurations and of changes of permissions are left out."""
+    is_hidden = (F.col("kind") == "configuration") | F.col("operation").eqNullSafe("access")
+    value = F.when(~is_hidden, F.col("value"))
+    columns = {name: value if name == "value" else F.col(name) for name in MASKED}
+    mask = sum((column.isNotNull().cast(_LONG) * (1 << bit) for bit, column in enumerate(columns.values())), F.lit(0))
     changes = F.transform(
         "changes",
         lambda change: F.struct(
@@ -35,7 +39,7 @@ def log_row_hash() -> "Column":
     )  # fmt: skip
     return F.xxhash64(
         F.col("index"), F.col("term"), F.unix_millis("time"), F.col("kind"), mask.cast(_LONG), F.col("operation"),
-        F.col("key"), F.col("value"), _length("headers"), F.col("headers"), F.unix_millis("client_time"),
+        F.col("key"), value, _length("headers"), F.col("headers"), F.unix_millis("client_time"),
         F.col("argument"), F.col("session"), F.col("sequence"), F.col("result"), F.col("revision"),
         F.col("succeeded").cast(_LONG), F.col("prior_index"), F.col("create"), F.col("version"), _length("changes"),
         changes,

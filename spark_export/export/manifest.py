@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from raftlog.cluster.api.status import DIGEST_FORMAT
 from raftlog.cluster.api.values import Position
 from raftlog.spark_export.columns.schema import ARROW, SCHEMA_VERSION
 from raftlog.spark_export.errors import CannotWriteError, NotCheckedError, UsageError
@@ -248,9 +249,15 @@ def find_manifest(folder: Path) -> Manifest | None:
                 f"{known.schema_version}; this raftlog knows {FORMAT} {VERSION}, {SCHEMA_VERSION}: use the one that "
                 f"wrote it, or export again"
             )
-        return _MANIFEST.decode(text)
+        manifest = _MANIFEST.decode(text)
     except msgspec.MsgspecError as error:
         raise NotCheckedError(f"{path} is no manifest of an export: {error}") from error
+    if manifest.digests.format != DIGEST_FORMAT:
+        raise NotCheckedError(
+            f"{path} has digests of format {manifest.digests.format}, this raftlog knows {DIGEST_FORMAT}: use the one "
+            "that wrote it, or export again"
+        )
+    return manifest
 
 
 def internal_files(folder: Path, manifest: Manifest) -> list[Path]:

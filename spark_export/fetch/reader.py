@@ -86,11 +86,11 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
         before = position
         try:
             for slab in _fetched(rotation.url, wanted, query(wanted, position) | more):
-                if not slab.first <= position < slab.next or (previous is not None and slab.first != position):
+                if not slab.first <= position < slab.next or (position > wanted.start and slab.first != position):
                     raise Corrupt(f"got [{slab.first}, {slab.next}) where index {position} was due")
-                frames = locate(slab, previous)
+                frames = locate(slab, None if slab.is_blanked else previous)
                 position = slab.next
-                previous = (slab.next - 1, int(frames.entry["crc"][-1]))
+                previous = None if slab.is_blanked else (slab.next - 1, int(frames.entry["crc"][-1]))
                 rotation.success()
                 gone.clear()
                 yield frames, slab.first, slab.next
@@ -157,7 +157,11 @@ class _Gathered:
 
     def takes(self, head: RawHeader) -> bool:
         """Whether that chunk may be of this slab, too."""
-        return not self._chunks or (self.size < SLAB_BYTES and head.is_brief == self._chunks[-1][0].is_brief)
+        if not self._chunks:
+            return True
+        last = self._chunks[-1][0]
+        is_chained = not (head.is_blanked or last.is_blanked)  # the headers of a blanked chunk begin a chain
+        return self.size < SLAB_BYTES and head.is_brief == last.is_brief and is_chained
 
     def take(self, head: RawHeader, answer: http.client.HTTPResponse) -> None:
         """Reads the chunk with that head. Raises Corrupt, or RetryableError where it is cut short."""

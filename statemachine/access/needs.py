@@ -110,7 +110,7 @@ def _range_grant(verb: Verb, start: bytes, end: bytes | None) -> Grant:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What a reader of the log may see.
+# What a reader may see, whichever way it asks: pages, streams and segments of the log, explanations, groups, status.
 
 
 def hidden(permissions: Permissions, command: Command) -> Grant | None:
@@ -119,18 +119,40 @@ def hidden(permissions: Permissions, command: Command) -> Grant | None:
     A record holds the keys and values that it writes. So a principal that sees it needs the permission to read all
     keys, or the consumer group, that it names. Records of permissions need that to change permissions.
     """
-    operation, key = command[0], command[1]
-    grants: Iterator[Grant]
+    operation, key, value = command[0], command[1], command[2]
     if operation in (Operation.APPEND, Operation.PUT, Operation.DELETE):
         if key is None or permissions.allows_key(Verb.READ, Resource.KEYS, key):
             return None
         return key_grant(Verb.READ, key)
-    if operation in (Operation.DELETE_RANGE, Operation.TXN):
-        grants = (grant._replace(verb=Verb.READ) for grant in _needs(command))
-    elif operation == Operation.CONSUMER:
-        grants = iter((group_grant(Verb.READ, key or b""),))
-    elif operation == Operation.ACCESS:
-        grants = iter((ACCESS,))
+    if operation == Operation.CONSUMER:
+        return None if sees_group(permissions, key or b"") else group_grant(Verb.READ, key or b"")
+    if operation == Operation.DELETE_RANGE:
+        grants = iter((Grant(Verb.READ, Resource.KEYS, key or b"", value or b""),))
+    elif operation == Operation.TXN:
+        grants = _reads_of_txn(value or b"")
     else:
-        return None
+        grants = iter((ACCESS,) if operation == Operation.ACCESS else ())
     return next((grant for grant in grants if not permissions.allows(grant)), None)
+
+
+def sees_group(permissions: Permissions, name: bytes) -> bool:
+    """Whether a principal may see a consumer group: who may read it, and who operates the cluster."""
+    return permissions.allows_key(Verb.READ, Resource.GROUPS, name) or permissions.allows(OPERATE)
+
+
+def sees_members(permissions: Permissions) -> bool:
+    """Whether a principal may see the contents of configurations, and which user wrote a record."""
+    return permissions.allows(OPERATE)
+
+
+def sees_segments(permissions: Permissions) -> bool:
+    """Whether a principal may see all that entries hold, given that it may read the log and all keys and groups."""
+    return sees_members(permissions) and permissions.allows(ACCESS)
+
+
+def _reads_of_txn(value: bytes) -> Iterator[Grant]:
+    try:
+        decode_txn(value)
+    except MalformedTxn:  # its bytes may name any key
+        return iter((Grant(Verb.READ, Resource.KEYS),))
+    return (grant._replace(verb=Verb.READ) for grant in _needs_of_txn(value))

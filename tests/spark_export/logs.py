@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from raftlog.cluster.records.blanking import blanked
 from raftlog.cluster.records.entries import log_entry
 from raftlog.raft.codec.block import (
     BLOCK_SESSION,
@@ -26,6 +27,7 @@ from raftlog.raft.codec.mark import encode_mark
 from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header, encode_raw_header
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
+from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.commands import (
     INTERNAL_FIRST,
     Compare,
@@ -117,6 +119,13 @@ def progress_chunk(following: int, *, oldest: int = 1, committed: int, last_user
         0, 0, 0, 0, 0, following, following, oldest, committed, committed if last_user is None else last_user
     )
     return encode_raw_header(head)
+
+
+def blank(chunk: bytes, sees: Permissions) -> bytes:
+    """A raw chunk as a node sends it to a reader with these permissions."""
+    head, rows, segment, ledger = split(chunk)
+    segment = blanked(rows, segment, head.base, sees)
+    return encode_raw_header(head._replace(is_blanked=True)) + rows + segment + ledger
 
 
 def split(chunk: bytes) -> tuple[RawHeader, bytes, bytes, bytes]:
@@ -244,6 +253,12 @@ def _request(chance: random.Random, records_max: int, log: Log) -> tuple[list[Bl
         record = record._replace(key=record.key or b"k", value=record.value or b"")
         return [record], RequestEffect(result, revision, False, 0, (change,))
     return [record], RequestEffect(result, revision, False, chance.randrange(3))
+
+
+def without_hidden(rows: Iterable[Row]) -> list[Row]:
+    """The rows as a reader of all keys gets them that may neither operate the cluster nor change permissions."""
+    hidden = {"configuration", "access"}
+    return [row | {"value": None} if hidden & {row["kind"], row["operation"]} else row for row in rows]
 
 
 # ---------------------------------------------------------------------------------------------------------------

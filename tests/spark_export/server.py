@@ -17,6 +17,7 @@ from raftlog.cluster.api.headers import H_LOG
 from raftlog.cluster.api.kv import KeyValue, Ranged
 from raftlog.cluster.api.records import ChangeJson, LogPageJson, LogRecord
 from raftlog.cluster.api.status import DIGEST_FORMAT, DigestAnswer, SetDigestHex
+from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.digest import ChangeRow, LogRow, log_digest, set_digest, state_row_hash
 from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE
 from tests.spark_export import logs
@@ -39,6 +40,7 @@ class Served:
     brief_chunks: int = 0  # sent
     digest: DigestAnswer | Code | None = None  # None: the right one
     committed: int | None = None  # an end of an entry; None: everything is
+    sees: Permissions | None = None  # of the reader that gets raw chunks; None: everything
     kept_revision: int = 1  # the oldest revision of the state that it returns
     grown: threading.Condition = field(default_factory=threading.Condition)
 
@@ -108,7 +110,8 @@ class Served:
             bare = all(len(effects) == EFFECTS_HEADER_SIZE for effects in log.effects[place:end])
             is_brief = brief and bare and end - place > 2 and all(entry.count == 1 for entry in log.entries[place:end])
             self.brief_chunks += is_brief
-            parts.append(log.chunk(place, end, marks=True, base=1000 * place, brief=is_brief))
+            chunk = log.chunk(place, end, marks=True, base=1000 * place, brief=is_brief)
+            parts.append(chunk if self.sees is None else logs.blank(chunk, self.sees))
             start = log.entries[end - 1].index + 1
         return b"".join(parts) + logs.progress_chunk(start, oldest=self.oldest, committed=log.last.index)
 

@@ -17,8 +17,9 @@ from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.http.exchange.query import parse_number
 from raftlog.cluster.http.routes.log import SLICE_BYTES, check_oldest
-from raftlog.cluster.records.rows import as_record, decode_rows
+from raftlog.cluster.records.rows import as_record, decode_rows, is_visible
 from raftlog.cluster.runtime import clock
+from raftlog.statemachine.access import needs
 
 GROUPS_SHOWN_MAX: Final = 100
 """Most names of consumer groups in one answer, of each kind."""
@@ -55,7 +56,11 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
     if not pairs:
         raise ApiError(Code.COMPACTED, f"record {at} is not kept any more", oldest=node.oldest)
     entry, effects = pairs[0]
-    record = as_record(next(row for row in decode_rows(entry, effects, at) if row.index == at))
+    row = next(row for row in decode_rows(entry, effects, at) if row.index == at)
+    sees = service.access.permissions(call)
+    if sees is not None and not (sees.allows(needs.READ_LOG) and is_visible(row, sees)):
+        row = row._replace(key=None, value=None, headers=None, changes=None)
+    record = as_record(row)
     groups = [(name.decode(), group.next > at) for name, group in node.machine.consumers.rows()]
     past = [name for name, is_past in groups if is_past][:GROUPS_SHOWN_MAX]
     before = [name for name, is_past in groups if not is_past][:GROUPS_SHOWN_MAX]

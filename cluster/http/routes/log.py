@@ -129,9 +129,12 @@ def _sight(service: Service, call: Call, query: LogQuery) -> Permissions | None:
     permissions = access.permissions(call)
     if permissions is None:
         return None
-    access.check(call, *(READ_ALL if query.format == "raw" else (needs.READ_LOG,)))
+    if query.format == "raw":  # holds records of every key: a part of them cannot be left out
+        access.check(call, *READ_ALL)
+        return None if needs.sees_segments(permissions) else permissions
+    access.check(call, needs.READ_LOG)
     is_whole = not query.with_internal and all(permissions.allows(grant) for grant in READ_ALL)
-    return None if is_whole or query.format == "raw" else permissions
+    return None if is_whole else permissions
 
 
 async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_max: int) -> Scan:
@@ -155,7 +158,7 @@ async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_m
 
 def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int, bytes_max: int) -> bool:
     """Takes the requested records of one more entry. Returns whether another entry may follow."""
-    shows_users = query.with_internal and (query.sees is None or query.sees.allows(needs.OPERATE))
+    shows_users = query.with_internal and (query.sees is None or needs.sees_members(query.sees))
     names = principals(entry) if shows_users else {}
     if query.format != "msgpack" and not names:
         lines = plain_json(entry, effects, found.next, end - found.next, bytes_max - found.size, query.encoding)

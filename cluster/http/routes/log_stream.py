@@ -6,13 +6,14 @@ log's files costs the same for every size, and with entries of one record that i
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import google_crc32c
 
-from raftlog.cluster.api.errors import ApiError, Problem
+from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.headers import H_NEXT, NDJSON, RAW
 from raftlog.cluster.api.records import LogProgress
 from raftlog.cluster.http.exchange.answer import encode_json
@@ -20,9 +21,13 @@ from raftlog.cluster.http.exchange.call import Call, Service, long_wait
 from raftlog.cluster.http.exchange.follow import Piece
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
 from raftlog.cluster.http.routes.log import SLICE_BYTES, LogQuery, check_oldest, looked_again, scan
+from raftlog.cluster.records.blanking import blanked
+from raftlog.cluster.replica.interface import LogSlice
+from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RawHeader, encode_raw_header
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, bare_frames
+from raftlog.statemachine.access.permissions import Permissions
 
 RAW_SLICE_BYTES: Final = 4 << 20
 """Bytes of the segment in a raw chunk. The first chunk of a stream has SLICE_BYTES."""
@@ -113,11 +118,21 @@ async def _raw_chunk(service: Service, query: LogQuery, start: int, stop: int, s
     is_brief = query.are_effects_brief and _can_be_brief(ledger, rows)
     if is_brief:
         ledger = ledger[:FRAME_HEADER_SIZE] + ledger[-FRAME_HEADER_SIZE:]
+    segment = piece.segment if query.sees is None else await _blanked(service, piece, query.sees)
     header = RawHeader(
-        rows, len(piece.segment), len(ledger), google_crc32c.value(piece.rows), piece.base, piece.first, piece.next,
-        node.oldest, node.committed, node.last_user_index, is_brief,
+        rows, len(segment), len(ledger), google_crc32c.value(piece.rows), piece.base, piece.first, piece.next,
+        node.oldest, node.committed, node.last_user_index, is_brief, query.sees is not None,
     )  # fmt: skip
-    return (encode_raw_header(header), piece.rows, piece.segment, ledger), piece.next
+    return (encode_raw_header(header), piece.rows, segment, ledger), piece.next
+
+
+async def _blanked(service: Service, piece: LogSlice, sees: Permissions) -> bytes:
+    """Its segment without what the reader may not see."""
+    try:
+        return await asyncio.to_thread(blanked, piece.rows, piece.segment, piece.base, sees)
+    except (Corrupt, UnknownVersion) as error:
+        await service.node.read_log(piece.first, piece.next - piece.first, len(piece.segment))  # it reports damage
+        raise ApiError(Code.INTERNAL, f"the log from index {piece.first} on is damaged here: {error}") from error
 
 
 def _can_be_brief(ledger: bytes, rows: int) -> bool:

@@ -132,6 +132,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "note of a wrong state": lambda: encode_note(LOG, DivergenceNote(40, 50)),
     "raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3)),
     "brief raw header": lambda: encode_raw_header(RawHeader(3, 600, 80, 0xAA, 300, 2, 5, 1, 4, 4, True)),
+    "blanked raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3, is_blanked=True)),
     "hello": lambda: encode_hello(HELLO()),
     "frame of group 3": lambda: encode_for_shard(3, encode_read(5)),
     "disk report": lambda: encode_report(DiskReport(True, 4_096, 130_000_000, 388, 1_024)),

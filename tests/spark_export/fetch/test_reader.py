@@ -4,16 +4,21 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from raftlog.cluster.api.errors import Code
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import EntryKind
+from raftlog.spark_export.columns.hashes import row_hashes
+from raftlog.spark_export.columns.schema import ARROW
 from raftlog.spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
 from raftlog.spark_export.export.cluster_digest import check_end, cluster_digests
 from raftlog.spark_export.fetch import door
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.fetch.reader import read
+from raftlog.statemachine.access.grants import BUILT_IN
+from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID, Served, serving
@@ -61,6 +66,30 @@ def test_brief_effects_among_whole_ones_read_the_same(*, with_internal: bool) ->
         node = Served(log, entries_per_chunk=per_chunk)
         assert rows_of(node, stop=log.last.index + 1, with_internal=with_internal) == rows
         assert node.brief_chunks
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reader_that_may_not_see_permissions_reads_all_the_rest(seed: int) -> None:
+    """It gets each row, without the values of configurations and of changes of permissions, whole chunks and brief ones
+    alike, also where one node shows them and another does not. Both hash to the same."""
+    log = logs.mixed(seed, 40, records_max=3)
+    for number in range(20):
+        log.plain([BlockRecord(Operation.APPEND, b"k", b"v%d" % number)], admission=b"user")
+    rows = list(logs.naive_rows(log.entries, log.effects))
+    due = logs.without_hidden(rows)
+    assert due != rows
+    end = log.last.index + 1
+    reader = Permissions(BUILT_IN["reader"])
+    for per_chunk in (1, 5, 1000):
+        node = Served(log, entries_per_chunk=per_chunk, sees=reader, chunks_per_answer=3)
+        assert rows_of(node, stop=end) == due
+        assert rows_of(node, start=7, stop=end - 2) == due[6:-2]
+    hashes = [row_hashes(pa.RecordBatch.from_pylist(each, schema=ARROW)).tolist() for each in (rows, due)]
+    assert hashes[0] == hashes[1]
+    shows = Served(log, entries_per_chunk=2, chunks_per_answer=2)
+    hides = Served(log, entries_per_chunk=2, chunks_per_answer=2, sees=reader, faults=[lambda body: Code.BUSY] * 3)
+    told = rows_of(hides, shows, stop=end, patience_s=5)
+    assert all(row in pair for row, *pair in zip(told, rows, due, strict=True))
 
 
 def test_a_node_that_knows_no_brief_effects_is_asked_for_whole_ones() -> None:

@@ -208,6 +208,8 @@ class Permitted:
         needs = [(ACCESS if need[0] == ACCESS else READ, *need[1:]) for need in _needs(record) if need[1] != LOG]
         if record.operation in (Operation.TRIM, Operation.COMPACT):
             needs = []
+        elif record.operation == Operation.CONSUMER and twin.allows(admission, OPERATE, CLUSTER):
+            needs = []  # status and metrics show an operator all groups
         if all(twin.allows(admission, *need) for need in needs) != is_shown:
             what = f"{Operation(record.operation).name.lower()} {record.key!r}"
             does = "shown to" if is_shown else "hidden from"
