@@ -120,7 +120,7 @@ def reseal(buffer: bytearray, offset: int, length: int, previous_crc: int) -> in
     names `previous_crc` as that of the entry before. Returns its own header CRC."""
     start, crc_at = offset + HEADER_SIZE, offset + _HEADER.size
     _CRCS.pack_into(buffer, offset + _CRCS_AT, google_crc32c.value(bytes(buffer[start : start + length])), previous_crc)
-    crc = google_crc32c.value(bytes(buffer[offset:crc_at]))
+    crc: int = google_crc32c.value(bytes(buffer[offset:crc_at]))
     CRC.pack_into(buffer, crc_at, crc)
     return crc
 

@@ -14,10 +14,9 @@ from raftlog.raft.codec.entry import decode_entries, seal_entry
 from raftlog.raft.codec.index_rows import index_rows
 from raftlog.raft.codec.mark import MARK_SIZE, decode_mark, encode_mark
 from raftlog.raft.types import Entry, EntryKind, Mark
-from raftlog.statemachine.access.admission import encode_admission
+from raftlog.statemachine.access.admission import Admission, encode_admission
 from raftlog.statemachine.access.grants import BUILT_IN, parse_grant
 from raftlog.statemachine.access.permissions import Permissions
-from raftlog.statemachine.access.table import Admission
 from raftlog.statemachine.commands import Operation
 
 BASE = 4_096
