@@ -3,7 +3,7 @@
 `raftlog.cluster.http.routes.log_stream` calls it for a reader of all keys and groups that may not see all the rest
 (`raftlog.statemachine.access.needs`): the user of a block, configurations, changes of permissions. Positions and
 lengths stay. The CRCs are made again, because the CRC of hidden bytes would confirm a guess of them, and so would that
-of a header, which covers it. What is on disk is checked first: new CRCs must not hide damage.
+of a header, which covers it. The bytes on disk are checked first: new CRCs must not hide damage.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class RawHeader(NamedTuple):
     rows. The rows are of the records `first` to `next - 1`. A chunk without rows is a progress mark.
 
     `is_brief`: every entry holds one record and no effects have a payload; only the first and the last frame are sent.
-    `is_blanked`: zeros stand for what the reader may not see, and CRCs are those of what was sent. So the first entry
+    `is_blanked`: zeros stand for what the reader may not see, and CRCs are those of the bytes sent. So the first entry
     follows none: its header names 0 as the CRC before it.
     """
 

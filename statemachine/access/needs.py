@@ -136,7 +136,7 @@ def hidden(permissions: Permissions, command: Command) -> Grant | None:
 
 
 def sees_group(permissions: Permissions, name: bytes) -> bool:
-    """Whether a principal may see a consumer group: who may read it, and who operates the cluster."""
+    """Whether a principal may see a consumer group: it may read the group, or operates the cluster."""
     return permissions.allows_key(Verb.READ, Resource.GROUPS, name) or permissions.allows(OPERATE)
 
 

@@ -99,7 +99,7 @@ async def test_no_way_shows_a_fact_that_its_reader_may_not_see(planted: AccessWo
         for way in ways:
             body = (await answer(planted, user, way)).body
             for fact, (data, _) in FACTS.items():
-                if may_see(user, fact) or data.decode() in way:  # a refusal names what was asked
+                if may_see(user, fact) or data.decode() in way:  # a refusal repeats the request
                     continue
                 shapes = [data, data.hex().encode(), *(b64encode(data[at:])[:-4] for at in range(3))]
                 assert not any(len(shape) > 6 and shape in body for shape in shapes), (user, way, fact)
