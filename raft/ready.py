@@ -126,23 +126,25 @@ class SyncBatch(NamedTuple):
         return self.entries[-1] if self.entries else None
 
 
+def acknowledges_after(message: Message, index: int) -> bool:
+    """Whether `message` acknowledges an entry after `index`."""
+    return isinstance(message, AppendEntriesReply) and message.success and message.match > index
+
+
 def without_void_promises(messages: list[Message], cut_after: int) -> list[Message]:
     """`messages` that wait for a sync, less the acknowledgements of entries that were cut before they got there.
 
     They answer a leader of an older term and would promise what never reached the disk.
     """
-    return [
-        message
-        for message in messages
-        if not (isinstance(message, AppendEntriesReply) and message.success and message.match > cut_after)
-    ]
+    return [message for message in messages if not acknowledges_after(message, cut_after)]
 
 
 class SyncQueue:
     """Gathers the durable part of Readies while a sync is under way, and gives it out as one batch.
 
     A cut that falls on entries still waiting here drops them from the queue. The cut itself reaches the disk only if
-    the disk already has some of the cut entries.
+    the disk already has some of the cut entries. A batch that found no disk space comes back (`put_back`); meanwhile
+    the hard state goes before it (`take_promises`).
     """
 
     __slots__ = ("_cut_after", "_entries", "_hard_state", "_messages")
@@ -173,6 +175,28 @@ class SyncQueue:
     def is_empty(self) -> bool:
         """Whether there is nothing to carry out."""
         return self._hard_state is None and self._cut_after is None and not self._entries and not self._messages
+
+    def put_back(self, batch: SyncBatch) -> None:
+        """Queue a batch again that found no disk space, in front of the parts that came after it."""
+        later = self.take()
+        self._hard_state, self._cut_after = batch.hard_state, batch.cut_after
+        self._entries, self._messages = list(batch.entries), list(batch.messages)
+        self.add(Ready((), later.hard_state, later.cut_after, later.entries, later.messages))
+
+    def take_promises(self) -> SyncBatch:
+        """The hard state, and the messages that need no more: the entries, the cut and the acknowledgements of waiting
+        entries stay. docs/decisions/0028 shows why a hard state may overtake entries."""
+        durable = self._entries[0].before if self._cut_after is None and self._entries else self._cut_after
+        waiting: dict[NodeId, Message] = {}  # the newest to each node: they wait for long, and more come
+        messages: list[Message] = []
+        for message in self._messages:
+            if durable is not None and acknowledges_after(message, durable):
+                waiting[message.to] = message
+            else:
+                messages.append(message)
+        batch = SyncBatch(self._hard_state, None, (), tuple(messages))
+        self._hard_state, self._messages = None, list(waiting.values())
+        return batch
 
     def take(self) -> SyncBatch:
         """Everything queued, as one batch; the queue is empty afterwards."""

@@ -1,7 +1,8 @@
 """Brings batches to the disk, one at a time, and calls back when each is durable.
 
 A replica has one. `raftlog.raft.ready.SyncQueue` collects entries that come during a sync. If the disk is full, the
-batch is tried again until there is space. `has_space` is true while no batch waits for space and the disk has its
+batch is tried again until there is space, with all that came meanwhile. Until then only hard states go to the disk,
+with the messages that need no more: so a full disk still votes, campaigns and follows a leader. `has_space` is true while no batch waits for space and the disk has its
 reserve (`raftlog.cluster.files.reserve`). Soon after the last sync it writes a durable mark.
 """
 
@@ -45,6 +46,7 @@ class Syncer:
         self._first: Ready | None = None  # all that is queued, if it is one Ready
         self._queue = SyncQueue()
         self._batch: SyncBatch | None = None
+        self._is_retry_due = False  # the entries that wait for disk space are to be tried again
         self.is_busy = False  # a sync is under way
         self.has_queued = False  # a batch waits for `start`
         self.started = 0.0  # start of the newest sync
@@ -64,25 +66,33 @@ class Syncer:
         if not self.has_queued:
             self.has_queued, self._first = True, ready
             return
+        self._queue_first()
+        self._queue.add(ready)
+
+    def _queue_first(self) -> None:
         if self._first is not None:
             self._queue.add(self._first)
             self._first = None
-        self._queue.add(ready)
 
     def start(self) -> SyncBatch | None:
         """Begins the next sync unless one is under way. Returns a batch at once if it needs no disk."""
         if self.is_busy or not self.has_queued:
             return None
-        first, self._first, self.has_queued = self._first, None, False
-        if first is None:
-            batch = self._queue.take()
+        if self.is_waiting and not self._is_retry_due:
+            batch = self._queue.take_promises()
+            if batch.hard_state is None and not batch.messages:
+                return None
         else:
-            batch = SyncBatch(first.hard_state, first.cut_after, first.entries, first.messages_after_sync)
+            first, self._first, self.has_queued, self._is_retry_due = self._first, None, False, False
+            if first is None:
+                batch = self._queue.take()
+            else:
+                batch = SyncBatch(first.hard_state, first.cut_after, first.entries, first.messages_after_sync)
         if batch.hard_state is None and batch.cut_after is None and not batch.entries:
             return batch
         self._batch, self.is_busy = batch, True
         self.started = clock.monotonic()
-        self._carry_out()
+        self._disk.carry_out(batch, self._done)
         return None
 
     def close(self) -> None:
@@ -117,21 +127,31 @@ class Syncer:
         elif error is not None:
             self._failed(error)
 
-    def _carry_out(self) -> None:
-        if self._batch is not None and not self._is_closed:
-            self._disk.carry_out(self._batch, self._done)
+    def _begin(self) -> None:
+        """Begins the next sync, and hands over a batch that needs no disk."""
+        if not self._is_closed and (batch := self.start()) is not None:
+            self._synced(batch)
+
+    def _retry(self) -> None:
+        self._is_retry_due = True
+        self._begin()
 
     def _done(self, done: asyncio.Future[None]) -> None:
         batch = self._batch
         if done.cancelled() or self._is_closed or batch is None:
             return
         error = done.exception()
+        self._batch, self.is_busy = None, False
         if isinstance(error, NoSpace):
-            self.is_waiting = True
+            self._queue_first()
+            self._queue.put_back(batch)
+            self.has_queued = self.is_waiting = True
             self._full(str(error))
-            asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._carry_out)
+            asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._retry)
+            self._begin()
             return
-        self._batch, self.is_busy, self.is_waiting = None, False, False
+        if batch.entries or batch.cut_after is not None:
+            self.is_waiting = False
         if error is not None:
             self._failed(error)
             return

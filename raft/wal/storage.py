@@ -92,7 +92,7 @@ class Storage:
         self._reader = reader
         self._repeat: list[FileOperation] = []  # the hard state for its second slot
         self._placed: list[Placed] = []  # appended entries whose .idx rows are not written
-        self._are_rows_owed = False  # they were tried and found no space: no batch goes before them
+        self._are_rows_owed = False  # they were tried and found no space: no new segment is begun before them
         self.frames: deque[tuple[int, bytes]] = deque()  # effects not looked at: index of the entry, its frame
         self._taken: list[tuple[int, bytes]] = []  # taken out of `frames`, not written
         # CRC of the rows that each .idx got, from its first one on; None: not known. The start has just written these.
@@ -115,10 +115,11 @@ class Storage:
 
         After a step that may wait the very same batch may be carried out again: done steps are not done twice.
         """
-        if self._placed and (batch.cut_after is not None or self._are_rows_owed or len(self._placed) >= PLACED_MAX):
-            yield from self.write_rows()  # before a cut may take their entries; else no step waits for them
         if batch.hard_state is not None:
-            yield from self._keep(batch.hard_state)
+            yield from self._keep(batch.hard_state)  # before any step that may wait for disk space
+        is_late = len(self._placed) >= PLACED_MAX and not self._are_rows_owed
+        if self._placed and (batch.cut_after is not None or is_late):
+            yield from self.write_rows()  # before a cut may take their entries; else no step waits for them
         if batch.cut_after is not None and batch.cut_after < self.journal.last.index:
             yield from self._cut(batch.cut_after, batch.entries)
         if entries := batch.entries:
@@ -127,6 +128,8 @@ class Storage:
             groups = journal.split(entries)
             spares = journal.spares(entries, groups) if len(groups) > 1 else []
             if spares:
+                if self._are_rows_owed:
+                    yield from self.write_rows()  # so the rows of a segment at most wait for disk space
                 yield (StepKind.SPARES, spares)
             operations, placed = journal.append(entries, groups)
             yield (StepKind.ENTRIES, operations)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings, strategies as st
 
-from raftlog.raft.messages import AppendEntriesReply, Message
-from raftlog.raft.ready import Ready, SyncQueue, without_void_promises
+from raftlog.raft.messages import AppendEntriesReply, Message, RequestVoteReply
+from raftlog.raft.ready import Ready, SyncBatch, SyncQueue, without_void_promises
 from raftlog.raft.types import GENESIS, Entry, HardState
 from tests.raft.lab import extend
 
@@ -68,6 +68,31 @@ def test_promises_of_entries_that_were_cut_while_they_waited_are_withdrawn() -> 
     assert without_void_promises([promise(3), promise(4)], 3) == [promise(3)]
 
 
+def test_a_hard_state_and_its_votes_leave_before_entries_that_wait_for_disk_space() -> None:
+    """Acknowledgements of waiting entries stay behind, the newest to each node; all else that was said leaves with the
+    hard state. The entries come later, as one batch with those that came meanwhile."""
+    first, second, third = extend(GENESIS, 1, 1, 2)
+    vote = RequestVoteReply(sender=1, to=3, term=2, request_term=2, granted=True, pre=False)
+    queue = SyncQueue()
+    queue.add(Ready(entries=(third,)))
+    full = SyncBatch(HardState(1), None, (first, second), (promise(1), promise(2)))
+    queue.put_back(full)
+    queue.add(Ready(hard_state=HardState(2, 3), messages_after_sync=(vote, promise(0))))
+    assert queue.take_promises() == (HardState(2, 3), None, (), (vote, promise(0)))
+    assert queue.take_promises() == (None, None, (), ())
+    assert queue.take() == (None, None, (first, second, third), (promise(2),))
+
+
+def test_behind_a_cut_that_waits_for_disk_space_only_entries_below_it_are_acknowledged() -> None:
+    """The cut may be done or not: what it keeps is durable either way."""
+    first, second = extend(GENESIS, 1, 1)
+    queue = SyncQueue()
+    queue.put_back(SyncBatch(None, 1, tuple(extend(first.mark, 2)), (promise(1), promise(2))))
+    assert second.index == 2
+    assert queue.take_promises().messages == (promise(1),)
+    assert queue.take().messages == (promise(2),)
+
+
 @dataclass
 class Disk:
     """What carrying out a batch leaves, and whether each promise is true when it leaves."""
@@ -75,8 +100,7 @@ class Disk:
     entries: list[Entry] = field(default_factory=list)
     hard_state: HardState = field(default_factory=HardState)
 
-    def carry_out(self, queue: SyncQueue) -> tuple[Message, ...]:
-        batch = queue.take()
+    def carry_out(self, batch: SyncBatch) -> tuple[Message, ...]:
         self.hard_state = batch.hard_state or self.hard_state
         if batch.cut_after is not None:
             self.entries = [entry for entry in self.entries if entry.index <= batch.cut_after]
@@ -91,6 +115,8 @@ ACTIONS = st.lists(
         st.tuples(st.just("append"), st.integers(1, 3)),
         st.tuples(st.just("cut"), st.integers(1, 6)),
         st.tuples(st.just("sync"), st.just(0)),
+        st.tuples(st.just("full"), st.integers(0, 1)),
+        st.tuples(st.just("promises"), st.just(0)),
     ),
     max_size=40,
 )
@@ -99,7 +125,9 @@ ACTIONS = st.lists(
 @settings(max_examples=200)
 @given(ACTIONS)
 def test_whenever_the_disk_is_idle_it_equals_the_log(actions: list[tuple[str, int]]) -> None:
-    """Appends and cuts in any order, with syncs in between: after the last sync the disk holds exactly the log."""
+    """Appends and cuts in any order, with syncs in between: after the last sync the disk holds exactly the log. Some
+    batches find no disk space, before or after their cut, and come back; promises that need no entry leave meanwhile.
+    """
     log: list[Entry] = []
     queue, disk = SyncQueue(), Disk()
     term = 1
@@ -116,10 +144,17 @@ def test_whenever_the_disk_is_idle_it_equals_the_log(actions: list[tuple[str, in
             cut_after = log[-1].index
             log += made
             queue.add(Ready(hard_state=HardState(term), cut_after=cut_after, entries=tuple(made)))
-        elif kind == "sync":
-            for message in disk.carry_out(queue):
+        elif kind == "full":
+            batch = queue.take()
+            disk.hard_state = batch.hard_state or disk.hard_state
+            if number and batch.cut_after is not None:
+                disk.entries = [entry for entry in disk.entries if entry.index <= batch.cut_after]
+            queue.put_back(batch)
+        else:
+            for message in disk.carry_out(queue.take() if kind == "sync" else queue.take_promises()):
                 assert isinstance(message, AppendEntriesReply)
-                assert message.match <= disk.entries[-1].index
-    disk.carry_out(queue)
+                assert message.match <= (disk.entries[-1].index if disk.entries else 0)
+            assert disk.hard_state.term in (0, term)
+    disk.carry_out(queue.take())
     assert disk.entries == log
     assert queue.is_empty

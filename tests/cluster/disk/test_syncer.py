@@ -1,10 +1,10 @@
-"""The durable mark of an idle disk: when the syncer writes it by itself, by a clock that the test moves."""
+"""The syncer by a clock that the test moves: the durable mark of an idle disk, and batches without disk space."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,8 +17,10 @@ from raftlog.cluster.files.errors import DiskFenced, NoSpace
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.messages import AppendEntriesReply, RequestVoteReply
 from raftlog.raft.ready import Ready, SyncBatch
-from raftlog.raft.types import HardState
+from raftlog.raft.types import GENESIS, HardState
+from tests.raft.lab import extend
 
 IDLE_MS = 125
 IDLE_S = IDLE_MS / 1_000
@@ -50,6 +52,7 @@ class Bench:
     failures: list[BaseException] = field(default_factory=list)  # what the node would end for
     synced: list[SyncBatch] = field(default_factory=list)
     under_way: asyncio.Future[None] | None = None  # a sync
+    batches: list[SyncBatch] = field(default_factory=list)  # given to the disk
     meanwhile: Callable[[], None] | None = None  # happens while a mark is written
     reserve: Any = field(default_factory=lambda: SimpleNamespace(bytes=1))
 
@@ -61,8 +64,9 @@ class Bench:
 
     # The disk's side and the loop's, as the syncer calls them.
 
-    def carry_out(self, _: SyncBatch, answered: OnAnswer) -> asyncio.Future[None]:
+    def carry_out(self, batch: SyncBatch, answered: OnAnswer) -> asyncio.Future[None]:
         """A sync, which lasts until `end_sync`."""
+        self.batches.append(batch)
         self.under_way = asyncio.get_running_loop().create_future()
         self.under_way.add_done_callback(answered)
         return self.under_way
@@ -102,10 +106,13 @@ class Bench:
         self.syncer.add(Ready(hard_state=HardState(1, 0, 1, 0)))
         assert self.syncer.start() is None
 
-    async def end_sync(self) -> None:
-        """The disk has it."""
+    async def end_sync(self, error: Exception | None = None) -> None:
+        """The disk has it, or raises the error."""
         assert self.under_way is not None
-        self.under_way.set_result(None)
+        if error is None:
+            self.under_way.set_result(None)
+        else:
+            self.under_way.set_exception(error)
         await asyncio.sleep(0)
 
     async def sync(self, seconds: float = STEP_S) -> None:
@@ -195,8 +202,53 @@ async def test_no_mark_is_written_after_close(bench: Bench, when: str) -> None:
 async def test_a_batch_whose_sync_failed_is_no_promise(bench: Bench) -> None:
     """The node ends for it, and no caller learns that the batch is durable."""
     bench.begin_sync()
-    assert bench.under_way is not None
     error = OSError("EIO")
-    bench.under_way.set_exception(error)
-    await asyncio.sleep(0)
+    await bench.end_sync(error)
     assert (bench.failures, bench.synced) == ([error], [])
+
+
+ENTRIES = tuple(extend(GENESIS, 1, 1))
+VOTE = RequestVoteReply(sender=1, to=2, term=2, request_term=2, granted=True)
+ACKNOWLEDGEMENT = AppendEntriesReply(sender=1, to=3, term=1, success=True, match=2, prev_index=0, round=1)
+
+
+async def test_a_hard_state_goes_to_the_disk_while_entries_wait_for_disk_space(bench: Bench) -> None:
+    """Its vote leaves, the acknowledgement does not. The entries are tried again with those that came meanwhile, and
+    then the acknowledgement leaves."""
+    syncer = bench.syncer
+    syncer.add(Ready(entries=ENTRIES, messages_after_sync=(ACKNOWLEDGEMENT,)))
+    assert syncer.start() is None
+    await bench.end_sync(NoSpace("full"))
+    assert (syncer.is_waiting, syncer.is_busy, syncer.is_idle, bench.batches[1:]) == (True, False, False, [])
+    syncer.add(Ready(hard_state=HardState(2, 2, 1, 0), messages_after_sync=(VOTE,)))
+    syncer.add(Ready(entries=tuple(extend(ENTRIES[-1].mark, 2))))
+    assert syncer.start() is None
+    await bench.advance(2 * NO_SPACE_RETRY_S)  # the time of the retry comes during this sync
+    assert bench.batches[1:] == [SyncBatch(HardState(2, 2, 1, 0), None, (), (VOTE,))]
+    await bench.end_sync()
+    assert bench.synced == bench.batches[1:2]
+    assert syncer.is_waiting
+    assert syncer.start() is None
+    assert [entry.index for entry in bench.batches[2].entries] == [1, 2, 3]
+    await bench.end_sync()
+    assert bench.synced[1].messages == (ACKNOWLEDGEMENT,)
+    assert (syncer.is_waiting, syncer.is_idle, bench.failures) == (False, True, [])
+
+
+async def test_messages_that_need_no_entry_leave_while_entries_wait_for_disk_space(bench: Bench) -> None:
+    """The answer to a heartbeat needs no entry: without it the leader would step down. That batch finds no space again,
+    and takes nothing with it that came meanwhile."""
+    answer = replace(ACKNOWLEDGEMENT, match=0)
+    bench.syncer.add(Ready(entries=ENTRIES, messages_after_sync=(ACKNOWLEDGEMENT,)))
+    assert bench.syncer.start() is None
+    bench.syncer.add(Ready(hard_state=HardState(1, 0, 1, 0), messages_after_sync=(answer,)))
+    await bench.end_sync(NoSpace("full"))
+    assert bench.batches[1:] == [SyncBatch(HardState(1, 0, 1, 0), None, (), (answer,))]
+    await bench.end_sync()
+    bench.syncer.add(Ready(messages_after_sync=(answer,)))
+    assert bench.syncer.start() == SyncBatch(None, None, (), (answer,))
+    assert bench.syncer.start() is None
+    await bench.advance(NO_SPACE_RETRY_S)
+    await bench.end_sync(NoSpace("full"))
+    await bench.advance(NO_SPACE_RETRY_S)
+    assert bench.batches[2:] == [SyncBatch(None, None, ENTRIES, (ACKNOWLEDGEMENT,))] * 2

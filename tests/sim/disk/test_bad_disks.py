@@ -17,7 +17,7 @@ from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.protocol.disk_reports import Handover, Why
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.statemachine.versions import CLUSTER_VERSION
-from tests.sim.world.test_world import leader_of, put, told
+from tests.sim.world.test_world import leader_of, put, told, written
 
 
 def sound(seed: int, nodes: int = 3) -> World:
@@ -75,6 +75,31 @@ def test_a_leader_with_room_refuses_what_no_majority_has_room_for(nodes: int) ->
         follower.disk.full = False
     world.run_until(world.now_us + 1_000_000)
     assert isinstance(told(world, leading, put(b"k", b"v")), Applied)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_full_disks_whose_entries_wait_for_space_still_elect_and_keep_a_leader(seed: int) -> None:
+    """No disk takes another entry, and the leader's process ends. The two others vote and answer heartbeats all the
+    same, so one of them leads from then on. With space again all that waited is written, and writes go on."""
+    world = sound(seed)
+    leading = leader_of(world)
+    for replica in world.replicas.values():
+        replica.disk.full = True
+    for _ in range(12):
+        told(world, leading, put(b"k", bytes(900)), for_us=100_000)
+    others = [replica for replica in world.replicas.values() if replica is not leading]
+    assert any(replica.state.syncer.is_waiting for replica in others)
+    leading.is_held = True
+    leading.crash("killed", power=False)
+    assert world.run_until(world.now_us + 10_000_000, lambda: world.leading() is not None), "no leader"
+    new = leader_of(world)
+    assert new.core is not None
+    term = new.core.state.term
+    world.run_until(world.now_us + 20_000_000)
+    assert (leader_of(world), new.core.state.term) == (new, term)
+    for replica in world.replicas.values():
+        replica.disk.full = False
+    assert world.run_until(world.now_us + 10_000_000, written(world))
 
 
 @pytest.mark.parametrize("seed", range(3))

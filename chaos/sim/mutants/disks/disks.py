@@ -14,9 +14,10 @@ MUTANTS: Final = (
         source="openraft docs/protocol/io_ordering.md",
         target="raftlog.raft.wal.storage:Storage.carry_out",
         old=(
-            "if batch.hard_state is not None:\n        yield from self._keep(batch.hard_state)\n    if batch.cut_after"
+            "if batch.hard_state is not None:\n        yield from self._keep(batch.hard_state)"
+            "  # before any step that may wait for disk space\n    is_late"
         ),
-        new="if batch.cut_after",
+        new="is_late",
         also=(
             Edit(
                 "raftlog.raft.wal.storage:Storage.carry_out",
