@@ -25,7 +25,6 @@ from raftlog.cluster.disk.writer import Writer
 from raftlog.cluster.files.errors import NoSpace, ReadDamaged, is_full
 from raftlog.cluster.files.findings import FileHealth, Finding
 from raftlog.cluster.files.folder import OpenedFolder, Recovered, open_node
-from raftlog.cluster.files.reserve import Reserve
 from raftlog.cluster.files.scrub import UNREADABLE, Looker, derived, mended_for_free
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.snapshot_files import Chunks, SnapshotWriter, check_snapshot, each
@@ -73,12 +72,12 @@ class Disk:
         journal, ledger, files = opened.journal, opened.ledger, opened.files
         self._journal, self._ledger = journal, ledger
         self._storage = Storage(journal, ledger, files, WalReader(journal, ledger, files, files.close))
-        self._reading = ShardFiles(opened.shard)
+        self.reserve = opened.reserve
+        self._reading = ShardFiles(opened.shard, give=self.reserve.give)
         self._reader = WalReader(journal, ledger, self._reading, self._reading.close)
         self._write_worker, self._read_worker = Worker("disk-write"), Worker("disk-read")
         self._background = Background(self._storage, self._reader, self._reading, self._read_worker)
-        self.reserve = Reserve(opened.shard.parent if opened.lock is not None else opened.shard, journal.segment_bytes)
-        self._writer = Writer(self._storage, files, self._background, self.reserve)
+        self._writer = Writer(self._storage, files, self._background)
         self._queued_bytes = 0
         self._finish_timer: asyncio.TimerHandle | None = None
         self._effects_last = 0  # newest entry whose effects were handed over
@@ -224,7 +223,6 @@ class Disk:
             await self._write_snapshot(mark, configuration, chunks, configuration_index)
         except OSError as error:
             if is_full(error):
-                self._writer.report_full_disk()
                 raise NoSpace(f"the disk is full ({error}): there is no room for a snapshot of {mark.index}") from error
             self._writer.fail(error)
         finally:
@@ -279,7 +277,11 @@ class Disk:
         NoSpace, ImpossibleBatch or DiskFenced.
         """
         await self._flush()
-        await self._write_worker.run(partial(self._writer.install, received))
+        try:
+            await self._write_worker.run(partial(self._writer.install, received))
+        except NoSpace:
+            await self._read_worker.run(self._incoming.drop)  # the leader sends it again from its first byte
+            raise
         self.snapshot_bytes = stored.size
         self._effects_last = stored.mark.index
         self.backfill.kept.may_exist = True
@@ -292,7 +294,6 @@ class Disk:
             if not is_full(error):
                 self._writer.fail(error)
             await self._read_worker.run(self._incoming.drop)
-            self._writer.report_full_disk()
             raise NoSpace(f"the disk is full ({error}): there is no room for a snapshot from the leader") from error
 
     async def pieces(self) -> list[SegmentFiles]:

@@ -17,7 +17,7 @@ from raftlog.cluster.files.errors import is_full
 from raftlog.cluster.files.shard_files import Allocation, ShardFiles
 from raftlog.cluster.runtime.clock import monotonic
 from raftlog.raft.wal.formats import spare_name
-from raftlog.raft.wal.operations import FileOperation
+from raftlog.raft.wal.operations import Allocate, FileOperation
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.storage import Storage
 
@@ -56,7 +56,7 @@ class Background:
         if allocation is not None:
             allocation.finish()
         files.execute(spares)
-        self.rolls += len(spares)
+        self.rolls += sum([isinstance(operation, Allocate) for operation in spares])
 
     def rolled(self) -> None:
         """Segments were added to the log. The caller holds `spare`."""

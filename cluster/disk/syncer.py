@@ -2,8 +2,9 @@
 
 A replica has one. `raftlog.raft.ready.SyncQueue` collects entries that come during a sync. If the disk is full, the
 batch is tried again until there is space, with all that came meanwhile. Until then only hard states go to the disk,
-with the messages that need no more: so a full disk still votes, campaigns and follows a leader. `has_space` is true while no batch waits for space and the disk has its
-reserve (`raftlog.cluster.files.reserve`). Soon after the last sync it writes a durable mark.
+with the messages that need no more: so a full disk still votes, campaigns and follows a leader. `has_space` is true
+while no batch waits for space and the disk has its whole reserve (`raftlog.cluster.files.reserve`). Soon after the last
+sync it writes a durable mark.
 """
 
 from __future__ import annotations
@@ -165,8 +166,8 @@ class Syncer:
 
     def look_for_disk_space(self) -> None:
         """Logs once when the disk has become full, and once when it has space again."""
-        if self._disk.reserve.bytes == 0:
-            self._full("the reserve file is used up")
+        if self._disk.reserve.is_used:
+            self._full("the reserve file was needed")
         elif not self.has_space and not self.is_waiting:
             self.has_space = True
             self._logger.info("disk_has_room_again")

@@ -2,8 +2,7 @@
 
 `raftlog.cluster.disk.disk` hands it each batch. The first error of a write or sync fences the disk for good. The kernel
 may have dropped the pages, so a retry that succeeds would lie (fsyncgate; Rebello et al., ATC'20). Two cases are only
-back-pressure: no space before a byte of an entry is written, and no space in files that can be made again. Then the
-writer deletes the reserve file (`raftlog.cluster.files.reserve`).
+back-pressure: no space before a byte of an entry is written, and no space in files that can be made again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import NoReturn
 
 from raftlog.cluster.disk.segment_chores import SPARE_FROM, Background
 from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged, StoredSnapshotDamaged, is_full
-from raftlog.cluster.files.reserve import Reserve
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.wal import snapshot_files
@@ -30,9 +28,8 @@ from raftlog.raft.wal.storage import StepKind, Storage, WorkStep
 class Writer:
     """The writing side of a disk. Everything but `fence` belongs to the writer thread."""
 
-    def __init__(self, storage: Storage, files: ShardFiles, background: Background, reserve: Reserve) -> None:
-        self._storage, self._files = storage, files
-        self._background, self._reserve = background, reserve
+    def __init__(self, storage: Storage, files: ShardFiles, background: Background) -> None:
+        self._storage, self._files, self._background = storage, files, background
         self.fence: DiskFenced | None = None
         background.on_error = self.fence_quietly
 
@@ -153,13 +150,6 @@ class Writer:
         self.fence = _fenced(error)
         raise self.fence from error
 
-    def report_full_disk(self) -> None:
-        """Deletes the reserve file, so that a retry of the failed write may find space. Any thread may call it."""
-        try:
-            self._reserve.give_up()
-        except OSError as error:
-            self.fail(error)
-
     def _execute(self, steps: Iterable[WorkStep]) -> None:
         part, execute = StepKind.MARK, self._files.execute
         try:
@@ -170,7 +160,6 @@ class Writer:
 
     def _failed(self, part: int, error: OSError) -> NoReturn:
         if not self._storage.is_final(part, is_full=is_full(error)):
-            self.report_full_disk()
             raise NoSpace(f"the disk is full ({error}): writes wait until there is disk space") from error
         self.fail(error)
 

@@ -33,6 +33,7 @@ from raftlog.cluster.files.errors import (
     explain,
     foreign,
 )
+from raftlog.cluster.files.reserve import Reserve, ReserveFile
 from raftlog.cluster.files.shard_files import ShardFiles, write_new
 from raftlog.cluster.files.snapshot_files import RecoveredSnapshot
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, sync_folder
@@ -119,6 +120,7 @@ class OpenedFolder:
     journal: Journal
     ledger: Ledger
     files: ShardFiles
+    reserve: Reserve
 
 
 def format_node(
@@ -275,7 +277,8 @@ def _open_shard(
     shard = folder / shard_folder(number)
     log = LogIdentity(bytes.fromhex(identity.log_id), number)
     _keep_others_out(shard)
-    files = ShardFiles(shard)
+    reserve = Reserve(ReserveFile(shard if lock is None else folder), segment_bytes)
+    files = ShardFiles(shard, give=reserve.give)
     steps = open_shard(
         log, files, files.close, identity.node, segment_bytes=segment_bytes, tail_bytes_max=tail_bytes_max
     )
@@ -292,7 +295,7 @@ def _open_shard(
         opened.configuration_index, opened.earlier, snapshot, opened.ledger_last, opened.committed,
         opened.notices, number, opened.floor,
     )  # fmt: skip
-    return OpenedFolder(recovered, lock, shard, opened.journal, opened.ledger, files)
+    return OpenedFolder(recovered, lock, shard, opened.journal, opened.ledger, files, reserve)
 
 
 def _keep_others_out(shard: Path) -> None:

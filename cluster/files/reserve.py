@@ -1,10 +1,12 @@
 """Keeps disk space in a reserve file, for the work that must go on when the disk is full: trims, snapshots, elections.
 
-The disk calls it. The first write that meets a full disk deletes this file and continues in the freed space. From then
-on the node rejects every write except those that free space (`raftlog.cluster.replica.upkeep.disk_space`), until the
-file exists again. The file is as large as two segments and the newest snapshot. Two segments, because the requests
-queued for the log (raft.uncommitted_bytes_max, a segment at most) go to a new segment and may need a second. A
-snapshot, because the next one is written before an older one is deleted.
+The files of the data folder call `give` where an operation finds no disk space
+(`raftlog.cluster.files.shard_files`). The reserve gets smaller by what that operation needs, and the operation is tried
+again at once. So another program that fills the disk gets no more than the rest of a slice. From then on the node
+rejects every write except those that free space (`raftlog.cluster.replica.upkeep.disk_space`), until the file is whole
+again. The file is as large as two segments and the newest snapshot. Two segments, because the requests queued for the
+log (raft.uncommitted_bytes_max, a segment at most) go to a new segment and may need a second. A snapshot, because the
+next one is written before an older one is deleted.
 """
 
 from __future__ import annotations
@@ -13,82 +15,118 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 from raftlog.cluster.runtime.file_errors import PRIVATE_FILE
 
 RESERVE: Final = "reserve"
 """Name of the file in the data folder. Its content is never read."""
 RESERVE_SEGMENTS: Final = 2
+SLICES: Final = 128
+"""The least that the reserve gives is a segment divided by this: half a megabyte. Rows, effects and snapshots grow in
+small steps."""
 
 
-class Reserve:
-    """The reserve of one data folder. Any thread may use it."""
+class Space(Protocol):
+    """The file, and the disk that it is on."""
 
-    __slots__ = ("_lock", "_path", "_segments_bytes", "bytes", "free_bytes", "is_asked", "lacks_bytes")
+    def size(self) -> int:
+        """Bytes that the file has; 0 if it does not exist."""
 
-    def __init__(self, folder: Path, segment_bytes: int) -> None:
+    def resize(self, size: int) -> None:
+        """Makes the file that large, without it if 0. Raises OSError, and then it has the size from before."""
+
+    def free(self) -> int:
+        """Bytes that the disk has free. Raises OSError."""
+
+
+class ReserveFile:
+    """The file on the disk of a data folder."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, folder: Path) -> None:
         self._path = folder / RESERVE
-        self._segments_bytes = RESERVE_SEGMENTS * segment_bytes
-        self._lock = Lock()
-        self.bytes = 0  # size of the file; 0: it was deleted, or never found space
-        self.is_asked = False  # a thread was asked to call `keep`
-        self.free_bytes = 0  # free bytes on the disk beside it, as last measured
-        self.lacks_bytes = 0  # bytes missing for it, as last measured; 0: it exists, or fits
 
-    def wanted(self, snapshot_bytes: int) -> int:
-        """The size that it should have beside a snapshot of that size."""
-        return self._segments_bytes + snapshot_bytes
+    def size(self) -> int:
+        """See `Space.size`."""
+        return self._path.stat().st_size if self._path.exists() else 0
 
-    def keep(self, snapshot_bytes: int, *, may_make: bool) -> None:
-        """Makes the file as large as it should be, if there is space, then measures the free space.
-
-        `may_make` is false while the freed space is for a waiting write. May block. Never raises.
-        """
-        self.is_asked = False
-        if may_make:
-            self.make(snapshot_bytes)
-        with suppress(OSError):
-            self.free_bytes = self._free()
-            self.lacks_bytes = 0 if self.bytes else max(0, self.wanted(snapshot_bytes) - self.free_bytes)
-
-    def _free(self) -> int:
+    def free(self) -> int:
+        """See `Space.free`."""
         system = os.statvfs(self._path.parent)
         return system.f_bavail * system.f_frsize
 
-    def make(self, snapshot_bytes: int) -> None:
-        """Makes the file, or changes its size, if there is space; else leaves it. Never raises."""
-        with self._lock:
-            wanted = self.wanted(snapshot_bytes)
-            if wanted <= self.bytes <= wanted + self._segments_bytes:
-                return  # small changes of the state's size do not change the file
-            with suppress(OSError):  # counts as no space: the next call tries again
-                self._resize(wanted)
-
-    def _resize(self, wanted: int) -> None:
-        there = self._path.stat().st_size if self._path.exists() else 0
-        if there < wanted and self._free() < wanted - self.bytes:
-            return  # not even tried: for a moment no other write would find space
+    def resize(self, size: int) -> None:
+        """See `Space.resize`."""
+        if not size:
+            self._path.unlink(missing_ok=True)
+            return
+        before = self.size()
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
-            if there > wanted:
-                os.ftruncate(descriptor, wanted)
-            os.posix_fallocate(descriptor, 0, wanted)
-            self.bytes = wanted
+            os.ftruncate(descriptor, min(size, before))
+            if size > before:
+                os.posix_fallocate(descriptor, 0, size)
         except OSError:
-            os.ftruncate(descriptor, self.bytes)
-            if not self.bytes:
+            os.ftruncate(descriptor, before)
+            if not before:
                 self._path.unlink()
             raise
         finally:
             os.close(descriptor)
 
-    def give_up(self) -> None:
-        """Deletes the file; the next write may use its space. Raises OSError.
 
-        Until the next measurement, the disk lacks as much as the file had.
+class Reserve:
+    """The reserve of one data folder. Any thread may use it."""
+
+    __slots__ = ("_lock", "_segment_bytes", "_space", "bytes", "free_bytes", "is_asked", "is_used", "lacks_bytes")
+
+    def __init__(self, space: Space, segment_bytes: int) -> None:
+        """Raises OSError."""
+        self._space, self._segment_bytes = space, segment_bytes
+        self._lock = Lock()
+        self.bytes = space.size()
+        self.is_used = True  # something was taken from it, or it was never whole: the disk is full
+        self.is_asked = False  # a thread was asked to call `keep`
+        self.free_bytes = 0  # free bytes on the disk beside it, as last measured
+        self.lacks_bytes = 0  # bytes missing until it is whole, as last measured; 0: it is, or they are free
+
+    def wanted(self, snapshot_bytes: int) -> int:
+        """The size that it should have beside a snapshot of that size."""
+        return RESERVE_SEGMENTS * self._segment_bytes + snapshot_bytes
+
+    def keep(self, snapshot_bytes: int, *, may_make: bool) -> None:
+        """Makes the file as large as it should be, if there is space, then measures the free space.
+
+        `may_make` is false while a snapshot is written: the space may be needed for that. May block. Never raises.
         """
+        self.is_asked = False
+        wanted = self.wanted(snapshot_bytes)
+        with self._lock, suppress(OSError):  # counts as no space: the next call tries again
+            if may_make:
+                self._make(wanted)
+            self.free_bytes = self._space.free()
+            self.lacks_bytes = max(0, wanted - self.bytes - self.free_bytes) if self.is_used else 0
+
+    def _make(self, wanted: int) -> None:
+        is_enough = wanted <= self.bytes <= wanted + RESERVE_SEGMENTS * self._segment_bytes
+        if not is_enough:  # small changes of the state's size do not change the file
+            if self._space.free() < wanted - self.bytes:
+                return  # not even tried: for a moment no other write would find space
+            self._space.resize(wanted)
+            self.bytes = wanted
+        self.is_used = False
+
+    def give(self, size: int) -> bool:
+        """Makes the file smaller, for an operation that needs `size` bytes and found no space. Returns whether there
+        was something to give: then the operation is worth another try. Raises OSError."""
         with self._lock:
-            if self.bytes:
-                self.lacks_bytes, self.bytes = self.bytes, 0
-            self._path.unlink(missing_ok=True)
+            self.is_used = True
+            if not self.bytes:
+                return False
+            left = max(0, self.bytes - max(size, self._segment_bytes // SLICES))
+            self._space.resize(left)
+            self.lacks_bytes += self.bytes - left
+            self.bytes = left
+            return True

@@ -1,7 +1,8 @@
 """Opens, reads, writes, syncs and deletes the files of one shard, as journal operations ask.
 
-The disk, the tools for stopped nodes and the scrubber use it. One object belongs to one thread. Errors of the operating
-system stay OSError; the caller decides what they mean.
+The disk, the tools for stopped nodes and the scrubber use it. One object belongs to one thread. An operation that finds
+no disk space is tried again as long as the reserve gives some (`raftlog.cluster.files.reserve`). Other errors of the
+operating system stay OSError; the caller decides what they mean.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import errno
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from raftlog.cluster.files.errors import is_full
 from raftlog.cluster.runtime.clock import monotonic
 from raftlog.cluster.runtime.file_errors import PRIVATE_FILE, PRIVATE_FOLDER, sync_folder
 from raftlog.raft.wal.operations import (
@@ -45,10 +47,13 @@ class ShortWrite(OSError):
 class ShardFiles:
     """The files below one folder, by relative name. Keeps the last few open."""
 
-    __slots__ = ("_flags", "_open", "root", "sync_seconds", "syncs")
+    __slots__ = ("_flags", "_give", "_open", "root", "sync_seconds", "syncs")
 
-    def __init__(self, root: Path, *, read_only: bool = False) -> None:
-        self.root = root
+    def __init__(
+        self, root: Path, *, read_only: bool = False, give: Callable[[int], bool] = lambda size: False
+    ) -> None:
+        """`give` frees about so many bytes of disk space, and returns whether it did: `Reserve.give`."""
+        self.root, self._give = root, give
         self._open: OrderedDict[str, int] = OrderedDict()
         self._flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         self.syncs, self.sync_seconds = 0, 0.0
@@ -90,42 +95,59 @@ class ShardFiles:
     def execute(self, operations: Iterable[FileOperation]) -> None:
         """Carries out operations in order. Raises OSError at the first that fails."""
         for operation in operations:
-            match operation:
-                case Write(name, position, data):
-                    self.write(name, position, data)
-                case Sync(name):
-                    self.sync(name)
-                case Zero(name, start, end):
-                    for position in range(start, end, len(ZEROS)):
-                        self.write(name, position, ZEROS[: end - position])
-                case Create(name, data):
-                    self.close(name)
-                    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                    self._keep(name, os.open(self.root / name, flags, PRIVATE_FILE))
-                    self.write(name, 0, data)
-                case Allocate(name, size):
-                    if self.size(name) < size:
-                        Allocation(self.root / name, size).finish()
-                case Truncate(name, size):
-                    if self.size(name) >= 0:
-                        os.ftruncate(self._descriptor(name), size)
-                case Rename(name, to):
-                    self.close(to)
-                    self._close_below(name)
-                    if (descriptor := self._open.pop(name, None)) is not None:
-                        self._keep(to, descriptor)
-                    os.rename(self.root / name, self.root / to)
-                case Delete(name):
-                    self.close(name)
-                    (self.root / name).unlink(missing_ok=True)
-                case SyncFolder(name):
-                    sync_folder(self.root / name)
-                case MakeFolder(name):
-                    (self.root / name).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-                case DeleteFolder(name):
-                    self._close_below(name)
-                    if (folder := self.root / name).exists():
-                        shutil.rmtree(folder)
+            try:
+                self._carry_out(operation)
+            except OSError as error:
+                self._carry_out_again(operation, error)
+
+    def _carry_out_again(self, operation: FileOperation, error: OSError) -> None:
+        """Tries again while the reserve gives space. Not a sync: the kernel may have dropped the pages (fsyncgate)."""
+        while not isinstance(operation, Sync | SyncFolder) and is_full(error) and self._give(needed(operation)):
+            try:
+                self._carry_out(operation)
+            except OSError as again:
+                error = again
+            else:
+                return
+        raise error
+
+    def _carry_out(self, operation: FileOperation) -> None:
+        match operation:
+            case Write(name, position, data):
+                self.write(name, position, data)
+            case Sync(name):
+                self.sync(name)
+            case Zero(name, start, end):
+                for position in range(start, end, len(ZEROS)):
+                    self.write(name, position, ZEROS[: end - position])
+            case Create(name, data):
+                self.close(name)
+                flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                self._keep(name, os.open(self.root / name, flags, PRIVATE_FILE))
+                self.write(name, 0, data)
+            case Allocate(name, size):
+                if self.size(name) < size:
+                    Allocation(self.root / name, size).finish()
+            case Truncate(name, size):
+                if self.size(name) >= 0:
+                    os.ftruncate(self._descriptor(name), size)
+            case Rename(name, to):
+                self.close(to)
+                self._close_below(name)
+                if (descriptor := self._open.pop(name, None)) is not None:
+                    self._keep(to, descriptor)
+                os.rename(self.root / name, self.root / to)
+            case Delete(name):
+                self.close(name)
+                (self.root / name).unlink(missing_ok=True)
+            case SyncFolder(name):
+                sync_folder(self.root / name)
+            case MakeFolder(name):
+                (self.root / name).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            case DeleteFolder(name):
+                self._close_below(name)
+                if (folder := self.root / name).exists():
+                    shutil.rmtree(folder)
 
     def write(self, name: str, position: int, data: bytes) -> None:
         """Writes with one pwrite, if the operating system takes it whole. Raises OSError."""
@@ -161,6 +183,16 @@ class ShardFiles:
             os.close(self._open.popitem(last=False)[1])
         self._open[name] = descriptor
         return descriptor
+
+
+def needed(operation: FileOperation) -> int:
+    """About how many bytes of disk space an operation needs; a folder, or a longer list of names, takes a few."""
+    match operation:
+        case Write(_, _, data) | Create(_, data):
+            return len(data)
+        case Allocate(_, size):
+            return size
+    return 0
 
 
 class Allocation:

@@ -85,7 +85,7 @@ def _files(replica: ReplicaState, metrics: ShardMetrics) -> None:
     gauge("raftlog_segments_deleted", "Segments deleted since the start", lambda: replica.retention.deleted)
     gauge(
         "raftlog_disk_reserve_bytes",
-        "Kept on this disk for when it is full; 0: it is full, and this was given up",
+        "Kept on this disk for when it is full; less than two segments: it is full, and uses this",
         lambda: disk.reserve.bytes,
     )
     metrics.gauges(

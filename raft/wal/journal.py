@@ -203,11 +203,18 @@ class Journal:
             index, crc = entry.index, entry.mark.header_crc
 
     def spares(self, entries: Sequence[Entry], groups: Groups | None = None) -> list[FileOperation]:
-        """The segment files that must be there before `append(entries)`: the only step that may run out of space.
+        """The files that must be there before `append(entries)`: the only step that may run out of space.
 
         `groups`, here and below: what `split(entries)` gave, if it was asked.
         """
-        return [Allocate(spare_name(i), size) for i, (size, _) in enumerate((groups or self.split(entries))[1:])]
+        operations: list[FileOperation] = []
+        previous = self.last
+        for number, (size, group) in enumerate(groups or self.split(entries)):
+            if number:
+                operations += prepare_segment(self.log, previous, size, number - 1)
+            if group:
+                previous = group[-1].mark
+        return operations
 
     def append(
         self, entries: Sequence[Entry], groups: Groups | None = None
@@ -275,7 +282,7 @@ class Journal:
         segment = Segment(previous, size, previous)
         self.segments.append(segment)
         self.marked = previous.index
-        return make_segment(self.log, previous, size, spare_name(number))
+        return make_segment(self.log, previous, size, number)
 
     def index_writes(self, placed: Sequence[Placed]) -> list[FileOperation]:
         """The .idx rows of appended entries, one write for each segment. Raises Corrupt or UnknownVersion."""
@@ -359,7 +366,7 @@ class Journal:
 
 def begin_after(log: LogIdentity, mark: Mark, segment_bytes: int) -> list[FileOperation]:
     """An empty log that follows `mark`."""
-    return [Allocate(spare_name(0), segment_bytes), *make_segment(log, mark, segment_bytes, spare_name(0))]
+    return [*prepare_segment(log, mark, segment_bytes), *make_segment(log, mark, segment_bytes)]
 
 
 def keep_slot(log: LogIdentity, slot: Slot) -> tuple[list[FileOperation], list[FileOperation]]:
@@ -391,14 +398,24 @@ def row_position(segment: Segment, index: int) -> int:
     return SIDE_HEADER_SIZE + IDX_ROW.size * (index - segment.first)
 
 
-def make_segment(log: LogIdentity, previous: Mark, size: int, spare: str) -> list[FileOperation]:
-    """Turns the spare file into the segment that follows `previous`, and makes its .idx and .ledger."""
-    first = previous.index + 1
+def prepare_segment(log: LogIdentity, previous: Mark, size: int, number: int = 0) -> list[FileOperation]:
+    """Makes the three files of the segment that follows `previous`, under other names. All disk space is taken here."""
+    spare = spare_name(number)
+    return [
+        Allocate(spare, size),
+        Create(f"{spare}.idx", encode_side_header(log, INDEX_MAGIC, previous)),
+        Create(f"{spare}.ledger", encode_side_header(log, LEDGER_MAGIC, previous)),
+    ]
+
+
+def make_segment(log: LogIdentity, previous: Mark, size: int, number: int = 0) -> list[FileOperation]:
+    """Turns the prepared files into the segment that follows `previous`."""
+    first, spare = previous.index + 1, spare_name(number)
     return [
         Write(spare, 0, encode_segment_header(log, SegmentHeader(previous, size))),
         Sync(spare),
-        Create(index_name(first), encode_side_header(log, INDEX_MAGIC, previous)),
-        Create(ledger_name(first), encode_side_header(log, LEDGER_MAGIC, previous)),
+        Rename(f"{spare}.idx", index_name(first)),
+        Rename(f"{spare}.ledger", ledger_name(first)),
         Rename(spare, segment_name(first)),
         SyncFolder(LOG_FOLDER),
     ]
@@ -428,8 +445,7 @@ def make_log(
         Allocate(HARD_STATE, HARD_STATE_BYTES),
         *promise,
         *repeat,
-        Allocate(spare_name(0), size),
-        *make_segment(log, previous, size, spare_name(0)),
+        *begin_after(log, previous, size),
         *operations,
         *journal.index_writes(placed),
         *journal.mark(),

@@ -241,13 +241,18 @@ class Received:
         """Reads all that was written. Raises SnapshotDamaged, UnknownVersion or ForeignFile."""
         return _check(files, self._log, self._index, self._aside)
 
-    def finish(self) -> list[FileOperation]:
-        """Syncs it and gives it its name, with a note in it that the log has still to make room for it."""
+    def prepare(self) -> list[FileOperation]:
+        """Syncs it, with a note in it that the log has still to make room for it."""
         return [
             Sync(f"{self._aside}/chunks"),
             Sync(f"{self._aside}/meta"),
             Create(f"{self._aside}/{_INSTALLING}", b""),
             SyncFolder(self._aside),
+        ]
+
+    def finish(self) -> list[FileOperation]:
+        """Gives it its name. It was prepared, so this takes no disk space."""
+        return [
             DeleteFolder(self.folder),
             Rename(self._aside, self.folder),
             SyncFolder(SNAPSHOTS),

@@ -25,7 +25,6 @@ from raftlog.raft.wal.formats import (
     encode_side_header,
     index_name,
     ledger_name,
-    spare_name,
 )
 from raftlog.raft.wal.journal import (
     ImpossibleBatch,
@@ -34,11 +33,12 @@ from raftlog.raft.wal.journal import (
     Segment,
     drop_segment,
     make_segment,
+    prepare_segment,
     seal_index,
 )
-from raftlog.raft.wal.kept_log import keep_segments
+from raftlog.raft.wal.kept_log import KEPT, keep_segments
 from raftlog.raft.wal.ledger import Ledger
-from raftlog.raft.wal.operations import Allocate, Delete, FileOperation, Files, Sync, SyncFolder, Write
+from raftlog.raft.wal.operations import Delete, FileOperation, Files, MakeFolder, Sync, SyncFolder, Write
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.recovery import sealed_rows
 from raftlog.raft.wal.snapshot_files import Received, drop_old
@@ -50,7 +50,7 @@ class StepKind:
     ROWS: Final = 1  # .idx rows of entries appended before
     EFFECTS: Final = 2  # ledger frames
     FOOTERS: Final = 3  # of sealed segments
-    SPARES: Final = 4  # the segment files that an append needs
+    SPARES: Final = 4  # the files that an append or an install needs: all new disk space is taken here
     HARD_STATE: Final = 5
     REPEAT: Final = 6  # the hard state in its second slot
     CUT: Final = 7
@@ -236,7 +236,9 @@ class Storage:
             raise ImpossibleBatch(f"a snapshot of {mark.index}: entries up to {applied} were applied")
         journal = self.journal
         yield from self.sync_ledgers()  # the effects of the kept entries: no replay makes them again
-        yield (StepKind.SPARES, [Allocate(spare_name(0), journal.segment_bytes)])  # the old log frees no space for it
+        # The old log frees no space for the new one, so all that is new is made before the snapshot has its name.
+        yield (StepKind.SPARES, [*prepare_segment(journal.log, mark, journal.segment_bytes), MakeFolder(KEPT)])
+        yield (StepKind.SPARES, received.prepare())
         yield (StepKind.INSTALL, received.finish())
         self._placed, self._are_rows_owed, self._repeat = [], False, []
         self._rows_crc.clear()
@@ -248,7 +250,7 @@ class Storage:
         for operations in map(drop_segment, [first for first in reversed(firsts) if first > applied]):
             yield (StepKind.INSTALL, operations)
         yield (StepKind.INSTALL, keep_segments([first for first in firsts if first <= applied]))
-        yield (StepKind.INSTALL, make_segment(journal.log, mark, journal.segment_bytes, spare_name(0)))
+        yield (StepKind.INSTALL, make_segment(journal.log, mark, journal.segment_bytes))
         yield (StepKind.INSTALL, received.end())
         yield (StepKind.INSTALL, drop_old(self.files))
 

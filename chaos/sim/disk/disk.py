@@ -16,8 +16,9 @@ from random import Random
 from raftlog.chaos.sim.disk import faults, reading, snapshots as disk_snapshots
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull, DiskRefused
 from raftlog.chaos.sim.disk.files import MemoryFiles
-from raftlog.chaos.sim.disk.state import SEGMENT_BYTES, DiskState
+from raftlog.chaos.sim.disk.state import SEGMENT_BYTES, DiskState, SimSpace
 from raftlog.chaos.sim.disk.view import SilentlyWrong, View
+from raftlog.cluster.files.reserve import Reserve
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
@@ -92,6 +93,7 @@ class SimDisk(DiskState):
     def opening(self) -> Generator[str, None, OpenedShard]:
         """As `open`, giving the name of each operation before it is executed; the end of it has the `OpenedShard`."""
         self.forget()
+        self.reserve = Reserve(SimSpace(self), self.segment_bytes)
         self.refused = ""
         self.is_half_repaired = self.was_hit
         steps = open_shard(

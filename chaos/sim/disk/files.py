@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Protocol
 
@@ -35,6 +35,10 @@ from raftlog.raft.wal.operations import (
 )
 
 SECTOR = 512
+ROOMY = 1 << 30
+"""Free bytes of a disk without a size."""
+NAME_BYTES = 64
+"""Space that a name takes on a disk with a size: so an empty file does not fit on a full one."""
 
 
 _Change = tuple[int, bytes | bytearray, bytes | None]
@@ -219,11 +223,29 @@ def _tear(content: bytearray, position: int, data: bytes, random: Random, *, is_
         start = stop
 
 
+class Room:
+    """The size of a disk, which several nodes may share: `size` bytes, of which other programs have `taken`."""
+
+    __slots__ = ("files", "size", "taken")
+
+    def __init__(self, size: int, files: Sequence[MemoryFiles] = ()) -> None:
+        self.size, self.files, self.taken = size, list(files), 0
+        for each in files:
+            each.room = self
+
+    @property
+    def free(self) -> int:
+        """Bytes that are free."""
+        return max(0, self.size - self.taken - sum([each.used for each in self.files]))
+
+
 class MemoryFiles:
     """Files by relative name: `raftlog.raft.wal.operations.Files`, and `execute`. A copy has what readers see, and no
     lies."""
 
-    __slots__ = ("_after", "_before", "folders", "is_full", "lie", "nodes", "torn_percent", "whole")
+    __slots__ = (
+        "_after", "_before", "folders", "is_full", "lie", "nodes", "reserved", "room", "torn_percent", "whole"
+    )  # fmt: skip
 
     def __init__(self, content: dict[str, bytes] | None = None, *, torn_percent: int = 50) -> None:
         self.nodes = {name: Inode(data) for name, data in (content or {}).items()}  # as a reader sees them
@@ -232,7 +254,9 @@ class MemoryFiles:
         self._after: list[tuple[tuple[str, Inode | None], ...]] = []
         self.folders: set[str] = set()
         self.torn_percent = torn_percent
-        self.is_full = False  # nothing can be allocated, no file can grow
+        self.is_full = False  # nothing can be allocated, no file can grow: another program takes what becomes free
+        self.room: Room | None = None  # the disk, if it has a size
+        self.reserved = 0  # bytes of the file `reserve`
         self.whole: set[str] = set()  # files whose sectors are written whole or not at all
         self.lie: Lie | None = None  # about a sync to come, or one that was answered and not done
 
@@ -256,6 +280,24 @@ class MemoryFiles:
         inode = self.nodes.get(name)
         return b"" if inode is None else bytes(inode.seen[position : position + size])
 
+    @property
+    def used(self) -> int:
+        """Bytes that the files, their names and the reserve take."""
+        names = NAME_BYTES * (len(self.nodes) + len(self.folders))
+        return self.reserved + names + sum([len(inode.seen) for inode in self.nodes.values()])
+
+    @property
+    def free(self) -> int:
+        """Bytes that are free on the disk."""
+        if self.is_full:
+            return 0
+        return ROOMY if self.room is None else self.room.free
+
+    def take(self, name: str, size: int) -> None:
+        """Raises OSError where that many bytes do not fit."""
+        if size > 0 and (self.is_full or self.room is not None) and size > self.free:
+            raise OSError(errno.ENOSPC, "no space left", name)
+
     def content(self) -> dict[str, bytes]:
         """Every file as a reader sees it."""
         return {name: bytes(inode.seen) for name, inode in self.nodes.items()}
@@ -271,8 +313,7 @@ class MemoryFiles:
         """Carries out one. Raises OSError: ENOSPC where there is no room, ENOENT where there is no such file."""
         if isinstance(operation, Write):
             inode = self._inode(operation.name)
-            if self.is_full and operation.position + len(operation.data) > len(inode.seen):
-                raise _no_space(operation.name)
+            self.take(operation.name, operation.position + len(operation.data) - len(inode.seen))
             inode.write(operation.position, operation.data)
         elif isinstance(operation, Sync):
             inode = self._inode(operation.name)
@@ -288,8 +329,7 @@ class MemoryFiles:
             case Zero(name, start, end):
                 self._inode(name).write(start, bytes(end - start))
             case Create(name, data):
-                if self.is_full:
-                    raise _no_space(name)
+                self.take(name, NAME_BYTES + len(data) - (name in self.nodes) * (NAME_BYTES + self.size(name)))
                 if name in self.nodes:
                     self.nodes[name].cut(0)
                 else:
@@ -298,8 +338,7 @@ class MemoryFiles:
                     self.nodes[name].write(0, data)
             case Allocate(name, size):
                 if self.size(name) < size:
-                    if self.is_full:
-                        raise _no_space(name)
+                    self.take(name, NAME_BYTES + size)
                     self._names((name, Inode(bytes(size))))
             case Truncate(name, size):
                 if name in self.nodes:
@@ -312,6 +351,7 @@ class MemoryFiles:
             case SyncFolder():
                 self._settle(len(self._after))
             case MakeFolder(name):
+                self.take(name, NAME_BYTES * (name not in self.folders))
                 self.folders.add(name)
             case DeleteFolder(name):
                 self.folders.discard(name)
@@ -391,7 +431,7 @@ class MemoryFiles:
         twin._after = [tuple((name, inode and of(inode)) for name, inode in changes) for changes in self._after]
         twin.folders = set(self.folders)
         twin.whole = set(self.whole)
-        twin.is_full = self.is_full
+        twin.is_full, twin.reserved = self.is_full, self.reserved
         return twin
 
 
@@ -401,10 +441,6 @@ def _rename_all(nodes: dict[str, Inode], changes: Iterable[tuple[str, Inode | No
             nodes.pop(name, None)
         else:
             nodes[name] = inode
-
-
-def _no_space(name: str) -> OSError:
-    return OSError(errno.ENOSPC, "no space left", name)
 
 
 class ScrubbedFiles:

@@ -69,9 +69,14 @@ def write_piece(disk: DiskState, index: int, offset: int, data: bytes) -> Genera
     try:
         yield from disk.execute(StepKind.SPARES, received.add(data))
     except DiskFull:
-        disk.files.execute(received.begin()[:1])
-        disk.received = None
+        _drop(disk, received)
         raise
+
+
+def _drop(disk: DiskState, received: Received) -> None:
+    """Removes a snapshot that was written aside: the leader sends it again."""
+    disk.files.execute(received.begin()[:1])
+    disk.received = None
 
 
 def install(disk: DiskState, received: Received, mark: Mark) -> Generator[str, None, None]:
@@ -89,6 +94,9 @@ def install(disk: DiskState, received: Received, mark: Mark) -> Generator[str, N
             if part == StepKind.INSTALL and view.installing is not None:  # it has its name
                 view.installed(mark)
         disk.received = None
+    except DiskFull:
+        _drop(disk, received)
+        raise
     finally:
         disk.is_busy = False
 

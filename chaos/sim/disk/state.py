@@ -13,6 +13,8 @@ from random import Random
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.chaos.sim.disk.view import View
+from raftlog.cluster.files.reserve import Reserve
+from raftlog.cluster.files.shard_files import needed
 from raftlog.raft.types import Entry, NodeId
 from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER, LogIdentity, segment_firsts
 from raftlog.raft.wal.operations import Delete, DeleteFolder, FileOperation, Rename, Sync
@@ -23,13 +25,36 @@ from raftlog.raft.wal.storage import Storage, WorkStep
 SEGMENT_BYTES = 16_384
 
 
+class SimSpace:
+    """The reserve of a disk: a number beside its files (`raftlog.cluster.files.reserve.Space`)."""
+
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: DiskState) -> None:
+        self._disk = disk
+
+    def size(self) -> int:
+        """See `Space.size`."""
+        return self._disk.files.reserved
+
+    def free(self) -> int:
+        """See `Space.free`."""
+        return self._disk.files.free
+
+    def resize(self, size: int) -> None:
+        """See `Space.resize`."""
+        files = self._disk.files
+        files.take("reserve", size - files.reserved)
+        files.reserved = size
+
+
 class DiskState:
     """The files of one disk, the damage that was done to them, and what the process that runs has open."""
 
     __slots__ = (
         "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy",
         "is_half_repaired", "log", "met", "node", "old_hard_state", "random", "received", "refused",
-        "segment_bytes", "slow_us", "view", "was_hit",
+        "reserve", "segment_bytes", "slow_us", "view", "was_hit",
     )  # fmt: skip
     view: View
     """The durable entries, for the checks; `SimDisk.format` makes it."""
@@ -49,6 +74,7 @@ class DiskState:
         self.refused = ""  # why the last opening failed
         self.slow_us = 0  # how much longer a sync takes: the replica's to obey
         self._fail: list[str] = []  # kinds of operations that are to fail
+        self.reserve = Reserve(SimSpace(self), segment_bytes)
         self.forget()
 
     def forget(self) -> None:
@@ -85,7 +111,10 @@ class DiskState:
         try:
             if self._fail:
                 self._may_fail(operation)
-            self.files.carry_out(operation)
+            try:
+                self.files.carry_out(operation)
+            except OSError as error:
+                self._carry_out_again(operation, error)
             if self.damaged:
                 self.carried_out(operation)
         except OSError as error:
@@ -93,6 +122,15 @@ class DiskState:
             if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
                 raise DiskFull(f"node {self.node}: {error}") from error
             raise self.fence(error) from error
+
+    def _carry_out_again(self, operation: FileOperation, error: OSError) -> None:
+        """As `raftlog.cluster.files.shard_files.ShardFiles` does."""
+        while error.errno == errno.ENOSPC and self.reserve.give(needed(operation)):
+            try:
+                return self.files.carry_out(operation)
+            except OSError as again:
+                error = again
+        raise error
 
     def _may_fail(self, operation: FileOperation) -> None:
         kind = "sync" if type(operation).__name__.startswith("Sync") else "write"

@@ -42,43 +42,12 @@ from raftlog.statemachine.effects import decode_effects_header
 RARE: Final = 40
 """How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
 
-ROOMY: Final = 1 << 30
-"""Free bytes of a disk that is not full."""
-
 QUEUE_BYTES: Final = 4_000
 """Effects that wait for the next trip to the disk; beyond it `write_effects` makes a trip of its own. Small: most
 worlds reach it."""
 
 FAILS_ONE_IN: Final = 50
 """A read of entries fails that often, while there is trouble."""
-
-
-class Reserve:
-    """The room that a disk keeps for itself. A simulated disk is full or it is not: the reserve only says which."""
-
-    def __init__(self, node: SimNode) -> None:
-        self._node = node
-        self.bytes = 1
-        self.keep(may_make=True)
-
-    def keep(self, *, may_make: bool) -> None:
-        """Makes it again where the disk has room."""
-        if may_make and not self._node.disk.full:
-            self.bytes = 1
-
-    def give_up(self) -> None:
-        """The disk has no room."""
-        self.bytes = 0
-
-    @property
-    def free_bytes(self) -> int:
-        """Room on the disk."""
-        return 0 if self._node.disk.full else ROOMY
-
-    @property
-    def lacks_bytes(self) -> int:
-        """Room that it lacks."""
-        return int(self._node.disk.full or not self.bytes)
 
 
 class NodeDisk:
@@ -88,13 +57,14 @@ class NodeDisk:
         self._node, self._disk = node, node.disk
         self._journal, self._storage = node.disk.running().journal, node.disk.running()
         self._write, self._read = Thread(node), Thread(node)
-        self.reserve = Reserve(node)
+        self.reserve = node.disk.reserve
         self.snapshot_bytes = snapshot_bytes
+        self.reserve.keep(snapshot_bytes, may_make=True)
         files: Any = FillFiles(node)
         around: Any = FillSurroundings(node)
         worker: Any = FillWorker(node, self._read)
         self.backfill = Backfill(
-            self._journal, files, files, worker, around, around, free=lambda: self.reserve.free_bytes,
+            self._journal, files, files, worker, around, around, free=lambda: self._disk.files.free,
             begin_worker=lambda: worker,
         )  # fmt: skip
         self._queued_bytes = self._effects_last = 0
@@ -136,7 +106,6 @@ class NodeDisk:
             yield from self._disk.carry_out(batch)
         except DiskFull:
             self._node.world.sometimes("a full disk waits for room")
-            self.reserve.give_up()
             raise
         yield "after the sync"
 
@@ -230,7 +199,6 @@ class NodeDisk:
             await self._read.run(lambda: disk_snapshots.name(disk, plan, mark, configuration, configuration_index))
         except NoSpace:
             world.sometimes("no room for a snapshot")
-            self.reserve.give_up()
             disk.files.execute(plan.abandon())
             raise
         except asyncio.CancelledError:
@@ -256,13 +224,7 @@ class NodeDisk:
         """See `Disk.write_pieces`."""
         self._check()
         for write in writes:
-            try:
-                await self._read.run(
-                    partial(disk_snapshots.write_piece, self._disk, write.index, write.offset, write.data)
-                )
-            except NoSpace:
-                self.reserve.give_up()
-                raise
+            await self._read.run(partial(disk_snapshots.write_piece, self._disk, write.index, write.offset, write.data))
 
     async def check_received(self, index: int) -> tuple[Received, StoredSnapshot]:
         """See `Disk.check_received`."""
@@ -285,13 +247,9 @@ class NodeDisk:
         self.backfill.kept.may_exist = True
 
     def _installing(self, received: Received, stored: StoredSnapshot) -> Steps:
-        try:
-            for name in disk_snapshots.install(self._disk, received, stored.mark):
-                self._node.world.may_crash(f"installing: {name}", RARE)
-                yield name
-        except DiskFull:
-            self.reserve.give_up()
-            raise
+        for name in disk_snapshots.install(self._disk, received, stored.mark):
+            self._node.world.may_crash(f"installing: {name}", RARE)
+            yield name
 
     # -- segments
 
@@ -327,7 +285,7 @@ class NodeDisk:
 
     def keep_reserve(self, *, may_make: bool = True) -> None:
         """See `Disk.keep_reserve`."""
-        self.reserve.keep(may_make=may_make)
+        self.reserve.keep(self.snapshot_bytes, may_make=may_make)
 
     # -- reading
 

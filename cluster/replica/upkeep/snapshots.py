@@ -117,17 +117,7 @@ def _may_save(replica: ReplicaState) -> bool:
 
 
 async def _save(replica: ReplicaState) -> None:
-    """Saves the state. On a full disk it tries once more, in the space of the reserve that was deleted for it."""
-    try:
-        had_reserve = replica.disk.reserve.bytes > 0
-        if not await _try_to_save(replica) and had_reserve:
-            await _try_to_save(replica)
-    finally:
-        replica.snapshots.saving = None
-
-
-async def _try_to_save(replica: ReplicaState) -> bool:
-    """Saves the present state slice by slice, while applying goes on. Returns whether there was disk space."""
+    """Saves the present state slice by slice, while applying goes on."""
     applier = replica.applier
     last_user = applier.last_user_index
     mark, index, configuration = state_mark(replica)
@@ -140,14 +130,13 @@ async def _try_to_save(replica: ReplicaState) -> bool:
         await replica.disk.save_snapshot(mark, configuration, chunks, index)
         await saved(replica, mark)
         replica.logger.info("snapshot_saved", index=mark.index, seconds=round(clock.monotonic() - started, 3))
-        return True
     except NoSpace as error:
         replica.snapshots.is_damaged = False  # the next reader sets it again: not at once, on a full disk
         applier.count_at_least(_due_bytes(replica) - RETRY_BYTES)
         replica.logger.warning("snapshot_not_saved", index=mark.index, reason=str(error))
-        return False
     finally:
         walk.close()
+        replica.snapshots.saving = None
 
 
 async def saved(replica: ReplicaState, mark: Mark) -> None:

@@ -21,6 +21,7 @@ from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.wal.formats import index_name
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from tests.cluster.disk.small_disk import SmallDisks
@@ -43,7 +44,7 @@ def is_trim(before: int) -> bytes:
 
 
 async def fill(disk: Disk) -> NoSpace:
-    """Appends entries until there is no room."""
+    """Appends entries until there is no room, not even in the reserve."""
     while True:
         new = make_entries(disk._journal.last, 1, (3_000,))
         try:
@@ -56,27 +57,27 @@ async def fill(disk: Disk) -> NoSpace:
 # The disk.
 
 
-async def test_the_reserve_is_given_up_once_and_made_again(small: SmallDisks, tmp_path: Path) -> None:
-    """The first batch without room gives it up and goes on in that; then there is no more; with room it is there again,
-    and a snapshot makes it larger."""
+async def test_the_reserve_is_used_up_and_made_again(small: SmallDisks, tmp_path: Path) -> None:
+    """A batch without room goes on in the space of the reserve; when nothing is left the batch waits. With room the
+    reserve is there again, and a snapshot makes it larger."""
     folder = make_folder(tmp_path)
     small.room[folder] = 10 * SEGMENT_BYTES
     disk, _ = open_disk(folder)
     assert (folder / RESERVE).stat().st_size == disk.reserve.bytes == RESERVE_SEGMENTS * SEGMENT_BYTES
+    assert not disk.reserve.is_used
     assert "writes wait" in str(await fill(disk))
-    assert disk.reserve.bytes == 0
+    assert (disk.reserve.bytes, disk.reserve.is_used) == (0, True)
     assert not (folder / RESERVE).exists()
-    before = disk._journal.last.index
-    await fill(disk)
-    went_on = disk._journal.last.index - before
-    assert 2 <= went_on <= RESERVE_SEGMENTS * SEGMENT_BYTES // 3_000
+    assert small.used(folder) > 9 * SEGMENT_BYTES
     disk.keep_reserve()
-    assert len(await read_all(disk, before)) == before  # behind it in the same thread
+    last = disk._journal.last.index
+    assert len(await read_all(disk, last)) == last  # behind it in the same thread
     assert disk.reserve.bytes == 0
     small.room[folder] += 4 * SEGMENT_BYTES
     disk.keep_reserve()
     await disk.read_entries(0, 1, 1)
     assert disk.reserve.bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES
+    assert not disk.reserve.is_used
     assert not disk.is_fenced
     log = await read_all(disk, disk._journal.last.index)
     await disk.write_effects(effects_of(log))
@@ -86,6 +87,38 @@ async def test_the_reserve_is_given_up_once_and_made_again(small: SmallDisks, tm
     assert disk.reserve.bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES + 5_000
     await disk.close()
     assert FileHealth.UNKNOWN not in [finding.state for finding in check_folder(folder).findings]
+
+
+async def test_another_program_gets_no_space_of_the_reserve(small: SmallDisks, tmp_path: Path) -> None:
+    """It takes every byte that becomes free. A roll takes the space that the reserve gives before it can."""
+    folder = make_folder(tmp_path)
+    small.room[folder] = 10 * SEGMENT_BYTES
+    disk, _ = open_disk(folder)
+    while not disk.reserve.is_used:
+        small.room[folder] = small.used(folder)
+        await disk.carry_out(batch(*make_entries(disk._journal.last, 1, (3_000,))))
+        await disk.write_mark()  # rows too
+    last = disk._journal.last.index
+    for _ in range(3):
+        small.room[folder] = small.used(folder)
+        await disk.carry_out(batch(*make_entries(disk._journal.last, 1, (3_000,))))
+    assert disk._journal.last.index == last + 3
+    assert 0 < disk.reserve.bytes < RESERVE_SEGMENTS * SEGMENT_BYTES
+    await disk.close()
+
+
+async def test_a_start_on_a_full_disk_uses_the_reserve(small: SmallDisks, tmp_path: Path) -> None:
+    """It makes a missing file of rows again, before the node can make room."""
+    folder = make_folder(tmp_path)
+    disk, _ = open_disk(folder)
+    await disk.carry_out(batch(*make_entries(FIRST.mark, 1, (3_000, 3_000))))
+    await disk.close()
+    (folder / "shard-0" / index_name(1)).unlink()
+    small.room[folder] = small.used(folder)
+    again, _ = open_disk(folder)
+    assert (again.reserve.is_used, again._journal.last.index) == (True, 3)
+    assert len(await read_all(again, 3)) == 3
+    await again.close()
 
 
 async def test_a_reserve_that_finds_too_little_room_takes_none(small: SmallDisks, tmp_path: Path) -> None:
@@ -99,19 +132,20 @@ async def test_a_reserve_that_finds_too_little_room_takes_none(small: SmallDisks
     await disk.close()
 
 
-async def test_a_snapshot_without_room_gives_the_reserve_up(small: SmallDisks, tmp_path: Path) -> None:
-    """NoSpace, and no unfinished file stays; the second attempt has the reserved space."""
+async def test_a_snapshot_without_room_uses_the_reserve(small: SmallDisks, tmp_path: Path) -> None:
+    """The first attempt has the reserved space. If that is not enough: NoSpace, and no unfinished file stays."""
     folder = make_folder(tmp_path)
     small.room[folder] = 10 * SEGMENT_BYTES
     disk, _ = open_disk(folder)
     await disk.write_effects(effects_of([FIRST]))
     await disk.write_mark()
     small.room[folder] = small.used(folder) + 1_000
-    state = [bytes(6_000)]
+    large = [bytes(SEGMENT_BYTES)] * 4
     with pytest.raises(NoSpace):
-        await disk.save_snapshot(FIRST.mark, CONFIGURATION, state, 1)
+        await disk.save_snapshot(FIRST.mark, CONFIGURATION, large, 1)
     assert disk.reserve.bytes == 0
-    await disk.save_snapshot(FIRST.mark, CONFIGURATION, state, 1)
+    await disk.save_snapshot(FIRST.mark, CONFIGURATION, [bytes(6_000)], 1)
+    assert disk.reserve.is_used
     await disk.close()
 
 
@@ -256,7 +290,7 @@ async def test_a_node_restarted_on_a_full_disk_takes_trims(small: SmallDisks, tm
         with pytest.raises(ApiError) as refused:
             await nodes.append(again, VALUE)
         assert refused.value.code is Code.DISK_FULL
-        assert b"raftlog_disk_reserve_bytes 0.0" in again.metrics.text()
+        assert b'raftlog_disk_full{node="1"} 1.0' in again.metrics.text()
         small.room[root] += 4 * SEGMENT
         await wait_until_async(partial(is_open, again), what="room again")
         await nodes.append(again, VALUE)

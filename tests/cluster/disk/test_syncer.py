@@ -54,7 +54,7 @@ class Bench:
     under_way: asyncio.Future[None] | None = None  # a sync
     batches: list[SyncBatch] = field(default_factory=list)  # given to the disk
     meanwhile: Callable[[], None] | None = None  # happens while a mark is written
-    reserve: Any = field(default_factory=lambda: SimpleNamespace(bytes=1))
+    reserve: Any = field(default_factory=lambda: SimpleNamespace(is_used=False))
 
     def __post_init__(self) -> None:
         self.syncer = Syncer(

@@ -25,7 +25,7 @@ from raftlog.cluster.files.errors import (
     NoSpace,
 )
 from raftlog.cluster.files.folder import DiskIdentity, encode_identity, format_node, format_shard, parse_identity
-from raftlog.cluster.files.reserve import Reserve
+from raftlog.cluster.files.reserve import Reserve, ReserveFile
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.types import GENESIS
 from raftlog.raft.wal.formats import HARD_STATE_SLOT
@@ -81,7 +81,7 @@ def test_other_users_cannot_read_the_data_of_a_node(tmp_path: Path) -> None:
     folder = tmp_path / "above" / "node"
     make_full_folder(folder)
     format_shard(folder, IDENTITY, 1, FIRST, segment_bytes=SEGMENT_BYTES)
-    reserve = Reserve(folder, SEGMENT_BYTES)
+    reserve = Reserve(ReserveFile(folder), SEGMENT_BYTES)
     reserve.keep(0, may_make=True)
     found = modes(folder)
     assert {Path(name).suffix or Path(name).name for name in found} >= {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.raft.configuration import Configuration
@@ -21,6 +21,13 @@ from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, LOG, SEGMENT_BYT
 def frame_of(entry: Entry, rows: int = 2) -> bytes:
     """Effects of a plain entry, with that many rows so that there is something to damage."""
     return encode_effects(Effects(entry.index, 1, (RequestEffect(Result.APPLIED, 7),) * rows, False))
+
+
+def noting(steps: Iterable[WorkStep], parts: list[int]) -> Iterator[WorkStep]:
+    """The same steps; `parts` gets the part of each before it is carried out."""
+    for part, operations in steps:
+        parts.append(part)
+        yield part, operations
 
 
 class WatchedFiles:

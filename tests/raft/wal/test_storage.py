@@ -6,14 +6,17 @@ from random import Random
 
 import pytest
 
+from raftlog.chaos.sim.disk.files import Room
 from raftlog.raft.ready import SyncBatch
+from raftlog.raft.types import HardState
 from raftlog.raft.wal import storage
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
 from raftlog.raft.wal.journal import ImpossibleBatch, row_position
 from raftlog.raft.wal.opening import ShardDamaged
 from raftlog.raft.wal.snapshot_files import Received, read_piece
-from tests.raft.wal.journal_driver import LOG, after_power_cut, make_entries
-from tests.raft.wal.storage_lab import Shard, frame_of
+from raftlog.raft.wal.storage import StepKind
+from tests.raft.wal.journal_driver import LOG, SEGMENT_BYTES, after_kill, after_power_cut, make_entries
+from tests.raft.wal.storage_lab import Shard, frame_of, noting
 
 
 def test_a_snapshot_of_applied_entries_is_not_installed() -> None:
@@ -79,10 +82,64 @@ def test_rows_without_a_finish_call_are_written_later(how: str, monkeypatch: pyt
     assert (shard.journal.indexed, shard.reader.entries(1, 9, 1 << 20)) == (2, (two,))
 
 
+def test_rows_that_find_no_space_hold_back_no_entry_until_a_new_segment_is_needed() -> None:
+    """Entries and hard states go on in the space that is there. A new segment waits for the rows, so that the rows of
+    one segment at most wait in memory. With space all of it is written.
+
+    Guard: `_are_rows_owed` in `carry_out` of raft/wal/storage.py.
+    """
+    shard = Shard()
+    shard.files.is_full = True
+    new = make_entries(shard.entries[-1].mark, 1, (900, 900, 900, 900, 900))
+    for entry in new[:3]:
+        shard.run(shard.storage.carry_out(SyncBatch(None, None, (entry,), ())))
+        with pytest.raises(OSError, match="no space"):
+            shard.run(shard.storage.finish())
+    assert (shard.journal.last, shard.journal.indexed) == (new[2].mark, 1)
+    parts: list[int] = []
+    batch = SyncBatch(HardState(2), None, tuple(new[3:]), ())
+    with pytest.raises(OSError, match="no space"):
+        shard.run(noting(shard.storage.carry_out(batch), parts))
+    assert parts == [StepKind.HARD_STATE, StepKind.ROWS]
+    assert shard.journal.slot.state.term == 2
+    shard.files.is_full = False
+    shard.run(shard.storage.carry_out(batch))
+    shard.run(shard.storage.finish())
+    assert shard.reader.entries(1, 9, 1 << 20) == tuple(new[:3])
+    assert (shard.open().log.last, shard.opened.hard_state.term) == (new[-1].mark, 2)
+
+
+def test_a_full_disk_stops_a_roll_before_it_can_no_longer_be_undone() -> None:
+    """However many bytes are free: the three files of the new segment are made before a byte of an entry is written.
+    The hard state is durable all the same, and the batch may be carried out again.
+
+    Guard: `prepare_segment` in `spares` of raft/wal/journal.py.
+    """
+    free, has_fitted = 0, False
+    while not has_fitted:
+        shard = Shard()
+        room = Room(shard.files.used + free, [shard.files])
+        new = make_entries(shard.entries[-1].mark, 1, (2_000, 2_000, 3_000))
+        batch, parts = SyncBatch(HardState(2, 3), None, tuple(new), ()), list[int]()
+        try:
+            shard.run(noting(shard.storage.carry_out(batch), parts))
+            has_fitted = True
+        except OSError:
+            assert not shard.storage.is_final(parts[-1], is_full=True), f"{free} bytes are free"
+            again = Shard(after_kill(shard.files)).opened
+            assert (again.log.last, again.hard_state.vote) == (shard.entries[-1].mark, 3)
+            room.size += 3 * SEGMENT_BYTES
+            shard.run(shard.storage.carry_out(batch))
+        shard.files.room = None  # a start gives rows to entries that have none
+        assert shard.open().log.last == new[-1].mark
+        free += 40
+    assert 2 * SEGMENT_BYTES < free < 3 * SEGMENT_BYTES
+
+
 def test_rows_are_written_before_a_cut_that_may_take_their_entries() -> None:
     """Entries wait for their rows while others are appended, and none of them is left waiting behind a cut.
 
-    Guard: `cut_after` beside PLACED_MAX in `carry_out` of raft/wal/storage.py.
+    Guard: `cut_after` beside `is_late` in `carry_out` of raft/wal/storage.py.
     """
     shard = Shard()
     two, three = make_entries(shard.entries[-1].mark, 1, (10, 20))

@@ -86,7 +86,8 @@ def test_full_disks_whose_entries_wait_for_space_still_elect_and_keep_a_leader(s
     for replica in world.replicas.values():
         replica.disk.full = True
     for _ in range(12):
-        told(world, leading, put(b"k", bytes(900)), for_us=100_000)
+        leading.submit(put(b"k", bytes(900)), 1, 0, 0, world.now_us + 1_000_000, lambda answer: None)
+    world.run_until(world.now_us + 1_000_000)
     others = [replica for replica in world.replicas.values() if replica is not leading]
     assert any(replica.state.syncer.is_waiting for replica in others)
     leading.is_held = True

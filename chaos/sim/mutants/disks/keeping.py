@@ -237,8 +237,8 @@ MUTANTS: Final = (
         source="this project",
         story="tests/raft/wal/test_kept_log.py::test_a_full_disk_stops_an_install_before_anything_is_changed",
         target="raftlog.raft.wal.storage:Storage.install",
-        old="yield (StepKind.SPARES, [Allocate(spare_name(0), journal.segment_bytes)])",
-        new="yield (StepKind.SPARES, [])",
+        old="yield (StepKind.SPARES, received.prepare())\n    yield (StepKind.INSTALL, received.finish())",
+        new="yield (StepKind.INSTALL, [*received.prepare(), *received.finish()])",
     ),
     Mutant(
         name="joining_node_gets_a_snapshot_of_the_only_voter",

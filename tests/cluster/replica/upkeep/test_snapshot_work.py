@@ -184,12 +184,12 @@ async def test_a_save_waits_for_the_ledger_and_tells_the_newest_user_record_of_i
 
     replica.disk.save_snapshot = save_snapshot
     replica.logger.warning = lambda *_, **__: None
-    saving = asyncio.create_task(snapshots._try_to_save(replica))
+    saving = asyncio.create_task(snapshots._save(replica))
     await asyncio.sleep(0)
     assert saved == [], "the ledger does not reach the snapshot yet"
     replica.applier.last_user_index, replica.applier.written = 9, 5
-    assert not await saving
-    assert saved == [(5, 4)]
+    await saving
+    assert (saved, replica.snapshots.saving) == ([(5, 4)], None)
 
 
 async def test_the_snapshot_before_the_newest_one_is_remembered() -> None:
