@@ -182,7 +182,7 @@ MUTANTS: Final = (
         title="an acknowledgement of entries that were cut before they reached the disk is sent all the same",
         source="this project",
         target="raftlog.raft.ready:without_void_promises",
-        old="if not (isinstance(message, AppendEntriesReply) and message.success and message.match > cut_after)",
+        old="if not acknowledges_after(message, cut_after)",
         new="if message is not None",
         story="tests/raft/test_ready.py::test_promises_of_entries_that_were_cut_while_they_waited_are_withdrawn",
     ),
