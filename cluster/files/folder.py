@@ -45,9 +45,9 @@ from raftlog.raft.types import Entry, EntryKind, HardState, Mark, TermRun
 from raftlog.raft.wal import opening
 from raftlog.raft.wal.divergence import CannotRebuild
 from raftlog.raft.wal.formats import FORMAT_VERSION, LOG_FOLDER, ForeignFile, LogIdentity
-from raftlog.raft.wal.journal import SEGMENT_BYTES, Journal, check_segment_bytes, make_log
+from raftlog.raft.wal.journal import SEGMENT_BYTES, Journal, check_segment_bytes
 from raftlog.raft.wal.ledger import Ledger
-from raftlog.raft.wal.opening import ShardDamaged, open_shard
+from raftlog.raft.wal.opening import ShardDamaged, make_log, open_shard
 from raftlog.raft.wal.recovery import HardStateDamaged
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 

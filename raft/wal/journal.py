@@ -25,7 +25,6 @@ from raftlog.raft.codec.mark import MARK_SIZE, encode_mark
 from raftlog.raft.types import Entry, EntryKind, HardState, Mark, TermRun
 from raftlog.raft.wal.formats import (
     HARD_STATE,
-    HARD_STATE_BYTES,
     HARD_STATE_SLOT,
     INDEX_MAGIC,
     LEDGER_MAGIC,
@@ -428,30 +427,6 @@ def drop_segment(first: int) -> list[FileOperation]:
         SyncFolder(LOG_FOLDER),
         Delete(index_name(first)),
         Delete(ledger_name(first)),
-    ]
-
-
-def make_log(
-    log: LogIdentity, entry: Entry, state: HardState, segment_bytes: int = SEGMENT_BYTES
-) -> list[FileOperation]:
-    """A new shard: its hard state in both slots, and a first segment that holds `entry`."""
-    previous = Mark()
-    size = max(segment_bytes, SEGMENT_HEADER_SIZE + entry.size + 2 * MARK_SIZE)
-    journal = Journal(log, [Segment(previous, size, previous)], Slot(0, state), segment_bytes)
-    journal.check([entry])
-    promise, repeat = journal.set_hard_state(state)
-    operations, placed = journal.append([entry])
-    return [
-        Allocate(HARD_STATE, HARD_STATE_BYTES),
-        *promise,
-        *repeat,
-        *begin_after(log, previous, size),
-        *operations,
-        *journal.index_writes(placed),
-        *journal.mark(),
-        Sync(index_name(1)),
-        Sync(ledger_name(1)),
-        SyncFolder(LOG_FOLDER),
     ]
 
 

@@ -13,14 +13,25 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog.raft.codec.configuration import decode_configuration
+from raftlog.raft.codec.mark import MARK_SIZE
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.types import GENESIS, HardState, LogStart, Mark, NodeId
+from raftlog.raft.types import GENESIS, Entry, HardState, LogStart, Mark, NodeId
 from raftlog.raft.wal import divergence, repair
-from raftlog.raft.wal.formats import LogIdentity, Slot, ledger_name, term_runs
-from raftlog.raft.wal.journal import SEGMENT_BYTES, Journal, begin_after, keep_slot
+from raftlog.raft.wal.formats import (
+    HARD_STATE,
+    HARD_STATE_BYTES,
+    LOG_FOLDER,
+    SEGMENT_HEADER_SIZE,
+    LogIdentity,
+    Slot,
+    index_name,
+    ledger_name,
+    term_runs,
+)
+from raftlog.raft.wal.journal import SEGMENT_BYTES, Journal, Segment, begin_after, keep_slot
 from raftlog.raft.wal.kept_log import KEPT, keep_again, keep_log
 from raftlog.raft.wal.ledger import Ledger
-from raftlog.raft.wal.operations import DeleteFolder, FileOperation, Files, Sync, SyncFolder
+from raftlog.raft.wal.operations import Allocate, DeleteFolder, FileOperation, Files, Sync, SyncFolder
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.recovery import Damage, Damaged, rebuild_index, recover_hard_state, recover_log
 from raftlog.raft.wal.snapshot_files import (
@@ -179,6 +190,30 @@ def _open(
         slot.state, start, configuration, index, tuple(earlier), chosen, ledger.last,
         max(mark.index, recovery.applied), tuple(notices), slot.floor, journal, ledger,
     )  # fmt: skip
+
+
+def make_log(
+    log: LogIdentity, entry: Entry, state: HardState, segment_bytes: int = SEGMENT_BYTES
+) -> list[FileOperation]:
+    """A new shard: its hard state in both slots, and a first segment that holds `entry`."""
+    previous = Mark()
+    size = max(segment_bytes, SEGMENT_HEADER_SIZE + entry.size + 2 * MARK_SIZE)
+    journal = Journal(log, [Segment(previous, size, previous)], Slot(0, state), segment_bytes)
+    journal.check([entry])
+    promise, repeat = journal.set_hard_state(state)
+    operations, placed = journal.append([entry])
+    return [
+        Allocate(HARD_STATE, HARD_STATE_BYTES),
+        *promise,
+        *repeat,
+        *begin_after(log, previous, size),
+        *operations,
+        *journal.index_writes(placed),
+        *journal.mark(),
+        Sync(index_name(1)),
+        Sync(ledger_name(1)),
+        SyncFolder(LOG_FOLDER),
+    ]
 
 
 def count_boot(log: LogIdentity, slot: Slot, last_term: int) -> tuple[Slot, list[FileOperation]]:

@@ -25,8 +25,7 @@ from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry, HardState, Mark, NodeId
 from raftlog.raft.wal.divergence import CannotRebuild
 from raftlog.raft.wal.formats import HARD_STATE, ForeignFile, LogIdentity
-from raftlog.raft.wal.journal import make_log
-from raftlog.raft.wal.opening import OpenedShard, ShardDamaged, open_shard
+from raftlog.raft.wal.opening import OpenedShard, ShardDamaged, make_log, open_shard
 from raftlog.raft.wal.operations import FileOperation, Sync, Write
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.recovery import Damaged, HardStateDamaged

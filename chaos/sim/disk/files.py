@@ -223,7 +223,7 @@ def _tear(content: bytearray, position: int, data: bytes, random: Random, *, is_
         start = stop
 
 
-class Room:
+class DiskSpace:
     """The size of a disk, which several nodes may share: `size` bytes, of which other programs have `taken`."""
 
     __slots__ = ("files", "size", "taken")
@@ -231,7 +231,7 @@ class Room:
     def __init__(self, size: int, files: Sequence[MemoryFiles] = ()) -> None:
         self.size, self.files, self.taken = size, list(files), 0
         for each in files:
-            each.room = self
+            each.space = self
 
     @property
     def free(self) -> int:
@@ -244,7 +244,7 @@ class MemoryFiles:
     lies."""
 
     __slots__ = (
-        "_after", "_before", "folders", "is_full", "lie", "nodes", "reserved", "room", "torn_percent", "whole"
+        "_after", "_before", "folders", "is_full", "lie", "nodes", "reserved", "space", "torn_percent", "whole"
     )  # fmt: skip
 
     def __init__(self, content: dict[str, bytes] | None = None, *, torn_percent: int = 50) -> None:
@@ -255,7 +255,7 @@ class MemoryFiles:
         self.folders: set[str] = set()
         self.torn_percent = torn_percent
         self.is_full = False  # nothing can be allocated, no file can grow: another program takes what becomes free
-        self.room: Room | None = None  # the disk, if it has a size
+        self.space: DiskSpace | None = None  # the disk, if it has a size
         self.reserved = 0  # bytes of the file `reserve`
         self.whole: set[str] = set()  # files whose sectors are written whole or not at all
         self.lie: Lie | None = None  # about a sync to come, or one that was answered and not done
@@ -291,11 +291,11 @@ class MemoryFiles:
         """Bytes that are free on the disk."""
         if self.is_full:
             return 0
-        return ROOMY if self.room is None else self.room.free
+        return ROOMY if self.space is None else self.space.free
 
     def take(self, name: str, size: int) -> None:
         """Raises OSError where that many bytes do not fit."""
-        if size > 0 and (self.is_full or self.room is not None) and size > self.free:
+        if size > 0 and (self.is_full or self.space is not None) and size > self.free:
             raise OSError(errno.ENOSPC, "no space left", name)
 
     def content(self) -> dict[str, bytes]:
@@ -441,26 +441,6 @@ def _rename_all(nodes: dict[str, Inode], changes: Iterable[tuple[str, Inode | No
             nodes.pop(name, None)
         else:
             nodes[name] = inode
-
-
-class ScrubbedFiles:
-    """The same as scrubbing reads them: `raftlog.cluster.files.scrub.ScrubFiles`."""
-
-    __slots__ = ("_files", "bytes", "names", "size")
-
-    def __init__(self, files: MemoryFiles) -> None:
-        self._files = files
-        self.names, self.size = files.names, files.size
-        self.bytes = 0
-
-    def read(self, name: str, position: int, size: int) -> bytes:
-        """As MemoryFiles."""
-        data = self._files.read(name, position, size)
-        self.bytes += len(data)
-        return data
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def is_segment(name: str) -> bool:

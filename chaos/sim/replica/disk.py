@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from raftlog.chaos.sim.disk import snapshots as disk_snapshots
 from raftlog.chaos.sim.disk.errors import DiskFull
-from raftlog.chaos.sim.disk.files import ScrubbedFiles
 from raftlog.chaos.sim.disk.reading import read_entries
 from raftlog.chaos.sim.replica.fetched import FillFiles, FillSurroundings, FillWorker
-from raftlog.chaos.sim.replica.scrubbing import Scrubbing
+from raftlog.chaos.sim.replica.scrubbing import ScrubbedFiles, Scrubbing
 from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.chaos.sim.replica.threads import Steps, Thread
 from raftlog.cluster.disk.disk import FINISH_S, DiskStatistics, OnAnswer

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
 
+from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.chaos.sim.replica.threads import STILL_US
@@ -19,6 +20,26 @@ PAUSES_US: Final = (300_000, 1_000_000, 5_000_000)
 
 SCRUB_STEP_US: Final = 2_000
 """From one look at a piece of a file to the next, in microseconds."""
+
+
+class ScrubbedFiles:
+    """The files of a simulated disk, as scrubbing reads them: `raftlog.cluster.files.scrub.ScrubFiles`."""
+
+    __slots__ = ("_files", "bytes", "names", "size")
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self._files = files
+        self.names, self.size = files.names, files.size
+        self.bytes = 0
+
+    def read(self, name: str, position: int, size: int) -> bytes:
+        """As MemoryFiles."""
+        data = self._files.read(name, position, size)
+        self.bytes += len(data)
+        return data
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Scrubbing:

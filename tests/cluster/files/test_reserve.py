@@ -1,4 +1,4 @@
-"""Tests the reserve file: the slices that it gives, the space that it says the disk lacks, how it becomes whole again."""
+"""Tests the reserve file: its slices, the space that it says the disk lacks, how it becomes whole again."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, Mark
 from raftlog.raft.wal.formats import LogIdentity, segment_name
-from raftlog.raft.wal.journal import Journal, make_log
-from raftlog.raft.wal.opening import count_boot
+from raftlog.raft.wal.journal import Journal
+from raftlog.raft.wal.opening import count_boot, make_log
 from raftlog.raft.wal.operations import FileOperation
 from raftlog.raft.wal.recovery import Recovery, rebuild_index, recover_hard_state, recover_log, scan
 

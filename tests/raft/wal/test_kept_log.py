@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from raftlog.chaos.sim.disk.files import MemoryFiles, Room
+from raftlog.chaos.sim.disk.files import DiskSpace, MemoryFiles
 from raftlog.raft.types import GENESIS, Entry
 from raftlog.raft.wal import kept_log
 from raftlog.raft.wal.divergence import DivergenceNote, keep
@@ -114,7 +114,7 @@ def test_a_full_disk_stops_an_install_before_anything_is_changed() -> None:
     free, has_fitted = 0, False
     while not has_fitted:
         shard, received = coming()
-        room = Room(shard.files.used + free, [shard.files])
+        space = DiskSpace(shard.files.used + free, [shard.files])
         parts: list[int] = []
         try:
             shard.run(noting(shard.storage.install(received), parts))
@@ -123,7 +123,7 @@ def test_a_full_disk_stops_an_install_before_anything_is_changed() -> None:
             assert not shard.storage.is_final(parts[-1], is_full=True), f"{free} bytes are free"
             assert shard.reader.entries(4, 7, 1 << 20)[0].index == 5
             assert Shard(after_kill(shard.files)).opened.log.first == 1
-            room.size += 2 * SEGMENT_BYTES
+            space.size += 2 * SEGMENT_BYTES
             shard.run(shard.storage.install(received))
         assert shard.open().log.first == 14
         free += 48

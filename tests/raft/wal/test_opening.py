@@ -14,8 +14,7 @@ from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import GENESIS, EntryKind, HardState
 from raftlog.raft.wal.divergence import NOTE, CannotRebuild, DivergenceNote
 from raftlog.raft.wal.formats import segment_name
-from raftlog.raft.wal.journal import make_log
-from raftlog.raft.wal.opening import ShardDamaged, open_shard
+from raftlog.raft.wal.opening import ShardDamaged, make_log, open_shard
 from raftlog.raft.wal.operations import DeleteFolder
 from tests.raft.wal.journal_driver import FIRST, LOG, SEGMENT_BYTES, make_entries
 from tests.raft.wal.storage_lab import Shard

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from raftlog.chaos.sim.disk.files import Room
+from raftlog.chaos.sim.disk.files import DiskSpace
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import HardState
 from raftlog.raft.wal import storage
@@ -118,7 +118,7 @@ def test_a_full_disk_stops_a_roll_before_it_can_no_longer_be_undone() -> None:
     free, has_fitted = 0, False
     while not has_fitted:
         shard = Shard()
-        room = Room(shard.files.used + free, [shard.files])
+        space = DiskSpace(shard.files.used + free, [shard.files])
         new = make_entries(shard.entries[-1].mark, 1, (2_000, 2_000, 3_000))
         batch, parts = SyncBatch(HardState(2, 3), None, tuple(new), ()), list[int]()
         try:
@@ -128,9 +128,9 @@ def test_a_full_disk_stops_a_roll_before_it_can_no_longer_be_undone() -> None:
             assert not shard.storage.is_final(parts[-1], is_full=True), f"{free} bytes are free"
             again = Shard(after_kill(shard.files)).opened
             assert (again.log.last, again.hard_state.vote) == (shard.entries[-1].mark, 3)
-            room.size += 3 * SEGMENT_BYTES
+            space.size += 3 * SEGMENT_BYTES
             shard.run(shard.storage.carry_out(batch))
-        shard.files.room = None  # a start gives rows to entries that have none
+        shard.files.space = None  # a start gives rows to entries that have none
         assert shard.open().log.last == new[-1].mark
         free += 40
     assert 2 * SEGMENT_BYTES < free < 3 * SEGMENT_BYTES

@@ -14,8 +14,7 @@ from raftlog.raft.codec.mark import MARK_SIZE
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, NOBODY, Entry, EntryKind, HardState
 from raftlog.raft.wal.formats import LOG_FOLDER, SEGMENT_HEADER_SIZE, index_name, ledger_name, segment_name
-from raftlog.raft.wal.journal import make_log
-from raftlog.raft.wal.opening import OpenedShard, ShardDamaged, open_shard
+from raftlog.raft.wal.opening import OpenedShard, ShardDamaged, make_log, open_shard
 from raftlog.raft.wal.recovery import recover_hard_state
 from raftlog.raft.wal.repair import QUARANTINE, QUARANTINES_KEPT
 from tests.raft.wal.journal_driver import LOG, SEGMENT_BYTES, PowerCut

@@ -12,8 +12,7 @@ from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry, EntryKind, HardState
 from raftlog.raft.wal import repair
 from raftlog.raft.wal.formats import LOG_FOLDER, SEGMENT_HEADER_SIZE, index_name, ledger_name, segment_name
-from raftlog.raft.wal.journal import make_log
-from raftlog.raft.wal.opening import ShardDamaged, open_shard
+from raftlog.raft.wal.opening import ShardDamaged, make_log, open_shard
 from raftlog.raft.wal.recovery import recover_hard_state
 from raftlog.raft.wal.repair import QUARANTINE
 from tests.raft.wal.journal_driver import LOG, SEGMENT_BYTES
