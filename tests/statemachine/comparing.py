@@ -7,7 +7,7 @@ else, is missing twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 from sortedcontainers import SortedList
 
 from raftlog.statemachine.machine import StateMachine
-from raftlog.statemachine.store import RECORD_SIZE, Store
+from raftlog.statemachine.store import RECORD_SIZE, Store, is_delete, record_mod
 
 NO_STATE: Final[Mapping[str, Mapping[str, str]]] = {
     "StateMachine": {
@@ -40,10 +40,13 @@ NO_STATE: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def _steps(store: Store) -> list[Any]:
-    """The readable steps. The row hash of a replaced record is not needed, and not restored."""
+    """The readable steps. Of a replaced record the row hash is not needed, and of a delete that is no longer readable
+    nothing."""
 
     def stored(record: bytes | None) -> bytes | None:
-        return record and record[: RECORD_SIZE - 8] + record[RECORD_SIZE:]
+        if record is None or (is_delete(record) and record_mod(record) <= store.compacted):
+            return None
+        return record[: RECORD_SIZE - 8] + record[RECORD_SIZE:]
 
     rows: list[Any] = []
     for step in store.steps[store.compacted - store._start :]:
@@ -76,6 +79,20 @@ def state_of(machine: StateMachine) -> Any:
     while machine._store.freed != machine._store.compacted:
         machine._store.sweep()
     return plain(machine)
+
+
+def differences(one: StateMachine, other: StateMachine) -> list[str]:
+    """Where two machines differ, with both values."""
+    return list(_differences("", state_of(one), state_of(other)))
+
+
+def _differences(path: str, one: Any, other: Any) -> Iterator[str]:
+    (kind, left), (other_kind, right) = one, other
+    if kind == other_kind and isinstance(left, dict) and left.keys() == right.keys():
+        for name in left:
+            yield from _differences(f"{path}.{name}", left[name], right[name])
+    elif (kind, left) != (other_kind, right):
+        yield f"{path}: {kind} {left} and {other_kind} {right}"
 
 
 def plain(value: Any) -> Any:

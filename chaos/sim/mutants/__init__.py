@@ -20,7 +20,17 @@ from raftlog.chaos.sim.mutants.consensus import (
 )
 from raftlog.chaos.sim.mutants.disks import bad_disks, damage, disks, keeping
 from raftlog.chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
-from raftlog.chaos.sim.mutants.service import access, http, links, points, replica, serving, sessions, waiting
+from raftlog.chaos.sim.mutants.service import (
+    access,
+    http,
+    links,
+    points,
+    replica,
+    restored,
+    serving,
+    sessions,
+    waiting,
+)
 
 __all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
 
@@ -45,6 +55,7 @@ _MODULES: Final = (
     serving,
     waiting,
     access,
+    restored,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

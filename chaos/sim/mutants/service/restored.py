@@ -1,0 +1,43 @@
+"""Plants mutants of tables that come back from a snapshot: what is left out twice has equal bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.chaos.sim.mutants.mutant import Mutant
+
+_FIELDS: Final = "tests/statemachine/test_snapshot_fields.py::test_a_restored_state_is_the_saved_one_field_by_field"
+_SOURCE: Final = "raftlog itself, planted by a review"
+
+MUTANTS: Final = (
+    Mutant(
+        name="roles_without_grants_missing_from_the_snapshot",
+        pitfall=58,
+        title="a role without grants is not in the snapshot: a restored node gives it to no user, others do",
+        source=_SOURCE,
+        story=_FIELDS,
+        target="raftlog.statemachine.access.table:AccessTable.rows",
+        old="for name, grants in sorted(self.roles.items())]",
+        new="for name, grants in sorted(self.roles.items()) if grants]",
+    ),
+    Mutant(
+        name="owner_of_a_session_without_its_issuer",
+        pitfall=58,
+        title="a snapshot names the owner of a session as if it were a user of the table, not of an identity provider",
+        source=_SOURCE,
+        story=_FIELDS,
+        target="raftlog.statemachine.snapshot:_session_row",
+        old="session.owner]",
+        new='session.owner.removeprefix("jwt:")]',
+    ),
+    Mutant(
+        name="kept_bytes_of_all_sessions_not_restored",
+        pitfall=58,
+        title="a restored node counts no kept answers against their limit: it takes a write that others refuse",
+        source=_SOURCE,
+        story=_FIELDS,
+        target="raftlog.statemachine.sessions:SessionTable.load",
+        old="self.answer_bytes += session.answer_bytes",
+        new="pass",
+    ),
+)
