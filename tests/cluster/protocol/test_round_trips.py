@@ -99,7 +99,7 @@ def entry_rows(draw: st.DrawFn) -> tuple[Any, ...]:
 
 @st.composite
 def hards(draw: st.DrawFn) -> Slot:
-    """A slot; one that is being mended has floor and cut."""
+    """A slot; one of a log under repair has floor and cut."""
     floor = draw(WHOLE) >> 1
     cut = draw(WHOLE)
     return Slot(draw(WHOLE), HardState(draw(WHOLE), draw(WHOLE), draw(WHOLE), floor), cut, bool(floor and cut))

@@ -1,4 +1,4 @@
-"""Plants mutants of tables that come back from a snapshot: what is left out twice has equal bytes."""
+"""Plants mutants of tables that a snapshot restores wrongly. Both snapshots then have the same bytes."""
 
 from __future__ import annotations
 
