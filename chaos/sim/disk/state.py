@@ -7,7 +7,7 @@ no more than this part.
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from random import Random
 
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
@@ -23,6 +23,8 @@ from raftlog.raft.wal.snapshot_files import Received
 from raftlog.raft.wal.storage import Storage, WorkStep
 
 SEGMENT_BYTES = 16_384
+
+_MOVES = (Delete, Rename)
 
 
 class SimSpace:
@@ -54,7 +56,7 @@ class DiskState:
     __slots__ = (
         "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy",
         "is_half_repaired", "log", "met", "node", "old_hard_state", "random", "received", "refused",
-        "reserve", "segment_bytes", "slow_us", "view", "was_hit",
+        "reserve", "segment_bytes", "slow_us", "view", "was_hit", "watch",
     )  # fmt: skip
     view: View
     """The durable entries, for the checks; `SimDisk.format` makes it."""
@@ -73,6 +75,7 @@ class DiskState:
         self.old_hard_state = b""  # the file as it was before the newest change
         self.refused = ""  # why the last opening failed
         self.slow_us = 0  # how much longer a sync takes: the replica's to obey
+        self.watch: Callable[[int, FileOperation], None] | None = None  # sees what a process renames and deletes
         self._fail: list[str] = []  # kinds of operations that are to fail
         self.reserve = Reserve(SimSpace(self), segment_bytes)
         self.forget()
@@ -117,6 +120,8 @@ class DiskState:
                 self._carry_out_again(operation, error)
             if self.damaged:
                 self.carried_out(operation)
+            if self.watch is not None and type(operation) in _MOVES and self._storage is not None:
+                self.watch(part, operation)
         except OSError as error:
             is_full = error.errno == errno.ENOSPC
             if self._storage is not None and not self._storage.is_final(part, is_full=is_full):

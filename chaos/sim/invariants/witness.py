@@ -15,7 +15,13 @@ from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
 from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
 from raftlog.chaos.sim.invariants.clients.permitted import Permitted
 from raftlog.chaos.sim.invariants.clients.read_linearizability import ReadLinearizability
-from raftlog.chaos.sim.invariants.durability import durable_first, healing_has_no_vote, persist_then_promise
+from raftlog.chaos.sim.invariants.durability import (
+    durable_first,
+    files_stay,
+    healing_has_no_vote,
+    made_snapshots,
+    persist_then_promise,
+)
 from raftlog.chaos.sim.invariants.durability.diverged_is_fenced import DivergedIsFenced
 from raftlog.chaos.sim.invariants.elections import configuration_safety
 from raftlog.chaos.sim.invariants.elections.check_quorum import CheckQuorum
@@ -63,6 +69,8 @@ from raftlog.raft.messages import (
     is_promise,
 )
 from raftlog.raft.types import Entry, EntryKind, Mark, NodeId
+from raftlog.raft.wal.formats import LogIdentity
+from raftlog.raft.wal.operations import Files
 from raftlog.statemachine.effects import Effects
 
 
@@ -340,6 +348,18 @@ class Witness:
     def saved(self, node: NodeId, mark: Mark, data: bytes) -> None:
         """A node made a snapshot of these bytes: they depend on the log alone."""
         self._effects.saved(node, mark.index, xxh3_128_digest(data))
+
+    def snapshot_named(self, node: NodeId, log: LogIdentity, files: Files, index: int) -> None:
+        """A snapshot that a node saved or received has its name now."""
+        made_snapshots.named(self.known, node, log, files, index)
+
+    def snapshot_removed(self, node: NodeId, files: Files, index: int) -> None:
+        """A snapshot has lost its name."""
+        made_snapshots.removed(node, files, index)
+
+    def segment_deleted(self, node: NodeId, part: int, records: tuple[int, int], applied: Mark, **facts: Any) -> None:
+        """A segment of a node's log is deleted: see `files_stay.deleted`."""
+        files_stay.deleted(node, part, *records, applied=applied.index, **facts)
 
     def compacted(self, node: NodeId, mark: Mark) -> None:
         """A node's log may begin after `mark`: it has a snapshot of that."""

@@ -84,6 +84,7 @@ class Node(Watching):
         world, disk = self.world, self.disk
         self.life += 1
         self._forget()
+        disk.watch = self.file_moved
         self.clock.boot(world.now_us, self.random.randrange(10_000_000))
         opening = disk.opening()
         try:

@@ -15,6 +15,9 @@ from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.ready import Ready
 from raftlog.raft.types import Entry, Mark, NodeId
+from raftlog.raft.wal.formats import LOG_FOLDER
+from raftlog.raft.wal.operations import Delete, FileOperation, Rename
+from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.effects import Effects
 
@@ -24,6 +27,10 @@ LOGGED: Final = frozenset({
     "backfill_wrong", "disk_hangs",
 })  # fmt: skip
 """Lines of the server's log that a world counts."""
+
+
+_SNAPSHOT: Final = f"{SNAPSHOTS}/"
+_LOG: Final = f"{LOG_FOLDER}/"
 
 
 class Watching(Serving):
@@ -103,6 +110,31 @@ class Watching(Serving):
     def compacted(self, mark: Mark) -> None:
         """The core's log may begin after `mark`."""
         self._check(self.world.witness.compacted, self.node, mark)
+
+    def file_moved(self, part: int, operation: FileOperation) -> None:
+        """The disk of the process renamed or deleted a file or folder."""
+        if self.core is None:
+            return
+        match operation:
+            case Rename(name=name, to=to) if to.startswith(_SNAPSHOT) and to.removeprefix(_SNAPSHOT).isdigit():
+                index = int(to.removeprefix(_SNAPSHOT))
+                self._check(self.world.witness.snapshot_named, self.node, self.disk.log, self.disk.files, index)
+            case Rename(name=name) if name.startswith(_SNAPSHOT) and name.removeprefix(_SNAPSHOT).isdigit():
+                index = int(name.removeprefix(_SNAPSHOT))
+                self._check(self.world.witness.snapshot_removed, self.node, self.disk.files, index)
+            case Delete(name=name) if name.startswith(_LOG) and name.endswith(".seg"):
+                self._segment_deleted(part, int(name[len(_LOG) : -4]))
+
+    def _segment_deleted(self, part: int, first: int) -> None:
+        core = self.core
+        assert core is not None
+        following = min(
+            (each for each in self.disk.segment_firsts if each > first), default=core.state.log.last.index + 1
+        )
+        self._check(
+            self.world.witness.segment_deleted, self.node, part, (first, following - 1), self.mark,
+            oldest=self.state.machine.oldest, core_first=core.state.log.first, snapshots=self.disk.snapshots(),
+        )  # fmt: skip
 
     def looks_at_others(self) -> None:
         """The server asks for a digest point, to see whether all others are well."""

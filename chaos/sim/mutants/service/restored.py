@@ -1,4 +1,4 @@
-"""Plants mutants of tables that a snapshot restores wrongly. Both snapshots then have the same bytes."""
+"""Plants mutants of tables that a snapshot restores wrongly, so that both snapshots have the same bytes."""
 
 from __future__ import annotations
 
