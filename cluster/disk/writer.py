@@ -103,6 +103,7 @@ class Writer:
         try:
             keep_after = may_go(oldest, needed, snapshot_files.list_snapshots(self._files))
             rows = [operations for _, operations in self._storage.compact(keep_after)]
+            assert not rows or self._storage.journal.first <= min(oldest, needed), (keep_after, oldest, needed)
         finally:
             structure.release()
         for operation in chain.from_iterable(rows):

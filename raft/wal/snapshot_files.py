@@ -105,6 +105,7 @@ class SnapshotPlan:
 
     def finish(self, mark: Mark, configuration: Configuration, configuration_index: int) -> list[FileOperation]:
         """Syncs it and gives it its name (pitfall 56: the folder is synced after the rename)."""
+        assert configuration_index <= mark.index, (configuration_index, mark)
         meta = SnapshotMeta(
             mark, encode_configuration(configuration), configuration_index, self._chunks, self._size, self._crc
         )
@@ -164,6 +165,8 @@ def _check(files: Files, log: LogIdentity, index: int, folder: str) -> StoredSna
         raise SnapshotDamaged(f"{folder}: {error}") from error
     if index != meta.mark.index:
         raise SnapshotDamaged(f"{folder}: it is a snapshot of index {meta.mark.index}")
+    if meta.configuration_index > index:
+        raise SnapshotDamaged(f"{folder}: it is of {index}, its configuration of {meta.configuration_index}")
     chunks = size = crc = 0
     for crc, chunk in _chunks(files, folder):  # noqa: B007 - the last one is wanted
         chunks += 1

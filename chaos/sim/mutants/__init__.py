@@ -18,7 +18,7 @@ from raftlog.chaos.sim.mutants.consensus import (
     snapshots,
     versions,
 )
-from raftlog.chaos.sim.mutants.disks import bad_disks, damage, disks, keeping
+from raftlog.chaos.sim.mutants.disks import bad_disks, damage, disks, keeping, made
 from raftlog.chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
 from raftlog.chaos.sim.mutants.service import (
     access,
@@ -56,6 +56,7 @@ _MODULES: Final = (
     waiting,
     access,
     restored,
+    made,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from raftlog.raft.wal.formats import CHUNK_BYTES_MAX, CHUNK_HEADER_SIZE, ledger_name
-from raftlog.raft.wal.operations import Sync, Write
+from raftlog.raft.wal.formats import (
+    CHUNK_BYTES_MAX,
+    CHUNK_HEADER_SIZE,
+    decode_snapshot_meta,
+    encode_snapshot_meta,
+    ledger_name,
+)
+from raftlog.raft.wal.operations import Create, Sync, Write
 from raftlog.raft.wal.snapshot_files import (
     SYNC_BYTES,
     Received,
@@ -43,6 +51,23 @@ def test_a_chunk_that_no_reader_would_take_is_not_written() -> None:
     (write,) = plan.add(b"state")
     assert isinstance(write, Write)
     assert write.position == 0
+
+
+def test_a_configuration_from_behind_the_snapshot_is_neither_written_nor_read() -> None:
+    """A snapshot has the configuration of the log at its index: a later one is not made, and not taken from a leader.
+
+    Guard: the assertion in `SnapshotPlan.finish`, and `_check`, of raft/wal/snapshot_files.py.
+    """
+    shard = saved()
+    mark = shard.entries[1].mark
+    with pytest.raises(AssertionError):
+        SnapshotPlan(LOG, mark.index).finish(mark, CONFIGURATION, mark.index + 1)
+    name = f"{snapshot_folder(mark.index)}/meta"
+    meta = decode_snapshot_meta(LOG, shard.files.content()[name])
+    forged = encode_snapshot_meta(LOG, replace(meta, configuration_index=mark.index + 1))
+    shard.files.carry_out(Create(name, forged))
+    with pytest.raises(SnapshotDamaged, match=f"its configuration of {mark.index + 1}"):
+        open_snapshot(shard.files, LOG, mark.index)
 
 
 def test_snapshot_bytes_are_synced_as_they_come() -> None:
