@@ -142,6 +142,13 @@ class Reads:
         for number in [number for number, each in self._rounds.items() if each.peer == peer]:
             self.again(number)
 
+    def overdue(self, own: NodeId, before: float) -> None:
+        """The answer of a peer to a round that began before that time was lost: the round fails. Those of node `own`
+        itself end with the core."""
+        for number, each in list(self._rounds.items()):
+            if each.peer != own and each.started < before:
+                self.again(number)
+
     def expire(self, now: float, message: str, *, has_leader: bool) -> None:
         """Fails the readers past their deadline, and removes cancelled ones."""
         code = Code.DEADLINE if has_leader else Code.NO_LEADER

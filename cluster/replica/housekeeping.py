@@ -5,7 +5,7 @@ The replica's tick calls `housekeeping`. This work needs no exact time, so it do
 
 from __future__ import annotations
 
-from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, writes
+from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, reads, writes
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import backfill, clock_entries, disk_space, retention, snapshots
 from raftlog.raft.types import NOBODY, Now
@@ -17,6 +17,7 @@ def housekeeping(replica: ReplicaState, now: Now, mono: float) -> None:
     replica.writes.pending.expire(mono, leader=leader)
     writes.send_again(replica)
     if not replica.reads.rounds.is_empty:
+        reads.ask_again(replica, mono)
         reason = "the leader did not confirm the read" if leader else "no leader was found"
         message = f"{replica.name}: {reason} within its deadline"
         replica.reads.rounds.expire(mono, message, has_leader=leader != NOBODY)

@@ -16,6 +16,7 @@ from raftlog.chaos.sim.ground.swarm import Swarm
 from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.seed.agreement import agree, find_out, reach_back
 from raftlog.chaos.sim.seed.bad_disks import with_bad_disks
+from raftlog.chaos.sim.seed.every_node import begin_reads, every_node_serves
 from raftlog.chaos.sim.world.world import MACHINE, World
 
 
@@ -59,6 +60,7 @@ def _run(world: World, seconds: int) -> Outcome:
     feed(world)
     world.run_until(seconds * 1_000_000)
     written = world.stats.get("writes acknowledged", 0)
+    waiting = begin_reads(world)
     if world.random.randrange(3) == 0 and len(quorum := world.quorum()) < len(world.replicas):
         nemesis.heal(world, quorum)  # first no more than must do
         world.sometimes("a bare quorum went on alone")
@@ -68,6 +70,7 @@ def _run(world: World, seconds: int) -> Outcome:
     find_out(world)
     reach_back(world)
     with_bad_disks(world)
+    every_node_serves(world, waiting)
     clients.check()
     world.witness.finished()
     world.count("healed runs")

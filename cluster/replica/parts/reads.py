@@ -109,6 +109,12 @@ def answer_read(replica: ReplicaState, peer: NodeId, number: int, index: int) ->
         _read_again(replica, number)
 
 
+def ask_again(replica: ReplicaState, mono: float) -> None:
+    """Rounds that the leader has not answered within the longest election timeout are asked for again. The leader
+    answers on a link of its own, and what that loses neither node hears. The housekeeping calls it."""
+    replica.reads.rounds.overdue(replica.identity.node, mono - replica.options.election_timeout_max_ms / 1_000)
+
+
 def _read_again(replica: ReplicaState, number: int) -> None:
     """That round failed; its readers wait a little for the next one."""
     replica.reads.rounds.again(number)

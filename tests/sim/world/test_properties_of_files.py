@@ -47,14 +47,6 @@ def snapshot_with_an_older_configuration() -> tuple[Callable[[], object], Callab
     )
 
 
-def snapshot_overtaken() -> tuple[Callable[[], object], Callable[[], object]]:
-    seen, files = known(committed=3), written(written(MemoryFiles(), FIRST.mark, 1), SECOND.mark, 1)
-    return (
-        lambda: made_snapshots.named(seen, 1, LOG, files, 5),
-        lambda: made_snapshots.named(seen, 1, LOG, files, 1),
-    )
-
-
 def newest_snapshot_removed() -> tuple[Callable[[], object], Callable[[], object]]:
     files = written(MemoryFiles(), SECOND.mark, 1)
     return lambda: made_snapshots.removed(1, files, 1), lambda: made_snapshots.removed(1, files, 6)
@@ -85,7 +77,6 @@ CASES = {
     for case in (
         snapshot_of_another_log,
         snapshot_with_an_older_configuration,
-        snapshot_overtaken,
         newest_snapshot_removed,
         needed_by_the_core,
         covered_once,

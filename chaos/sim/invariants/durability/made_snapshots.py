@@ -32,8 +32,6 @@ def named(known: Known, node: NodeId, log: LogIdentity, files: Files, index: int
     if found != (where[0], known.configurations[where]):
         evidence = f"the snapshot of {index} has configuration {found}, the log has {known.configurations[where]} there"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)
-    if index < (newest := list_snapshots(files)[0]):
-        raise InvariantBroken(node, PROPERTY, SECTION, f"a snapshot of {index} is made after that of {newest}")
 
 
 def removed(node: NodeId, files: Files, index: int) -> None:

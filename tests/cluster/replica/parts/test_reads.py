@@ -14,6 +14,7 @@ from raftlog.cluster.protocol.forward_frames import encode_read_reply
 from raftlog.cluster.protocol.waiters import Reads, ReadWaiter
 from raftlog.cluster.replica.parts import disk_exchange, link_events, reads, writes
 from raftlog.cluster.replica.replica import Replica
+from raftlog.raft.options import Options
 from raftlog.raft.refusals import ReadsFull
 from tests.cluster.replica.parts.test_requests import FAR, replica_of
 
@@ -66,6 +67,23 @@ async def test_a_round_that_ends_without_an_index_gives_its_readers_back(
     assert not future.done()
     assert [each.future for each in replica.reads.rounds.waiting] == [future]
     assert len(replica.reads.rounds) == 1, "it counts once towards limits.waiters_max"
+
+
+async def test_a_round_that_the_leader_does_not_answer_is_asked_for_again() -> None:
+    """The leader's answer is lost with a link of its own, of which this node hears nothing. After the longest election
+    timeout the readers wait for the next round; the round of a leader itself ends with its core."""
+    replica = replica_of()
+    replica.options = Options()
+    future = reader_of(replica)
+    reads.start_reads(replica, 1.0, is_due=True)
+    timeout_s = replica.options.election_timeout_max_ms / 1_000
+    reads.ask_again(replica, 1.0 + timeout_s)
+    assert not replica.reads.rounds.waiting
+    reads.ask_again(replica, 1.001 + timeout_s)
+    assert [each.future for each in replica.reads.rounds.waiting] == [future]
+    replica.reads.rounds.start(replica.identity.node, 1.0)
+    reads.ask_again(replica, 100.0)
+    assert not replica.reads.rounds.waiting
 
 
 async def test_readers_of_the_former_leader_ask_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,96 @@
+"""Checks of a healed world that every node takes writes and answers reads, not only that some node does.
+
+A client that knows one node alone is answered by it. Reads that wait when the trouble ends must end as well: a node
+that lost a question or an answer asks again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from raftlog.chaos.sim.ground.failure import NoProgress
+from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.world.world import World
+from raftlog.cluster.api.errors import Problem
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.types import NodeId
+from raftlog.statemachine.commands import Operation
+
+PROPERTY: Final = "every node serves"
+
+TIMEOUTS: Final = 10
+"""Longest election timeouts in which a node of a healed cluster takes a write and answers a read: one election, which
+a split vote repeats, and the rest for a busy machine."""
+
+AGAIN_US: Final = 100_000
+WAIT_US: Final = 120_000_000
+"""The deadline of reads that begin in trouble, in microseconds: behind the end of the world."""
+
+BLOCK: Final = encode_block([BlockRecord(Operation.APPEND, None, b"every node")], plain=True)
+
+Waiting = dict[NodeId, int]
+"""The nodes whose read has not ended, each with the life of the process that took it."""
+
+
+def begin_reads(world: World) -> Waiting:
+    """A linearizable read at every running node, while there is trouble; its deadline is far away."""
+    waiting: Waiting = {}
+    for node, replica in world.replicas.items():
+        if replica.core is not None:
+            waiting[node] = replica.life
+            replica.read_barrier(partial(_ended, waiting, node), world.now_us + WAIT_US)
+    return waiting
+
+
+def _ended(waiting: Waiting, node: NodeId, _: int | Problem) -> None:
+    waiting.pop(node, None)
+
+
+def every_node_serves(world: World, waiting: Waiting) -> None:
+    """The cluster agrees. Waits until every running member has taken a write and has answered a read, and until the
+    reads of `waiting` have ended. Raises NoProgress."""
+    leading = world.leading()
+    if leading is None or leading.core is None:
+        return
+    left: dict[NodeId, str] = {}
+    for member in leading.core.state.configuration.members:
+        replica = world.replicas[member.node]
+        if replica.core is not None and not (replica.is_held or replica.is_retired):
+            left[member.node] = "write"
+            _write(world, left, member.node)
+
+    def is_done() -> bool:
+        return not left and not any(
+            world.replicas[node].life == life and node in known for node, life in waiting.items()
+        )
+
+    known = list(left)
+    bound_us = TIMEOUTS * world.swarm.options.election_timeout_max_ms * 1_000
+    if not world.run_until(world.now_us + bound_us, is_done):
+        raise NoProgress(PROPERTY, f"{bound_us / 1e6:g} s after all agreed: {left}, reads from before {waiting}")
+
+
+def _write(world: World, left: dict[NodeId, str], node: NodeId) -> None:
+    world.replicas[node].submit(BLOCK, 1, 0, 0, world.now_us + world.patience_us, partial(_wrote, world, left, node))
+
+
+def _wrote(world: World, left: dict[NodeId, str], node: NodeId, answer: Answer) -> None:
+    if not isinstance(answer, Applied):
+        left[node] = f"write: {answer.code}"
+        world.after(AGAIN_US, _write, world, left, node)
+        return
+    left[node] = "read"
+    _read(world, left, node)
+
+
+def _read(world: World, left: dict[NodeId, str], node: NodeId) -> None:
+    world.replicas[node].read_barrier(partial(_was_read, world, left, node), world.now_us + world.patience_us)
+
+
+def _was_read(world: World, left: dict[NodeId, str], node: NodeId, answer: int | Problem) -> None:
+    if isinstance(answer, int):
+        del left[node]
+    else:
+        left[node] = f"read: {answer.code}"
+        world.after(AGAIN_US, _read, world, left, node)
