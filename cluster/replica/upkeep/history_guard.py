@@ -48,8 +48,10 @@ async def check(replica: ReplicaState, change: MemberChange) -> None:
     if not after or (after == configuration.voters and not newcomers & set(after)):
         return
     reaches_back = replica.core.state.log.first <= replica.machine.oldest  # the leader can send what a voter lacks
-    asked = sorted({*after, *configuration.voters} - newcomers)
-    answers = await asyncio.gather(*(_lacks(replica, each, is_doubted=not reaches_back) for each in asked))
+    leaving = set(configuration.voters) - (set(after) - newcomers)
+    asked = sorted(leaving | (set(after) - newcomers))
+    doubted = leaving if reaches_back else set(asked)
+    answers = await asyncio.gather(*(_lacks(replica, each, is_doubted=each in doubted) for each in asked))
     lacking = dict(zip(asked, answers, strict=True))
     sends_all = replica.core.state.log.first == 1  # else a new node begins with a snapshot
     having = [each for each in after if (sends_all if each in newcomers else not lacking[each])]
@@ -57,6 +59,8 @@ async def check(replica: ReplicaState, change: MemberChange) -> None:
         return
     if isinstance(change, AddLearners | Promote) and not any(lacking[each] for each in configuration.voters):
         return  # the change removes no voter, and all present voters have the log
+    if leaving and having and all(lacking[each] for each in leaving):
+        return  # no voter leaves that has the log: a wiped one need not wait until the others have fetched it
     told = [f"node {each}: {why}" for each, why in lacking.items() if why]
     why = "; ".join(told) or "a new node begins without it"
     raise ApiError(

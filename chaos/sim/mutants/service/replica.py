@@ -242,6 +242,28 @@ MUTANTS: Final = (
         new="if having:",
     ),
     Mutant(
+        name="wiped_node_waits_for_others",
+        pitfall=57,
+        title="a wiped voter is not replaced while another one has not fetched the older log, perhaps for want of space",
+        source="this project, until a review found it",
+        target="raftlog.cluster.replica.upkeep.history_guard:check",
+        old="if leaving and having and all(lacking[each] for each in leaving):",
+        new="if leaving and not having and not leaving:",
+        story="tests/cluster/replica/upkeep/test_history_guard.py"
+        "::test_a_wiped_node_is_replaced_while_another_voter_has_not_fetched_the_older_log",
+    ),
+    Mutant(
+        name="last_holder_of_the_log_leaves",
+        pitfall=57,
+        title="the voter that alone has the older log leaves, since another one will have fetched it",
+        source="this project",
+        target="raftlog.cluster.replica.upkeep.history_guard:check",
+        old="and all(lacking[each] for each in leaving)",
+        new="",
+        story="tests/cluster/replica/upkeep/test_history_guard.py"
+        "::test_a_removal_is_refused_while_too_few_voters_have_the_older_log",
+    ),
+    Mutant(
         name="forwarded_deadline_in_seconds",
         pitfall=30,
         title="a forwarded write has a thousand times the time that its client gave it",

@@ -97,6 +97,28 @@ async def test_a_silent_voter_counts_as_without_older_log(tmp_path: Path, held: 
         await settled(nodes, tuple(sorted((whole.node_id, again.node_id, 4))))
 
 
+async def test_a_wiped_node_is_replaced_while_another_voter_has_not_fetched_the_older_log(
+    tmp_path: Path, held: asyncio.Event
+) -> None:
+    """That one may wait for disk space for long. A voter that does not answer takes no log with it that is known, so
+    its disk is replaced. The one that has the log may not leave.
+
+    Guard: `leaving` in `check` of cluster/replica/upkeep/history_guard.py.
+    """
+    async with cluster_of(3, tmp_path, **MANY) as nodes:
+        whole, again = await late(nodes)
+        third = next(each.node_id for each in nodes.running.values() if each not in (whole, again))
+        await nodes.kill(third)
+        joining = formatted(nodes, 4)
+        with pytest.raises(ApiError, match=rf"node {again.node_id}: its disk begins at"):
+            await change(nodes, Replace(whole.node_id, joining))
+        await change(nodes, Replace(third, joining))
+        assert not is_whole(again)
+        await nodes.start(4)
+        await settled(nodes, tuple(sorted((whole.node_id, again.node_id, 4))))
+        held.set()
+
+
 async def test_the_new_node_gets_the_log_of_the_only_voter_that_leaves(tmp_path: Path) -> None:
     """The leader saves snapshots while it waits for the node that takes its place. It still sends the log from the
     first entry on: no other node will have those records.
