@@ -183,6 +183,14 @@ class SyncQueue:
         self._entries, self._messages = list(batch.entries), list(batch.messages)
         self.add(Ready((), later.hard_state, later.cut_after, later.entries, later.messages))
 
+    def take_first(self) -> SyncBatch:
+        """Everything queued up to the first entry: a batch of many may need more disk space than there is. The messages
+        stay, and leave with the next batch or with `take_promises`."""
+        batch = SyncBatch(self._hard_state, self._cut_after, tuple(self._entries[:1]), ())
+        self._hard_state = self._cut_after = None
+        del self._entries[:1]
+        return batch
+
     def take_promises(self) -> SyncBatch:
         """The hard state, and the messages that need no more: the entries, the cut and the acknowledgements of waiting
         entries stay. docs/decisions/0028 shows why a hard state may overtake entries."""

@@ -1,10 +1,10 @@
 """Brings batches to the disk, one at a time, and calls back when each is durable.
 
 A replica has one. `raftlog.raft.ready.SyncQueue` collects entries that come during a sync. If the disk is full, the
-batch is tried again until there is space, with all that came meanwhile. Until then only hard states go to the disk,
-with the messages that need no more: so a full disk still votes, campaigns and follows a leader. `has_space` is true
-while no batch waits for space and the disk has its whole reserve (`raftlog.cluster.files.reserve`). Soon after the last
-sync it writes a durable mark.
+batch goes back into the queue, and its first entry is tried again until there is space. Until then only hard states go
+to the disk, with the messages that need no more: so a full disk still votes, campaigns and follows a leader.
+`has_space` is true while no batch waits for space and the disk has its whole reserve
+(`raftlog.cluster.files.reserve`). Soon after the last sync it writes a durable mark.
 """
 
 from __future__ import annotations
@@ -83,8 +83,11 @@ class Syncer:
             batch = self._queue.take_promises()
             if batch.hard_state is None and not batch.messages:
                 return None
+        elif self.is_waiting:
+            batch, self._is_retry_due = self._queue.take_first(), False
+            self.has_queued = not self._queue.is_empty
         else:
-            first, self._first, self.has_queued, self._is_retry_due = self._first, None, False, False
+            first, self._first, self.has_queued = self._first, None, False
             if first is None:
                 batch = self._queue.take()
             else:

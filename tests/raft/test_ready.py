@@ -115,7 +115,8 @@ ACTIONS = st.lists(
         st.tuples(st.just("append"), st.integers(1, 3)),
         st.tuples(st.just("cut"), st.integers(1, 6)),
         st.tuples(st.just("sync"), st.just(0)),
-        st.tuples(st.just("full"), st.integers(0, 1)),
+        st.tuples(st.just("full"), st.integers(0, 2)),
+        st.tuples(st.just("first"), st.just(0)),
         st.tuples(st.just("promises"), st.just(0)),
     ),
     max_size=40,
@@ -145,13 +146,14 @@ def test_whenever_the_disk_is_idle_it_equals_the_log(actions: list[tuple[str, in
             log += made
             queue.add(Ready(hard_state=HardState(term), cut_after=cut_after, entries=tuple(made)))
         elif kind == "full":
-            batch = queue.take()
+            batch = queue.take_first() if number == 2 else queue.take()
             disk.hard_state = batch.hard_state or disk.hard_state
             if number and batch.cut_after is not None:
                 disk.entries = [entry for entry in disk.entries if entry.index <= batch.cut_after]
             queue.put_back(batch)
         else:
-            for message in disk.carry_out(queue.take() if kind == "sync" else queue.take_promises()):
+            take = {"sync": queue.take, "first": queue.take_first}.get(kind, queue.take_promises)
+            for message in disk.carry_out(take()):
                 assert isinstance(message, AppendEntriesReply)
                 assert message.match <= (disk.entries[-1].index if disk.entries else 0)
             assert disk.hard_state.term in (0, term)

@@ -69,7 +69,7 @@ class Writer:
 def with_bad_disks(world: World) -> None:
     """In some worlds, as said above; all disks are well again behind it. Raises Failure."""
     random = world.random_of("bad disks")
-    voters = _voters(world)
+    voters = voters_of_today(world)
     if random.randrange(ONE_WORLD_IN) or len(voters) < 3:
         return
     (_full if random.randrange(3) else _slow)(world, random, voters)
@@ -78,7 +78,7 @@ def with_bad_disks(world: World) -> None:
     agree(world)
 
 
-def _voters(world: World) -> list[NodeId]:
+def voters_of_today(world: World) -> list[NodeId]:
     """All voters, the leader first, if every one runs a program of today and no change of the members is under way."""
     leading = world.leading()
     if leading is None or leading.core is None or leading.core.status().is_changing:

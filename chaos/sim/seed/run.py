@@ -17,6 +17,7 @@ from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.seed.agreement import agree, find_out, reach_back
 from raftlog.chaos.sim.seed.bad_disks import with_bad_disks
 from raftlog.chaos.sim.seed.every_node import begin_reads, every_node_serves
+from raftlog.chaos.sim.seed.full_disks import with_full_disks
 from raftlog.chaos.sim.world.world import MACHINE, World
 
 
@@ -71,6 +72,7 @@ def _run(world: World, seconds: int) -> Outcome:
     reach_back(world)
     with_bad_disks(world)
     every_node_serves(world, waiting)
+    with_full_disks(world)
     clients.check()
     world.witness.finished()
     world.count("healed runs")

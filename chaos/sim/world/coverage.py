@@ -84,6 +84,7 @@ SOMETIMES: Final[dict[str, str]] = {
     "a full follower is sent no entries": "its disk was full, and a majority could do without it",
     "no majority has room": "a leader with room refused writes that only a full follower's reserve could commit",
     "a majority with room went on": "at the end a minority of the disks, the leader's often among them, was full",
+    "full disks were trimmed, and writes went on": "at the end all disks were full, and a trim freed space on them",
     "a slow disk did not keep the leadership": "at the end the leader's disk was slow, and another one led on",
     "a full disk waits for room": "a disk had no room: nothing was written, and the batch was kept for later",
     "no room for a snapshot": "a snapshot was given up for want of room, and left nothing behind",

@@ -99,7 +99,8 @@ def all_disks(replica: ReplicaState) -> Disks:
     """The disks of all voters, as this leader knows them now."""
     told = replica.core.status()
     since_ms = replica.core.state.now.monotonic_ms - replica.options.election_timeout_max_ms
-    answering = [each.node for each in told.followers if each.last_contact_ms >= since_ms]
+    version_of = replica.links.version_of  # a closed link is none that answers, and nothing is known of its disk
+    answering = [each.node for each in told.followers if each.last_contact_ms >= since_ms and version_of(each.node)]
     return Disks(
         node=replica.identity.node, configuration=told.configuration, reports=reports(replica),
         followers=told.followers, answering=answering,

@@ -213,8 +213,8 @@ ACKNOWLEDGEMENT = AppendEntriesReply(sender=1, to=3, term=1, success=True, match
 
 
 async def test_a_hard_state_goes_to_the_disk_while_entries_wait_for_disk_space(bench: Bench) -> None:
-    """Its vote leaves, the acknowledgement does not. The entries are tried again with those that came meanwhile, and
-    then the acknowledgement leaves."""
+    """Its vote leaves, the acknowledgement does not. The first entry is tried again, and then all others, also those
+    that came meanwhile. The acknowledgement leaves with them."""
     syncer = bench.syncer
     syncer.add(Ready(entries=ENTRIES, messages_after_sync=(ACKNOWLEDGEMENT,)))
     assert syncer.start() is None
@@ -227,11 +227,13 @@ async def test_a_hard_state_goes_to_the_disk_while_entries_wait_for_disk_space(b
     assert bench.batches[1:] == [SyncBatch(HardState(2, 2, 1, 0), None, (), (VOTE,))]
     await bench.end_sync()
     assert bench.synced == bench.batches[1:2]
-    assert syncer.is_waiting
-    assert syncer.start() is None
-    assert [entry.index for entry in bench.batches[2].entries] == [1, 2, 3]
+    assert (syncer.is_waiting, syncer.start()) == (True, None)
+    assert bench.batches[2:] == [SyncBatch(None, None, ENTRIES[:1], ())]
     await bench.end_sync()
-    assert bench.synced[1].messages == (ACKNOWLEDGEMENT,)
+    assert (syncer.is_waiting, syncer.start()) == (False, None)
+    assert [entry.index for entry in bench.batches[3].entries] == [2, 3]
+    await bench.end_sync()
+    assert bench.synced[2].messages == (ACKNOWLEDGEMENT,)
     assert (syncer.is_waiting, syncer.is_idle, bench.failures) == (False, True, [])
 
 
@@ -251,4 +253,7 @@ async def test_messages_that_need_no_entry_leave_while_entries_wait_for_disk_spa
     await bench.advance(NO_SPACE_RETRY_S)
     await bench.end_sync(NoSpace("full"))
     await bench.advance(NO_SPACE_RETRY_S)
-    assert bench.batches[2:] == [SyncBatch(None, None, ENTRIES, (ACKNOWLEDGEMENT,))] * 2
+    assert bench.batches[2:] == [SyncBatch(None, None, ENTRIES[:1], ())] * 2
+    await bench.end_sync()
+    assert bench.syncer.start() is None
+    assert bench.batches[4:] == [SyncBatch(None, None, ENTRIES[1:], (ACKNOWLEDGEMENT,))]

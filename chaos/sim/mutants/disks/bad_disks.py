@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.chaos.sim.mutants.mutant import Mutant
+from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 SOURCE: Final = "docs/decisions/0018"
 OVERTAKES: Final = "docs/decisions/0028"
+FULL: Final = "tests/sim/disk/test_full_disks.py::test_full_disks_keep_a_leader_and_go_on_after_a_trim"
 PITFALL: Final = 72
 """Hung disk, live network: the nearest one."""
 
@@ -173,5 +174,63 @@ MUTANTS: Final = (
         old="files = ShardFiles(shard, give=reserve.give)",
         new="files = ShardFiles(shard)",
         story="tests/cluster/disk/test_full.py::test_a_start_on_a_full_disk_uses_the_reserve",
+    ),
+    Mutant(
+        name="reserve_never_whole_again",
+        pitfall=PITFALL,
+        title="a reserve that was needed once is not made again: after a trim the node still refuses writes",
+        source=OVERTAKES,
+        target="raftlog.cluster.files.reserve:Reserve._make",
+        old="self._space.resize(wanted)\n        self.bytes = wanted",
+        new="return",
+        story=FULL,
+    ),
+    Mutant(
+        name="full_disks_refuse_trims",
+        pitfall=PITFALL,
+        title="a full disk takes no trim either, so nothing ever frees space",
+        source=OVERTAKES,
+        target="raftlog.cluster.replica.upkeep.disk_space:frees_disk_space",
+        old="return record.operation in _ALONE",
+        new="return record.operation not in _ALONE",
+        story=FULL,
+    ),
+    Mutant(
+        name="trims_wait_for_two_snapshots_for_ever",
+        pitfall=PITFALL,
+        title="on a full disk no second snapshot is saved, so trimmed segments stay",
+        source="docs/decisions/0018",
+        target="raftlog.cluster.replica.upkeep.disk_space:look_if_due",
+        old="needs_entry = is_making_room and applied <= replica.snapshots.index",
+        new="needs_entry = is_making_room and False",
+        also=(
+            Edit(
+                "raftlog.cluster.replica.upkeep.disk_space:look_if_due",
+                "elif replica.is_leader:",
+                "elif replica.is_leader and needs_entry:",
+            ),
+        ),
+        story=FULL,
+    ),
+    Mutant(
+        name="closed_link_counts_as_disk_space",
+        pitfall=PITFALL,
+        title="a voter whose link just closed counts as one with disk space, so writes take the reserve of another",
+        source=OVERTAKES,
+        target="raftlog.cluster.replica.parts.disk_exchange:all_disks",
+        old=" and version_of(each.node)",
+        new=" and version_of",
+        story="tests/cluster/replica/parts/test_disk_exchange.py::"
+        "test_a_voter_whose_link_closed_counts_as_one_without_disk_space",
+    ),
+    Mutant(
+        name="batch_waits_for_space_as_a_whole",
+        pitfall=PITFALL,
+        title="a batch that needs two segments waits although there is space for one",
+        source=OVERTAKES,
+        target="raftlog.cluster.disk.syncer:Syncer.start",
+        old="self._queue.take_first()",
+        new="self._queue.take()",
+        story="tests/cluster/disk/test_syncer.py::test_a_hard_state_goes_to_the_disk_while_entries_wait_for_disk_space",
     ),
 )

@@ -244,7 +244,7 @@ MUTANTS: Final = (
     Mutant(
         name="wiped_node_waits_for_others",
         pitfall=57,
-        title="a wiped voter is not replaced while another one has not fetched the older log, perhaps for want of space",
+        title="a wiped voter is not replaced while another one waits for space to fetch the older log",
         source="this project, until a review found it",
         target="raftlog.cluster.replica.upkeep.history_guard:check",
         old="if leaving and having and all(lacking[each] for each in leaving):",

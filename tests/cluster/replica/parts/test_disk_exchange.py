@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.protocol import disk_reports
-from raftlog.cluster.protocol.disk_reports import SyncTimes, Why
+from raftlog.cluster.protocol.disk_reports import DiskReport, SyncTimes, Why
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
@@ -22,6 +23,7 @@ from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 from tests.cluster.disk.small_disk import SmallDisks
 from tests.cluster.nodes import Nodes, cluster_of, running
+from tests.raft.lab import configuration
 from tests.support import wait_until_async
 
 SEGMENT = 262_144  # far more than is appended in the moment until a leader learns of a full disk
@@ -279,3 +281,25 @@ async def test_a_leader_with_a_slow_disk_hands_over_once(
         for _ in range(20):
             await nodes.append(second, VALUE)
         assert second.is_leader
+
+
+def test_a_voter_whose_link_closed_counts_as_one_without_disk_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was heard a moment ago, and nothing is known of its disk. Where the third voter is full, a leader that counts
+    it would fill that voter's reserve.
+
+    Guard: `version_of` in `all_disks` of cluster/replica/parts/disk_exchange.py.
+    """
+    told = {1: DiskReport(free_bytes=1), 2: DiskReport(is_full=True)}
+    monkeypatch.setattr(disk_exchange, "reports", lambda replica: told)
+    followers = [SimpleNamespace(node=node, last_contact_ms=990) for node in (2, 3)]
+    replica: Any = SimpleNamespace(
+        identity=SimpleNamespace(node=1), options=SimpleNamespace(election_timeout_max_ms=100),
+        core=SimpleNamespace(
+            status=lambda: SimpleNamespace(followers=followers, configuration=configuration(3)),
+            state=SimpleNamespace(now=SimpleNamespace(monotonic_ms=1_000)),
+        ),
+        links=SimpleNamespace(version_of=lambda peer: 4 if peer == 2 else 0),
+    )  # fmt: skip
+    assert not disk_exchange.all_disks(replica).takes_writes
+    replica.links.version_of = lambda peer: 4
+    assert disk_exchange.all_disks(replica).takes_writes

@@ -1,0 +1,131 @@
+"""Checks that a cluster whose disks are all full keeps a leader, answers reads, and goes on after a trim.
+
+In some worlds, behind all other trouble: the disks of the voters get a size, each its own or one for all. They are
+filled by records, or by another program. Then the leader's process ends, or all processes, or none. The demands are
+those of docs/decisions/0028.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from raftlog.chaos.sim.disk.files import DiskSpace
+from raftlog.chaos.sim.ground.failure import NoProgress
+from raftlog.chaos.sim.replica.answers import Applied
+from raftlog.chaos.sim.replica.node import Node
+from raftlog.chaos.sim.seed.agreement import agree
+from raftlog.chaos.sim.seed.bad_disks import Writer, voters_of_today
+from raftlog.chaos.sim.world.world import World
+from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.statemachine.commands import Operation
+
+ONE_WORLD_IN: Final = 4
+SEGMENTS: Final = 6
+"""So many segments has the log of each voter before its disk gets a size: there is something to free."""
+
+SEGMENTS_FREE_MAX: Final = 3
+"""At most so many fit on the disk before it is full, beside the reserve."""
+
+FILLED_US: Final = 60_000_000
+QUIET_US: Final = 2_000_000
+"""Without an acknowledged write for so long, the disks are full."""
+
+ELECTED_US: Final = 10_000_000
+"""The longest time until a leader answers a read: an election of the slowest options, with one split vote."""
+
+STAYS_US: Final = 5_000_000
+FREED_US: Final = 20_000_000
+"""From the trim to the next acknowledged write: two snapshots with a pause of two seconds, and an election between."""
+
+ASK_US: Final = 200_000
+LEADS: Final = "full disks keep a leader that answers reads"
+TAKES_TRIM: Final = "full disks take a trim"
+GOES_ON: Final = "after a trim of full disks writes go on"
+
+
+def with_full_disks(world: World) -> None:
+    """In some worlds, as said above; no disk has a size any more behind it. Raises NoProgress."""
+    random = world.random_of("full disks")
+    voters = [world.replicas[node] for node in voters_of_today(world)]
+    if random.randrange(ONE_WORLD_IN) or not voters or any(map(_trims_by_itself, voters)):
+        return
+    writer = Writer(world)
+    _wait(world, FILLED_US, LEADS, lambda: all(map(_has_log, voters)))
+    _fill(world, random, voters, writer)
+    how = random.randrange(3)
+    for each in ([], [world.leading()], voters)[how]:
+        if each is not None and each.core is not None:
+            each.crash("killed", power=False)
+    _until_answered(world, LEADS, lambda leading, done: leading.read_barrier(done, world.now_us + ASK_US), int)
+    term = max([each.core.state.term for each in voters if each.core is not None])
+    world.run_until(world.now_us + STAYS_US)
+    _wait(world, ELECTED_US, LEADS, lambda: world.leading() is not None)
+    if (now := max([each.core.state.term for each in voters if each.core is not None])) > term + 1:
+        raise NoProgress(LEADS, f"term {term} became {now} within {STAYS_US / 1e6:g} s")
+    _until_answered(world, TAKES_TRIM, _trim, Applied)
+    before = writer.acknowledged
+    _wait(world, FREED_US, GOES_ON, lambda: writer.acknowledged > before)
+    writer.is_on = False
+    world.sometimes("full disks were trimmed, and writes went on")
+    for each in voters:
+        each.disk.files.space = None
+    agree(world)
+
+
+def _trims_by_itself(replica: Node) -> bool:
+    """Whether a policy trims its log, which then fills no disk: the state would, and a trim frees none of it."""
+    kept = replica.state.settings.retention
+    return bool(kept.bytes or kept.age_ms)
+
+
+def _has_log(replica: Node) -> bool:
+    """Whether its log has enough segments, and its reserve is whole."""
+    return (
+        replica.core is not None and len(replica.disk.segment_firsts) >= SEGMENTS and not replica.disk.reserve.is_used
+    )
+
+
+def _fill(world: World, random: Random, voters: list[Node], writer: Writer) -> None:
+    """The disks get their size, and are full: no write is acknowledged any more."""
+    is_shared, is_taken = random.randrange(2) == 0, random.randrange(2) == 0
+    world.note(0, "disks with a size", *[each.node for each in voters])
+    files = [each.disk.files for each in voters]
+    for those in [files] if is_shared else [[each] for each in files]:
+        free = random.randrange(len(those) * SEGMENTS_FREE_MAX * world.swarm.segment_bytes)
+        space = DiskSpace(sum([each.used for each in those]) + free, those)
+        space.taken = free if is_taken else 0
+    _wait(world, FILLED_US, "full disks refuse writes", lambda: world.now_us - writer.newest_us > QUIET_US)
+
+
+def _trim(leading: Node, done: Callable[[Any], None]) -> None:
+    """Asks the leader to trim all but its newest records."""
+    block = encode_block([BlockRecord(int(Operation.TRIM), argument=leading.applied_index - 1)])
+    leading.submit(block, 1, 0, 0, leading.world.now_us + ASK_US, done)
+
+
+def _until_answered(
+    world: World, rule: str, ask: Callable[[Node, Callable[[Any], None]], None], good: type[object]
+) -> None:
+    """Asks whichever node leads again and again, until an answer is of that kind."""
+    answers: list[object] = []
+
+    def again() -> None:
+        if not is_answered():
+            leading = world.leading()
+            if leading is not None:
+                ask(leading, answers.append)
+            world.after(ASK_US, again)
+
+    def is_answered() -> bool:
+        return any(isinstance(each, good) for each in answers)
+
+    again()
+    if not world.run_until(world.now_us + ELECTED_US, is_answered):
+        raise NoProgress(rule, f"{ELECTED_US / 1e6:g} s: {answers[-3:]}")
+
+
+def _wait(world: World, for_us: int, rule: str, is_done: Callable[[], bool]) -> None:
+    if not world.run_until(world.now_us + for_us, is_done):
+        raise NoProgress(rule, f"not within {for_us / 1e6:g} s")
