@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 NodeId = int
 """A member's number, 1 to 2**31 - 1. It is an identity, never an address."""
@@ -77,6 +77,11 @@ class Entry:
     def first(self) -> int:
         """Index of the entry's first record."""
         return self.before + 1
+
+
+NEW_DISK: Final = (1 << 53) - 1
+"""The floor of a data folder that `raftlog format` made for a log that may exist already: no term reaches it, so only a
+leader, or the answers of all voters, lift it (`raftlog.raft.consensus.recall`). The largest number that messages carry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,13 +139,18 @@ def tls_lines(node: int) -> list[str]:
     ]
 
 
-def format_cluster(cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
+def format_cluster(
+    cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is_new_log: bool = False
+) -> list[Path]:
     """Writes the cluster file, unless it is there, and makes the data folders: of all nodes, or of `nodes`.
 
-    Returns the folders. Raises SettingsError or DiskError; a folder with something in it is never touched.
+    Without `is_new_log` a cluster file that is there may be that of a cluster which was led already. The new disks have
+    no vote then before all voters have answered (docs/decisions/0017). Returns the folders. Raises SettingsError or
+    DiskError; a folder with something in it is never touched.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
+        is_new_log = True
         replace_file(file, render_cluster_file(cluster).encode(), is_private=True)
     entry = first_entry(cluster)
     folders: list[Path] = []
@@ -154,7 +159,7 @@ def format_cluster(cluster: ClusterFile, file: Path, *, segment_bytes: int, node
             continue
         folder = file.parent / node.data
         identity = DiskIdentity(cluster.cluster.log, node.id, node.incarnation)
-        format_node(folder, identity, entry, segment_bytes=segment_bytes)
+        format_node(folder, identity, entry, segment_bytes=segment_bytes, is_new_log=is_new_log)
         folders.append(folder)
     return folders
 

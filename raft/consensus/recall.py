@@ -25,7 +25,7 @@ from raftlog.raft.consensus.state import BEYOND, Memory, State, become_follower,
 from raftlog.raft.events import AcknowledgedLost, Healed, PromisesLost, WentUnderFloor
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, Recall, RecallReply, RequestVoteReply
-from raftlog.raft.types import NOBODY, NodeId
+from raftlog.raft.types import NEW_DISK, NOBODY, NodeId
 
 PATIENCE_TIMEOUTS: Final = 2
 """So many election timeouts a started node waits for the answer of a voter that is connected to it."""
@@ -59,7 +59,7 @@ def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | Non
             reset(state, role, progress, start.last_index, start.last_term)
             progress.run = start.run
     if state.run and peer not in state.recalled:
-        if is_waiting(state) and not has_answered:
+        if (is_waiting(state) or state.floor == NEW_DISK) and not has_answered:
             _enter_term(state, peer, start.term)
         _ask(state, peer)
 
@@ -203,11 +203,17 @@ def on_recall(state: State, message: Recall) -> None:
             healed = progress.match
         if message.floor:
             progress.lost = 0
-    _answer(state, peer, message.run, _memory(state, peer, incarnation), healed=healed)
+    newest = _newest(state, state.log.persisted) if message.floor == NEW_DISK else (0, 0)
+    _answer(state, peer, message.run, _memory(state, peer, incarnation), healed=healed, newest=newest)
 
 
-def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False) -> None:
-    (acked_term, acked_index), (led_term, led_index) = memory.acked, max(memory.led, _committed(state))
+def _answer(
+    state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False,
+    newest: tuple[int, int] = (0, 0),
+) -> None:  # fmt: skip
+    """`newest`: the entry without which a new disk must elect no leader."""
+    acked_term, acked_index = memory.acked
+    led_term, led_index = max(memory.led, _newest(state, state.log.committed), newest)
     state.out.messages.append(
         RecallReply(
             shard=state.shard, sender=state.node, to=to, term=state.term, run=run, promised_term=memory.term,
@@ -217,10 +223,9 @@ def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int =
     )  # fmt: skip
 
 
-def _committed(state: State) -> tuple[int, int]:
-    """Term and index of the newest entry that this voter knows to be committed, perhaps with the help of the disk that
-    asks: also an entry of before this process, whose memory is gone."""
-    index = state.log.committed
+def _newest(state: State, index: int) -> tuple[int, int]:
+    """Term and index of an entry that this voter has. The disk that asks may have helped to commit it in the time of an
+    earlier process, whose memory is gone: the committed ones surely, where that disk lost everything perhaps all."""
     return (state.log.term_at(index) or 0, index) if state.configuration.is_voter(state.node) else (0, 0)
 
 
@@ -275,7 +280,8 @@ def is_waiting(state: State) -> bool:
     for peer in (*voters, *strangers):
         if peer in state.recalled:
             continue
-        if peer in state.starts or (peer not in state.said and waited_ms < options.election_timeout_min_ms):
+        is_expected = state.floor == NEW_DISK or waited_ms < options.election_timeout_min_ms
+        if peer in state.starts or (peer not in state.said and is_expected):
             return True
     return False
 
@@ -354,7 +360,8 @@ def on_reply(state: State, message: RecallReply) -> None:
     if not message.is_lost:
         if message.sender in state.starts:  # a peer that refuses this process is not connected, and may report again
             state.recalled[message.sender] = None
-        state.led[message.sender] = (message.led_term, message.led_index)
+        led = (message.led_term, message.led_index)
+        state.led[message.sender] = max(led, acked) if state.floor == NEW_DISK else led
         is_kept = acked <= max(durable, state.kept) and message.promised_term <= state.kept_term
         if message.promised_term == state.term and state.vote == NOBODY:
             state.vote = state.node  # it may have voted in this term, and forgotten that: it votes for no other node
@@ -375,6 +382,8 @@ def on_reply(state: State, message: RecallReply) -> None:
 
 def _is_known(state: State, acked: tuple[int, int], promised_term: int) -> bool:
     """Whether this node is under a floor for that loss already: a peer that refuses it reports again and again."""
+    if state.floor == NEW_DISK:
+        return promised_term <= state.kept_term
     return state.floor > promised_term and (state.reported is None or acked <= state.reported)
 
 
@@ -414,8 +423,27 @@ def may_lift(state: State) -> None:
 
     That leader's log has all committed entries. Every voter that can be reached must also have reported its memory.
     """
-    if state.floor and not is_waiting(state) and (state.log.term_at(state.log.persisted) or 0) >= state.floor:
+    if state.floor == NEW_DISK:
+        _look_at_all(state)
+    elif state.floor and not is_waiting(state) and (state.log.term_at(state.log.persisted) or 0) >= state.floor:
         lift(state)
+
+
+def _look_at_all(state: State) -> None:
+    """A disk that was formatted lost every promise of an earlier disk of its name, if there was one.
+
+    What that one helped to commit is on other voters as well, on any one of them perhaps alone: so all of them have to
+    answer, however long that takes. If none has more than the first configuration, the cluster is new. Else this node
+    votes for a log that has all of theirs, and its leader says when it has healed.
+    """
+    voters = [peer for peer in state.configuration.peers(state.node) if state.configuration.is_voter(peer)]
+    if any(peer not in state.recalled for peer in voters):
+        return
+    newest = has_promised(state)
+    if not voters or (newest[1] <= 1 and state.log.last.index == 1):
+        lift(state)
+    elif newest[1] > 1:
+        state.reported = newest
 
 
 def lift(state: State) -> None:
@@ -432,7 +460,7 @@ def leaves_term(state: State, message: Message) -> bool:
     a program too old to say when it has healed or to send acknowledged entries again. The next leader asks from
     nothing."""
     is_old = message.sender not in state.starts or not state.run
-    if not (isinstance(message, AppendEntries) and state.floor > state.term and is_old):
+    if not (isinstance(message, AppendEntries) and NEW_DISK > state.floor > state.term and is_old):
         return False
     become_follower(state, state.floor, NOBODY, "its log is healing, and the leader does not help")
     return True

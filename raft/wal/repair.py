@@ -22,7 +22,7 @@ from typing import Final
 
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.types import NodeId
+from raftlog.raft.types import NEW_DISK, NodeId
 from raftlog.raft.wal.formats import LOG_FOLDER, LogIdentity, Slot
 from raftlog.raft.wal.operations import (
     WINDOW,
@@ -79,7 +79,7 @@ def begin(
         raise Irreparable(f"of the voters {list(side)} no majority can go on without this node and heal it")
     if slot.is_mending:  # nothing was promised since
         return replace(slot, sequence=slot.sequence + 1, cut=cut)
-    state = replace(slot.state, floor=max(slot.state.term, slot.floor) + 1)
+    state = replace(slot.state, floor=min(NEW_DISK, max(slot.state.term, slot.floor) + 1))
     return Slot(slot.sequence + 1, state, cut, is_mending=True)
 
 
