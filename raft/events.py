@@ -141,14 +141,14 @@ class WentUnderFloor:
 
 @dataclass(frozen=True, slots=True)
 class LogDiffers:
-    """The entry at `index` has the same term in this follower's log and in the leader's, and two headers. One of
-    the two logs is damaged, or of another history. The follower does not know which, so it cuts nothing: its driver
-    ends it."""
+    """The entry at `index` is another one in the leader's log, although it has the same term, or is committed here. One
+    of the two logs is damaged, or of another history. The follower does not know which, so it cuts nothing and takes
+    no entry of that leader: its driver ends it, or has it serve nothing more."""
 
     leader: NodeId
     index: int
-    here: int  # header CRC-32C of this follower's entry
-    there: int  # the one that the leader's next entry names
+    here: int  # header CRC-32C of this follower's entry; 0: not in memory
+    there: int  # that of the leader's; 0: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,8 @@ class Entry:
 
 
 NEW_DISK: Final = (1 << 53) - 1
-"""The floor of a data folder that `raftlog format` made for a log that may exist already: no term reaches it, so only a
-leader, or the answers of all voters, lift it (`raftlog.raft.consensus.recall`). The largest number that messages carry."""
+"""The floor of a data folder that `raftlog format` made for a log that may exist already. No term reaches it, because
+messages carry no larger number: only a leader, or all voters, lift it (`raftlog.raft.consensus.recall`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from typing import Final
 
 from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView, ReplicaView, Unreached
 from raftlog.cluster.api.records import LogRecord
+from raftlog.raft.types import NEW_DISK
 
 _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
-    "disk_fenced", "disk_hangs", "no_room", "disk_full", "cut_off", "no_majority", "link_one_way", "link_down",
-    "link_silent", "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following", "unreachable",
-    "refused", "tls_files", "client_refused", "not_committed", "lags", "handed_over", "fetches_older", "healing",
-    "members_changing", "older_version", "election",
+    "log_differs", "disk_fenced", "disk_hangs", "no_room", "disk_full", "cut_off", "no_majority", "link_one_way",
+    "link_down", "link_silent", "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following",
+    "unreachable", "refused", "tls_files", "client_refused", "not_committed", "lags", "handed_over", "fetches_older",
+    "healing", "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the most important first."""
 
@@ -93,7 +94,15 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
         if view.handed_over:
             words = f"node {view.node} handed the leadership over {view.handed_over_ms} ms ago, {view.handed_over}"
             yield Cause("handed_over", words, view.node)
-        if view.floor:
+        if view.only_here:
+            yield Cause("log_differs", f"node {view.node}: {view.only_here}", view.node)
+        if view.floor == NEW_DISK:
+            words = (
+                f"the disk of node {view.node} was formatted for a cluster that may exist already: it votes once all "
+                f"voters ({_list(view.voters)}) have answered it, or a leader has sent it all entries"
+            )
+            yield Cause("healing", words, view.node)
+        elif view.floor:
             words = (
                 f"node {view.node} lost entries that it had acknowledged (its disk was damaged, rolled back or cloned, "
                 "or lied about a sync): it votes again once a leader has sent it the missing entries"

@@ -73,6 +73,7 @@ class NodeView(msgspec.Struct, frozen=True):
     handed_over: str = ""  # why and to which node this process handed over for its disk; empty: it did not,
     handed_over_ms: int = 0  # and how long ago
     floor: int = 0  # if not 0: it lost acknowledged entries, and has no vote until it has them again
+    only_here: str = ""  # which committed entries its leader lacks: it takes no entry of that leader
     is_cut_off: bool = False  # the leader, or a majority, refuses its connections
     tls_files: str = ""  # why changed files of its TLS do not fit: it uses those before
     refused_client: RefusedView | None = None  # the newest client with which no TLS connection came about

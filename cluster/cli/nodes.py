@@ -24,7 +24,7 @@ from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remembe
 from raftlog.cluster.cli.frame.output import Column, View, lines_of
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import normal_url
-from raftlog.cluster.config.cluster_file import SettingsError
+from raftlog.cluster.config.cluster_file import FORCE, SettingsError
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER
@@ -361,10 +361,14 @@ def format_command(
     segment_bytes: Annotated[
         int, typer.Option("--segment-bytes", help="Size of a segment.", min=1 << 16)
     ] = DiskSettings().segment_bytes,
+    force: Annotated[
+        bool, typer.Option(FORCE, help="Ask no member: no acknowledged write is on any node of this cluster.")
+    ] = False,
 ) -> None:
     """Make the data folders that a cluster file names, or that of the new node of a join file.
 
-    Done once; a folder with something in it is never touched.
+    Done once; a folder with something in it is never touched. Refused if a member answers that the cluster was ever
+    led: a disk that is lost is replaced with `raftlog members replace`.
     """
     from raftlog.cluster.files.errors import DiskError
     from raftlog.cluster.node.formatting import format_file, format_join
@@ -373,16 +377,39 @@ def format_command(
         if join is not None:
             if file is not None or nodes:
                 raise Failed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
+            if not force:
+                _ask_members(join, ())
             folders = [format_join(join, data, segment_bytes=segment_bytes)]
         elif file is None or data is not None:
             raise Failed("name a cluster file, or a join file: --join FILE [--data FOLDER]", Exit.USAGE)
         else:
-            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or ())
+            if not force:
+                _ask_members(file, nodes or ())
+            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_new_log=force)
     except SettingsError as error:
         raise Failed(str(error), Exit.USAGE) from error
     except DiskError as error:
         raise Failed(str(error)) from error
     cli.printer.all([{"data": str(folder)} for folder in folders], FORMATTED)
+
+
+def _ask_members(file: Path, nodes: Sequence[int]) -> None:
+    """Asks the members of a cluster file whether its log was ever led. Raises Failed if so, and SettingsError."""
+    from raftlog.cluster.node.first_format import WasLed, ask_members
+    from raftlog.cluster.node.formatting import read_cluster
+
+    cluster = read_cluster(file)
+    only = [cluster.cluster.join] if cluster.cluster.join else nodes
+    try:
+        silent = ask_members(cluster, file, only)
+    except WasLed as refusal:
+        raise Failed(str(refusal)) from refusal
+    if nodes and silent:
+        told = "; ".join(f"node {node}: {reason}" for node, reason in silent.items())
+        _say(
+            f"no member could say whether this cluster was led ({told}). A disk made so votes once all voters have "
+            f"answered it: start them all. Of a new cluster some of whose nodes start later: {FORCE}"
+        )
 
 
 def register(app: typer.Typer) -> None:

@@ -171,6 +171,10 @@ def first_entry(cluster: ClusterFile, name: str = "cluster file") -> Entry:
     )  # fmt: skip
 
 
+FORCE: Final = "--force-new-cluster"
+"""The option of `raftlog format` that makes data folders for a log without asking its members."""
+
+
 def quoted(text: str | PurePath) -> str:
     """A TOML basic string (its escapes are JSON's)."""
     return msgspec.json.encode(str(text)).decode()

@@ -32,6 +32,7 @@ from raftlog.cluster.security.tls import TlsFiles
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
 TLS_FOLDER: Final = "tls"  # certificates, beside the cluster file
+
 OPERATOR: Final = "operator"  # the client whose certificate a new cluster with TLS gets
 
 
@@ -195,11 +196,15 @@ def read_cluster(file: Path) -> ClusterFile:
     return parse_cluster_file(text, str(file))
 
 
-def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()) -> list[Path]:
-    """Makes the data folders that an existing cluster file names. Raises SettingsError or DiskError."""
+def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is_new_log: bool = False) -> list[Path]:
+    """Makes the data folders that an existing cluster file names. Where it makes all of them, the log is a new one.
+
+    Raises SettingsError or DiskError.
+    """
     cluster = read_cluster(file)
     if cluster.cluster.join:
         raise SettingsError(f"{file}: it is a join file, of node {cluster.cluster.join} alone: format --join {file}")
     if missing := [node for node in nodes if cluster.of(node) is None]:
         raise SettingsError(f"{file}: it has no node {missing[0]}")
-    return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes)
+    makes_all = not nodes and not any((file.parent / node.data).exists() for node in cluster.node)
+    return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes, is_new_log=is_new_log or makes_all)

@@ -87,4 +87,5 @@ def view(replica: ReplicaState) -> NodeView:
         handed_over=handed_over,
         handed_over_ms=handed_over_ms,
         floor=told.floor,
+        only_here=replica.life.only_here,
     )

@@ -30,4 +30,5 @@ def is_ready(replica: ReplicaState) -> bool:
         and applier.applied >= min(replica.life.start_index, state.log.last.index)
         and not applier.waiting
         and not is_cut_off(replica)
+        and not replica.life.only_here
     )

@@ -74,10 +74,11 @@ class Ending(Enum):
 class Lifecycle:
     """The stages of the replica's life: starting, stopping, ended. Owner: `shutdown`."""
 
-    start_index: int  # the replica is ready once it has applied this much
+    start_index: int  # the newest entry on the disk at the start: the replica is ready once it has applied this much
     started_at: float = field(default_factory=lambda: clock.monotonic())
     is_stopping: bool = False
     is_fenced: bool = False
+    only_here: str = ""  # which committed entries its leader lacks: it serves stale reads alone
     is_over: bool = False  # it failed, or it was stopped
     ending: Ending | None = None  # how it ended
 

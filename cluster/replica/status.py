@@ -158,7 +158,8 @@ def tell_events(replica: ReplicaState, events: Sequence[Event]) -> None:
     """Counts the core's events, logs a line for each, and hands those about members to `parts/members`.
 
     A node whose log differs from its leader's ends. It accepts no entry any more, and its next start reads its disk
-    again.
+    again. If the entry comes from its disk and is committed, no start helps: the node stays up, keeps all its entries,
+    and serves stale reads alone.
     """
     for event in events:
         replica.metrics.events.labels(type(event).__name__).inc()
@@ -168,8 +169,26 @@ def tell_events(replica: ReplicaState, events: Sequence[Event]) -> None:
         log_event(replica.logger, event, replica.core.state.term)
         node_members.note(replica, event)
         if isinstance(event, LogDiffers):
+            if event.index <= min(replica.life.start_index, replica.core.state.log.committed):
+                _keep(replica, event)
+                continue
             what = (
                 f"entry {event.index} has header CRC {event.here:08x} here, and {event.there:08x} at the leader, node"
                 f" {event.leader}: one of the two is damaged, or of another history"
             )
             replica.driver.fail(FilesDamaged([Finding("log", FileHealth.DAMAGED, what)]))
+
+
+def _keep(replica: ReplicaState, event: LogDiffers) -> None:
+    """This log has committed entries that the leader's log lacks: no request may be answered from it, nothing goes."""
+    committed = replica.core.state.log.committed
+    is_one = event.index == committed
+    entries = f"entry {committed} was" if is_one else f"entries {event.index} to {committed} were"
+    replica.life.only_here = (
+        f"{entries} committed here, and the leader, node {event.leader}, has others in their place: a disk was"
+        " formatted again under its old identity, or put back. This node keeps its entries, and takes none of that"
+        " leader (docs/operations.md, A log that differs from its leader's)"
+    )
+    replica.logger.error(
+        "log_kept", first=event.index, last=committed, leader=event.leader, reason=replica.life.only_here
+    )

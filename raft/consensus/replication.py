@@ -7,22 +7,17 @@ figure 2 and section 5.3; thesis 3.6.2 (commit rule), 10.2.1 (the leader's disk 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from raftlog.raft.consensus import membership, recall, snapshots
 from raftlog.raft.consensus.progress import FollowerProgress, Hold, Mode
-from raftlog.raft.consensus.roles import Follower, Leader
-from raftlog.raft.consensus.state import State, hear_leader, ignore
+from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.consensus.state import State, hear_leader, ignore, note_difference, reject_difference
 from raftlog.raft.events import ConflictTruncated, FollowerProbing, LogDiffers
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply
 from raftlog.raft.options import Options
 from raftlog.raft.quorum import agreed
 from raftlog.raft.ready import Fetch, without_void_promises
-from raftlog.raft.types import NOBODY, Entry, Mark, NodeId
-
-CHAIN_REJECTIONS_MAX: Final = 5
-"""Messages of one leader, in one term, that a follower rejects because its own entry before them has another header.
-Then the two logs differ, and asking again is no help: `LogDiffers`. A leader asks at least once per heartbeat."""
+from raftlog.raft.types import NOBODY, Entry, NodeId
 
 # ---------------------------------------------------------------------------------------------------------------
 # The leader's side.
@@ -260,7 +255,10 @@ def on_append(state: State, message: AppendEntries) -> None:
     prev, entries = message.prev_index, message.entries
     if entries and state.is_installing:
         return  # the snapshot replaces this log: the leader sends entries again, and each heartbeat has its answer
-    if prev > log.committed and log.term_at(prev) != message.prev_term:
+    known_term = log.term_at(prev)
+    if known_term != message.prev_term and (prev > log.committed or known_term is not None):
+        if prev <= log.committed:
+            note_difference(state, prev)  # and the leader goes back to where both logs still agree
         if recall.is_waiting(state):
             return  # as below: a rejection would confirm the leader's read round, too
         hint = log.last_sure_end(prev, message.prev_term)
@@ -270,6 +268,8 @@ def on_append(state: State, message: AppendEntries) -> None:
     if entries and not _is_chain(state, message):
         return
     fresh = _skip_known(state, entries)
+    if fresh and _is_refused(state, message, fresh[0]):
+        return
     if fresh:
         if fresh[0].before < log.last.index:
             _cut(state, fresh[0])
@@ -313,28 +313,30 @@ def _is_chain(state: State, message: AppendEntries) -> bool:
             ignore(state, message, f"entry {entry.index} (term {entry.term}) does not follow {index} (term {term})")
             return False
         index, term = entry.index, entry.term
-    mark = state.log.mark_at(message.prev_index)
-    named = message.entries[0].previous_crc
-    if mark is not None and mark.index > 0 and mark.header_crc != named:
-        ignore(state, message, f"entry {mark.index} has header CRC {mark.header_crc:08x} here, {named:08x} there")
-        _count_rejection(state, message, mark, named)
+    return not _has_other_header(state, message, message.entries[0])
+
+
+def _has_other_header(state: State, message: AppendEntries, entry: Entry) -> bool:
+    """Whether the entry before the leader's `entry` is another one here."""
+    mark, named = state.log.mark_at(entry.before), entry.previous_crc
+    if mark is None or mark.index == 0 or mark.header_crc == named:
         return False
+    what = f"entry {mark.index} has header CRC {mark.header_crc:08x} here, {named:08x} there"
+    reject_difference(state, message, LogDiffers(message.sender, mark.index, mark.header_crc, named), what)
     return True
 
 
-def _count_rejection(state: State, message: AppendEntries, mark: Mark, named: int) -> None:
-    """Escalates, once, where the entry at `mark` differs from the leader's: no message of this leader can follow it.
-
-    The follower does not cut its entry in favour of the leader's, even above the commit index. The leader may be the
-    damaged one, and this follower's copy may be needed for the majority that commits the entry.
-    """
-    role = state.role
-    assert isinstance(role, Follower), role  # of the message's sender, which it just heard
-    if role.differs_at != mark.index:
-        role.differs_at, role.rejections = mark.index, 0
-    role.rejections += 1
-    if role.rejections == CHAIN_REJECTIONS_MAX:
-        state.out.events.append(LogDiffers(message.sender, mark.index, mark.header_crc, named))
+def _is_refused(state: State, message: AppendEntries, entry: Entry) -> bool:
+    """Whether the leader's `entry` cannot follow this log, or would take the place of a committed one: a disk that was
+    made again under its old identity may have helped to elect a leader without it (docs/decisions/0017)."""
+    log = state.log
+    if entry.before >= log.committed:
+        return _has_other_header(state, message, entry)
+    mark = log.mark_at(entry.index)
+    event = LogDiffers(message.sender, entry.index, 0 if mark is None else mark.header_crc, entry.mark.header_crc)
+    what = f"entry {entry.index} of term {entry.term} is not the one that is committed here"
+    reject_difference(state, message, event, what)
+    return True
 
 
 def _skip_known(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
@@ -344,7 +346,10 @@ def _skip_known(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     last = log.last.index
     known = 0
     for entry in entries:
-        if entry.index > last or (entry.index > log.committed and log.term_at(entry.index) != entry.term):
+        if entry.index > last:
+            break
+        here = log.term_at(entry.index)
+        if here != entry.term and (entry.index > log.committed or here is not None):
             break
         known += 1
     return entries[known:] if known else entries

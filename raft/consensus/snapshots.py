@@ -31,9 +31,9 @@ from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus import membership
 from raftlog.raft.consensus.progress import FIRST_CHUNKS, FollowerProgress, Mode, Sending
-from raftlog.raft.consensus.roles import Leader
-from raftlog.raft.consensus.state import Receiving, State, hear_leader, ignore
-from raftlog.raft.events import FollowerNeedsSnapshot, SnapshotInstalled, SnapshotSent, SnapshotStarted
+from raftlog.raft.consensus.roles import Follower, Leader
+from raftlog.raft.consensus.state import Receiving, State, hear_leader, ignore, reject_difference
+from raftlog.raft.events import FollowerNeedsSnapshot, LogDiffers, SnapshotInstalled, SnapshotSent, SnapshotStarted
 from raftlog.raft.messages import InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.ready import SnapshotFetch, SnapshotInstall, SnapshotWrite
 from raftlog.raft.types import Mark, NodeId
@@ -149,6 +149,13 @@ def on_install(state: State, message: InstallSnapshot) -> None:
     hear_leader(state, message.sender)
     if state.is_installing:
         return  # the answer follows when that is done
+    if isinstance(state.role, Follower) and state.role.differs_at:
+        event = LogDiffers(message.sender, state.role.differs_at, 0, 0)
+        what = (
+            f"a snapshot would replace committed entries: that at {event.index} is another one at node {event.leader}"
+        )
+        reject_difference(state, message, event, what)
+        return
     if _has_all(state, message.snapshot_index, message.snapshot_term):
         state.receiving = None
         _answer(state, message.sender, message.snapshot_index, message.snapshot_term, message.total)

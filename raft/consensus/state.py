@@ -22,6 +22,7 @@ from raftlog.raft.events import (
     BecamePreCandidate,
     ChangeGivenUp,
     Event,
+    LogDiffers,
     MessageIgnored,
     TransferEnded,
 )
@@ -36,6 +37,10 @@ TERM_JUMP_MAX: Final = 1_000_000_000
 far. A forged message must not raise the term to its maximum, above which no node could be elected."""
 
 BEYOND: Final = f"no node has begun {TERM_JUMP_MAX} terms that this node has not heard of"
+
+CHAIN_REJECTIONS_MAX: Final = 5
+"""Messages of one leader, in one term, that a follower rejects because its own entry before them has another header.
+Then the two logs differ, and asking again is no help: `LogDiffers`. A leader asks at least once per heartbeat."""
 
 
 @dataclass(slots=True)
@@ -311,3 +316,28 @@ def is_beyond(state: State, *terms: int) -> bool:
 def ignore(state: State, message: Message, reason: str) -> None:
     """Drop a message that cannot be believed, visibly."""
     state.out.events.append(MessageIgnored(message.sender, type(message).__name__, reason))
+
+
+def note_difference(state: State, index: int) -> None:
+    """The committed entry at `index` is another one at this leader: no snapshot of it may replace this log."""
+    role = state.role
+    assert isinstance(role, Follower), role
+    role.differs_at = role.differs_at or index
+
+
+def reject_difference(state: State, message: Message, event: LogDiffers, what: str) -> None:
+    """Escalates, once, where the entry of `event` differs from the leader's: no message of this leader can follow it.
+
+    The follower does not cut its entry in favour of the leader's, even above the commit index. The leader may be the
+    damaged one, and this follower's copy may be needed for the majority that commits the entry. It may also be the last
+    copy of entries that were acknowledged.
+    """
+    role = state.role
+    assert isinstance(role, Follower), role  # of the message's sender, which it just heard
+    if role.differs_at != event.index:
+        role.differs_at, role.rejections = event.index, 0
+    role.rejections += 1
+    if role.rejections <= CHAIN_REJECTIONS_MAX:
+        ignore(state, message, what)
+    if role.rejections == CHAIN_REJECTIONS_MAX:
+        state.out.events.append(event)

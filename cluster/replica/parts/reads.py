@@ -29,8 +29,7 @@ def check(replica: ReplicaState) -> None:
     life = replica.life
     if life.is_stopping or life.is_fenced or replica.members.is_removed:
         raise unavailable(replica)
-    if replica.watch.points.differ:
-        raise digest_exchange.refusal(replica)
+    digest_exchange.check(replica)
     check_waiters(replica)
 
 

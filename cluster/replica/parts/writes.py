@@ -33,8 +33,7 @@ def check(replica: ReplicaState, block: bytes) -> None:
         or not ((replica.syncer.has_space and replica.disks.takes_writes) or frees_disk_space(block))
     ):  # fmt: skip
         raise unavailable(replica)
-    if replica.watch.points.differ:
-        raise digest_exchange.refusal(replica)
+    digest_exchange.check(replica)
 
 
 def unavailable(replica: ReplicaState) -> ApiError:

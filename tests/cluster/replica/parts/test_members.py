@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.config.cluster_file import ClusterNode
+from raftlog.cluster.config.cluster_file import ClusterNode, render_cluster_file
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.node.formatting import format_cluster
 from raftlog.cluster.peers.hello import decode_hello, encode_hello
@@ -49,7 +49,7 @@ def formatted(nodes: Nodes, number: int) -> Member:
         cluster=msgspec.structs.replace(nodes.cluster.cluster, join=number, first=first),
         node=sorted([*others, place], key=lambda each: each.id),
     )
-    nodes.file.unlink()
+    nodes.file.write_text(render_cluster_file(nodes.cluster), encoding="utf-8")
     format_cluster(nodes.cluster, nodes.file, segment_bytes=nodes.flags["disk.segment_bytes"], nodes=[number])
     return Member(number, place.incarnation, place.peer, place.url)
 

@@ -2,16 +2,17 @@
 
 from dataclasses import replace
 
+from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import FollowerProgress, Mode
-from raftlog.raft.consensus.replication import CHAIN_REJECTIONS_MAX
 from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.consensus.state import CHAIN_REJECTIONS_MAX
 from raftlog.raft.events import FollowerNeedsSnapshot, LogDiffers, MessageIgnored
-from raftlog.raft.messages import AppendEntries, InstallSnapshotReply
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch
-from raftlog.raft.types import NOBODY, HardState, LogStart, TermRun
-from tests.raft.lab import at, configuration, drain, extend, lead, log_of, make_core, reply
+from raftlog.raft.types import NOBODY, Entry, HardState, LogStart, TermRun
+from tests.raft.lab import Drained, at, configuration, drain, extend, lead, log_of, make_core, reply
 
 
 def progress(core: RaftCore, peer: int) -> FollowerProgress:
@@ -200,7 +201,7 @@ def differing(core: RaftCore, after: int = 2, *, sender: int = 2, term: int = 2)
     )
     out = drain(core)
     assert (out.entries, out.cut_after, out.to(sender)) == ([], None, [])
-    assert any("header CRC" in event.reason for event in out.events if isinstance(event, MessageIgnored))
+    assert all("header CRC" in event.reason for event in out.events if isinstance(event, MessageIgnored))
     return [event for event in out.events if isinstance(event, LogDiffers)]
 
 
@@ -222,3 +223,39 @@ def test_rejections_of_another_leader_or_place_are_counted_from_nothing() -> Non
         for _ in range(CHAIN_REJECTIONS_MAX - 1):
             assert differing(core, after, sender=sender, term=term) == []
     assert [event.leader for event in differing(core, 3, sender=3, term=3)] == [3]
+
+
+def test_a_follower_keeps_committed_entries_that_a_leader_lacks() -> None:
+    """The leader was elected with the help of a disk that was formatted again: its log has other entries where this one
+    has committed ones. The follower answers where both logs agree, so that the leader asks there. It takes neither the
+    entries in their place nor a snapshot over them, and says so once."""
+    core = make_core(1, 3, 1, 2, 2, term=2, commit=4)
+    kept = core.state.log.last
+
+    def append(prev: int, prev_term: int, entries: tuple[Entry, ...] = ()) -> Drained:
+        core.step(
+            AppendEntries(
+                sender=2, to=1, term=5, prev_index=prev, prev_term=prev_term, commit=1, round=0, entries=entries
+            ),
+            at(0),
+        )
+        return drain(core)
+
+    (answer,) = append(4, 4).to(2)
+    assert isinstance(answer, AppendEntriesReply)
+    assert not answer.success
+    install = InstallSnapshot(
+        sender=2, to=1, term=5, snapshot_index=9, snapshot_term=5, offset=0, data=b"x", total=1, crc=crc32c(b"x"),
+        done=True,
+    )  # fmt: skip
+    core.step(install, at(0))
+    assert core.state.receiving is None
+    drain(core)
+    others = tuple(extend(core.state.log.entries[1].mark, 4, 5))
+    told: list[LogDiffers] = []
+    for _ in range(2 * CHAIN_REJECTIONS_MAX):
+        out = append(2, 1, others)
+        assert (out.entries, out.cut_after, out.to(2)) == ([], None, [])
+        told += [event for event in out.events if isinstance(event, LogDiffers)]
+    assert [(event.leader, event.index, event.there) for event in told] == [(2, 3, others[0].mark.header_crc)]
+    assert core.state.log.last == kept
