@@ -221,7 +221,7 @@ MUTANTS: Final = (
     Mutant(
         name="leader_taken_over_committed_entries",
         pitfall=66,
-        title="a follower does not compare its committed entries with its leader's, and appends what cannot follow them",
+        title="a follower appends entries of a leader that has others in the place of committed ones",
         source="issue 35: an acknowledged write is lost in six commands",
         story="tests/raft/consensus/replication/test_replication_edges.py::"
         "test_a_follower_keeps_committed_entries_that_a_leader_lacks",
