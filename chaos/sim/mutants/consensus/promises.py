@@ -134,7 +134,7 @@ MUTANTS: Final = (
         source="this project, until a review found it",
         story=f"{_STARTED}a_started_node_votes_for_no_other_node_in_a_term_that_a_peer_began_in",
         target="raftlog.raft.consensus.recall:link_opened",
-        old="if is_waiting(state) and not has_answered:",
+        old="if (is_waiting(state) or state.floor == NEW_DISK) and not has_answered:",
         new="if False:",
     ),
     Mutant(
@@ -173,7 +173,7 @@ MUTANTS: Final = (
         title="a restarted peer does not report to a rolled-back node which entries are committed",
         source="this project, until a review found it",
         story=_NO_PROCESS,
-        target="raftlog.raft.consensus.recall:_committed",
+        target="raftlog.raft.consensus.recall:_newest",
         old="if state.configuration.is_voter(state.node) else",
         new="if False else",
     ),

@@ -56,8 +56,8 @@ MUTANTS: Final = (
         title="whatever follows prev is cut, though it matches",
         source="openraft 9540c904; PySyncObj",
         target="raftlog.raft.consensus.replication:_skip_known",
-        old="if entry.index > last or (entry.index > log.committed and log.term_at(entry.index) != entry.term):",
-        new="if entry.index > last or entry.index > log.committed:",
+        old="if here != entry.term and (entry.index > log.committed or here is not None):",
+        new="if entry.index > log.committed:",
     ),
     Mutant(
         name="commit_beyond_the_last_new_entry",
@@ -159,8 +159,8 @@ MUTANTS: Final = (
         title="a conflict is looked for only where entries come",
         source="openraft 6202138f",
         target="raftlog.raft.consensus.replication:on_append",
-        old="if prev > log.committed and log.term_at(prev) != message.prev_term:",
-        new="if message.entries and prev > log.committed and log.term_at(prev) != message.prev_term:",
+        old="if known_term != message.prev_term and",
+        new="if message.entries and known_term != message.prev_term and",
     ),
     Mutant(
         name="faster_follower_gets_less_again",

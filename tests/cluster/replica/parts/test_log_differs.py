@@ -31,12 +31,13 @@ OTHERS = ((2, [20, 20]), (3, [20, 20]))
 def test_a_node_whose_log_differs_ends_for_damage() -> None:
     """The reason names the entry, both headers and the leader, and says that either may be wrong."""
     failures: list[BaseException] = []
-    state = SimpleNamespace(term=3)
+    state = SimpleNamespace(term=3, log=SimpleNamespace(committed=0))
     node = SimpleNamespace(
         metrics=Metrics(),
         logger=get_logger(),
         core=SimpleNamespace(state=state),
         driver=SimpleNamespace(fail=failures.append),
+        life=SimpleNamespace(start_index=7),
     )
     tell_events(cast(ReplicaState, node), [LogDiffers(leader=2, index=7, here=0xAB, there=0xCD)])
     assert [str(error) for error in failures if isinstance(error, FilesDamaged)] == [

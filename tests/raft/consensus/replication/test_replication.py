@@ -86,18 +86,20 @@ def test_pitfall_18_an_older_shorter_append_takes_nothing_away() -> None:
 
 
 def test_pitfall_19_cutting_below_commit_halts_the_node() -> None:
-    """A leader that contradicts a committed entry meets an assertion, not a truncation.
+    """A leader that contradicts a committed entry gets no answer; a truncation would meet an assertion.
 
-    Guard: the first assert of `Log.cut` in raft/consensus/log.py; at or below commit `_skip_known` never looks for a
-    conflict.
+    Guard: `_is_refused` in raft/consensus/replication.py; the first assert of `Log.cut` in raft/consensus/log.py.
     """
     core = make_core(1, 3, 1, 1, commit=3)
     other = extend(core.state.log.entries[0].mark, 2, 2, 2)
     with pytest.raises(AssertionError):
         core.state.log.cut(1, other[0], 2)
-    append_ends = append(core, other[:1], prev=(1, 1), term=2)
-    assert append_ends.match == 2
-    assert core.state.log.term_at(2) == 1
+    core.step(
+        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=0, round=0, entries=tuple(other[:1])),
+        at(0),
+    )
+    assert drain(core).to(2) == []
+    assert (core.state.log.term_at(2), core.state.log.last.index) == (1, 3)
 
 
 def test_pitfall_20_a_reply_from_another_term_moves_no_progress() -> None:
