@@ -393,7 +393,7 @@ class RaftCore:
 def _meet_term(state: State, message: Message) -> bool:
     """Settle which of the two terms is newer (raft paper section 5.1); whether the message is to be looked at."""
     if message.term == state.term:
-        if is_left := recall.leaves_term(state, message):
+        if is_left := election.leaves_term(state, message):
             _enlighten(state, message)
         return not is_left
     if isinstance(message, RequestVote) and message.pre:

@@ -19,10 +19,10 @@ from raftlog.raft.consensus.state import (
     ignore,
 )
 from raftlog.raft.events import TransferEnded, TransferStarted
-from raftlog.raft.messages import RequestVote, RequestVoteReply, TimeoutNow
+from raftlog.raft.messages import AppendEntries, Message, RequestVote, RequestVoteReply, TimeoutNow
 from raftlog.raft.quorum import VoteOutcome, agreed, outcome
 from raftlog.raft.refusals import CannotTransfer, NotLeader, TransferInProgress
-from raftlog.raft.types import NOBODY, NodeId
+from raftlog.raft.types import NEW_DISK, NOBODY, NodeId
 
 # ---------------------------------------------------------------------------------------------------------------
 # Time.
@@ -319,3 +319,14 @@ def end_transfer(state: State, role: Leader, reason: str) -> None:
     assert role.transfer is not None
     state.out.events.append(TransferEnded(role.transfer.to, reason))
     role.transfer = None
+
+
+def leaves_term(state: State, message: Message) -> bool:
+    """Whether this node, which heals, begins a newer term rather than take that message. Its leader refuses it, or has
+    a program too old to say when it has healed or to send acknowledged entries again. The next leader asks from
+    nothing."""
+    is_old = message.sender not in state.starts or not state.run
+    if not (isinstance(message, AppendEntries) and NEW_DISK > state.floor > state.term and is_old):
+        return False
+    become_follower(state, state.floor, NOBODY, "its log is healing, and the leader does not help")
+    return True

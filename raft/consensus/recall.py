@@ -17,6 +17,7 @@ docs/decisions/0017-peers-remember-what-a-disk-promised.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from raftlog.raft.consensus.progress import FollowerProgress, Mode
@@ -24,7 +25,7 @@ from raftlog.raft.consensus.roles import Candidate, Follower, Leader
 from raftlog.raft.consensus.state import BEYOND, Memory, State, become_follower, ignore, is_beyond
 from raftlog.raft.events import AcknowledgedLost, Healed, PromisesLost, WentUnderFloor
 from raftlog.raft.hello import Start
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, Recall, RecallReply, RequestVoteReply
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Recall, RecallReply, RequestVoteReply
 from raftlog.raft.types import NEW_DISK, NOBODY, NodeId
 
 PATIENCE_TIMEOUTS: Final = 2
@@ -203,17 +204,15 @@ def on_recall(state: State, message: Recall) -> None:
             healed = progress.match
         if message.floor:
             progress.lost = 0
-    newest = _newest(state, state.log.persisted) if message.floor == NEW_DISK else (0, 0)
-    _answer(state, peer, message.run, _memory(state, peer, incarnation), healed=healed, newest=newest)
+    memory = _memory(state, peer, incarnation)
+    if message.floor == NEW_DISK:  # without any entry that is durable here it must elect no leader
+        memory = replace(memory, led=max(memory.led, _newest(state, state.log.persisted)))
+    _answer(state, peer, message.run, memory, healed=healed)
 
 
-def _answer(
-    state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False,
-    newest: tuple[int, int] = (0, 0),
-) -> None:  # fmt: skip
-    """`newest`: the entry without which a new disk must elect no leader."""
+def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False) -> None:
     acked_term, acked_index = memory.acked
-    led_term, led_index = max(memory.led, _newest(state, state.log.committed), newest)
+    led_term, led_index = max(memory.led, _newest(state, state.log.committed))
     state.out.messages.append(
         RecallReply(
             shard=state.shard, sender=state.node, to=to, term=state.term, run=run, promised_term=memory.term,
@@ -430,20 +429,16 @@ def may_lift(state: State) -> None:
 
 
 def _look_at_all(state: State) -> None:
-    """A disk that was formatted lost every promise of an earlier disk of its name, if there was one.
-
-    What that one helped to commit is on other voters as well, on any one of them perhaps alone: so all of them have to
-    answer, however long that takes. If none has more than the first configuration, the cluster is new. Else this node
-    votes for a log that has all of theirs, and its leader says when it has healed.
-    """
+    """A disk that was formatted lost every promise of an earlier disk of its name. What that one helped to commit is on
+    other voters too, perhaps on one alone: all have to answer, however long that takes. If none has more than the first
+    configuration, the cluster is new. Else this node votes for a log that has all of theirs, until its leader lifts."""
     voters = [peer for peer in state.configuration.peers(state.node) if state.configuration.is_voter(peer)]
     if any(peer not in state.recalled for peer in voters):
         return
-    newest = has_promised(state)
-    if not voters or (newest[1] <= 1 and state.log.last.index == 1):
+    if not voters or max(has_promised(state)[1], state.log.last.index) <= 1:
         lift(state)
-    elif newest[1] > 1:
-        state.reported = newest
+    elif has_promised(state)[1] > 1:
+        state.reported = has_promised(state)
 
 
 def lift(state: State) -> None:
@@ -453,14 +448,3 @@ def lift(state: State) -> None:
     state.kept = max(state.kept, (log.term_at(log.persisted) or 0, log.persisted))
     state.out.hard_state = True
     state.out.events.append(Healed(log.persisted))
-
-
-def leaves_term(state: State, message: Message) -> bool:
-    """Whether this node, which heals, begins a newer term rather than take that message. Its leader refuses it, or has
-    a program too old to say when it has healed or to send acknowledged entries again. The next leader asks from
-    nothing."""
-    is_old = message.sender not in state.starts or not state.run
-    if not (isinstance(message, AppendEntries) and NEW_DISK > state.floor > state.term and is_old):
-        return False
-    become_follower(state, state.floor, NOBODY, "its log is healing, and the leader does not help")
-    return True

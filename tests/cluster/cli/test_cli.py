@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner, Result
@@ -21,9 +19,8 @@ from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.cli.frame import last_cluster
 from raftlog.cluster.cli.frame.last_cluster import forget, remember, remembered, state_folder
-from raftlog.cluster.config.cluster_file import first_entry, parse_cluster_file, render_cluster_file
+from raftlog.cluster.config.cluster_file import first_entry, parse_cluster_file
 from raftlog.cluster.config.settings import load_settings
-from raftlog.cluster.node.formatting import new_cluster
 from raftlog.raft.changes import AddLearners, ChangeAddresses, Promote, Remove, Replace
 from tests.cluster.fake_node import FakeNode, serve
 from tests.support import free_port
@@ -345,29 +342,6 @@ def test_a_join_file_makes_one_data_folder(cli: Running, tmp_path: Path) -> None
     assert first_entry(parse_cluster_file(file.read_text(), str(file))) == cli.node.log[0][0]
     assert cli.run("format", "--join", str(file)).exit_code == 1
     assert cli.run("format").exit_code == 2
-
-
-def test_a_node_of_a_cluster_that_was_led_is_not_formatted_again(cli: Running, tmp_path: Path) -> None:
-    """A member that answers knows the log. The refusal has the commands that give node 2 a new disk; nothing is made.
-    A node of another log at that address proves nothing, and the forced way asks no node."""
-    cli.run("append", "a")
-    cluster = new_cluster(2, peer_ports=[7101, 7102], http_ports=[1, free_port()])
-    file = tmp_path / "cluster.toml"
-    nodes = [msgspec.structs.replace(cluster.node[0], url=cli.url), cluster.node[1]]
-    file.write_text(render_cluster_file(msgspec.structs.replace(cluster, node=nodes)), encoding="utf-8")
-    assert cli.run("format", str(file), "--node", "2").exit_code == 0
-    shutil.rmtree(tmp_path / "node-2")
-
-    head = msgspec.structs.replace(cluster.cluster, log=cli.node.log_id)
-    file.write_text(render_cluster_file(msgspec.structs.replace(cluster, cluster=head, node=nodes)), encoding="utf-8")
-    for node in (["--node", "2"], []):
-        done = cli.run("format", str(file), *node)
-        assert done.exit_code == 1
-        assert f"node 1 at {cli.url} answers that this cluster was led" in done.stderr
-        assert f"raftlog members replace 2 --peer 127.0.0.1:7102 --url {nodes[1].url} -e" in done.stderr
-        assert not (tmp_path / "node-2").exists()
-    assert cli.run("format", str(file), "--node", "2", "--force-new-cluster").exit_code == 0
-    assert (tmp_path / "node-2" / "identity.json").exists()
 
 
 def test_settings_show(cli: Running, tmp_path: Path) -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from raftlog.cluster.api.diagnosis import diagnose
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.config.cluster_file import render_cluster_file
 from raftlog.cluster.node.first_format import ask_members
-from raftlog.cluster.node.formatting import format_file
+from raftlog.cluster.node.formatting import format_file, new_cluster
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
 from raftlog.raft.types import NOBODY
+from tests.cluster.cli.test_cli import Running
 from tests.cluster.files.disk_lab import SEGMENT_BYTES
 from tests.cluster.nodes import Nodes, cluster_of, deadline
-from tests.support import wait_until_async
+from tests.support import free_port, wait_until_async
 
 
 def lose(nodes: Nodes, node: int, *, is_forced: bool = False) -> None:
@@ -139,3 +143,34 @@ def test_of_an_unreachable_cluster_the_silent_members_are_named(tmp_path: Path) 
     silent = ask_members(nodes.cluster, nodes.file, [3])
     assert sorted(silent) == [1, 2, 3]
     assert all("refused" in reason for reason in silent.values())
+
+
+@pytest.fixture
+def cli() -> Iterator[Running]:
+    """A node that was led, and the command line."""
+    running = Running()
+    yield running
+    running.stop()
+
+
+def test_a_node_of_a_cluster_that_was_led_is_not_formatted_again(cli: Running, tmp_path: Path) -> None:
+    """A member that answers knows the log. The refusal has the commands that give node 2 a new disk; nothing is made.
+    A node of another log at that address proves nothing, and the forced way asks no node."""
+    cli.run("append", "a")
+    cluster = new_cluster(2, peer_ports=[7101, 7102], http_ports=[1, free_port()])
+    file = tmp_path / "cluster.toml"
+    nodes = [msgspec.structs.replace(cluster.node[0], url=cli.url), cluster.node[1]]
+    file.write_text(render_cluster_file(msgspec.structs.replace(cluster, node=nodes)), encoding="utf-8")
+    assert cli.run("format", str(file), "--node", "2").exit_code == 0
+    shutil.rmtree(tmp_path / "node-2")
+
+    head = msgspec.structs.replace(cluster.cluster, log=cli.node.log_id)
+    file.write_text(render_cluster_file(msgspec.structs.replace(cluster, cluster=head, node=nodes)), encoding="utf-8")
+    for node in (["--node", "2"], []):
+        done = cli.run("format", str(file), *node)
+        assert done.exit_code == 1
+        assert f"node 1 at {cli.url} answers that this cluster was led" in done.stderr
+        assert f"raftlog members replace 2 --peer 127.0.0.1:7102 --url {nodes[1].url} -e" in done.stderr
+        assert not (tmp_path / "node-2").exists()
+    assert cli.run("format", str(file), "--node", "2", "--force-new-cluster").exit_code == 0
+    assert (tmp_path / "node-2" / "identity.json").exists()

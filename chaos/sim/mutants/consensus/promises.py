@@ -8,6 +8,7 @@ from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 
 _SOURCE: Final = "this project: docs/decisions/0017"
 _NO_PROCESS: Final = "tests/sim/disk/test_promises.py::test_no_process_remembers_and_the_disk_of_a_peer_does"
+_FORMATTED: Final = "tests/raft/consensus/test_recall_formatted.py::test_"
 _REFUSED: Final = "tests/raft/consensus/test_recall_refused.py::test_"
 _STARTED: Final = "tests/raft/consensus/test_recall_started.py::test_"
 _TESTS: Final = "tests/raft/consensus/test_recall.py::test_"
@@ -243,7 +244,7 @@ MUTANTS: Final = (
     Mutant(
         name="last_copy_ends_at_each_start",
         pitfall=66,
-        title="a node with committed entries that its leader lacks ends at each start: nobody reads them any more",
+        title="a node with committed entries that its leader lacks ends at each start, so no client reads them",
         source="issue 35: an acknowledged write is lost in six commands",
         story="tests/cluster/node/test_first_format.py::test_the_last_copy_of_acknowledged_entries_is_kept_and_named",
         target="raftlog.cluster.replica.status:tell_events",
@@ -265,7 +266,7 @@ MUTANTS: Final = (
         pitfall=46,
         title="a formatted disk votes once the voters that it reaches have answered, and the others may know the log",
         source="issue 35: an acknowledged write is lost in six commands",
-        story=f"{_TESTS}a_formatted_disk_has_no_vote_before_every_voter_has_answered",
+        story=f"{_FORMATTED}a_formatted_disk_has_no_vote_before_every_voter_has_answered",
         target="raftlog.raft.consensus.recall:_look_at_all",
         old="if any(peer not in state.recalled for peer in voters):",
         new="if not state.recalled:",
@@ -275,17 +276,17 @@ MUTANTS: Final = (
         pitfall=66,
         title="a voter answers a formatted disk with what it knows to be committed, not with its newest entry",
         source="issue 35: an acknowledged write is lost in six commands",
-        story=f"{_TESTS}a_voter_answers_a_formatted_disk_with_its_newest_entry",
+        story=f"{_FORMATTED}a_voter_answers_a_formatted_disk_with_its_newest_entry",
         target="raftlog.raft.consensus.recall:on_recall",
-        old="if message.floor == NEW_DISK else",
-        new="if message.floor < 0 else",
+        old="if message.floor == NEW_DISK:",
+        new="if message.floor < 0:",
     ),
     Mutant(
         name="format_asks_no_member",
         pitfall=46,
         title="`raftlog format` makes a disk under an old identity though a member answers that the cluster was led",
         source="issue 35: an acknowledged write is lost in six commands",
-        story="tests/cluster/cli/test_cli.py::test_a_node_of_a_cluster_that_was_led_is_not_formatted_again",
+        story="tests/cluster/node/test_first_format.py::test_a_node_of_a_cluster_that_was_led_is_not_formatted_again",
         target="raftlog.cluster.node.first_format:_ask",
         old="status.last > 1",
         new="status.last < 1",
