@@ -20,6 +20,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.importer import importer
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, Rejected
+from raftlog.cluster.importer.formats.times import Twice
 from raftlog.cluster.importer.session_file import SessionFileError, read_session
 from raftlog.cluster.importer.source import SourceError
 from raftlog.cluster.importer.sources import Copied, copy
@@ -84,6 +85,10 @@ def import_command(
     ] = None,
     time_zone: Annotated[
         str | None, typer.Option("--time-zone", help="Zone of times without one: Europe/Berlin, +02:00. UTC.")
+    ] = None,
+    time_twice: Annotated[
+        Twice | None,
+        typer.Option("--time-twice", help="Which one a local time is that occurs twice; stop: the import ends there."),
     ] = None,
     headers: Annotated[
         str | None, typer.Option("--headers", help="Fields that become headers of the record.", metavar="FIELD,…")
@@ -153,7 +158,8 @@ def import_command(
     With --postgres, the rows of tables and every change of them (docs/postgres.md).
     """
     if postgres is not None:
-        given = (files, key, time_field, time_format, time_zone, headers, select, format, columns, delimiter, header)
+        times = (time_field, time_format, time_zone, time_twice)
+        given = (files, key, *times, headers, select, format, columns, delimiter, header)
         if (
             any(each is not None for each in (*given, charset, rejects))
             or strict
@@ -179,7 +185,8 @@ def import_command(
         "batch_lines": batch, "again": again, "from_line": from_line, "strict": strict, "tell": _tell,
     }  # fmt: skip
     if rejected:
-        others = (key, time_field, time_format, time_zone, headers, select, format, columns, delimiter, header, charset)
+        times = (time_field, time_format, time_zone, time_twice)
+        others = (key, *times, headers, select, format, columns, delimiter, header, charset)
         if any(each is not None for each in others) or follow or len(files) > 1:
             raise Failed("--rejected reads the lines as the import of FILE did: give no such option", Exit.USAGE)
         plan = importer.ImportPlan(
@@ -188,8 +195,8 @@ def import_command(
     else:
         plan = importer.ImportPlan(
             source, state, rejects, format, key, time_field, more=tuple(files[1:]), time_format=time_format,
-            time_zone=time_zone, headers=_names(headers), select=_names(select), columns=_names(columns),
-            delimiter=delimiter, header=header, charset=charset, follow=follow, **shared,
+            time_zone=time_zone, time_twice=time_twice, headers=_names(headers), select=_names(select),
+            columns=_names(columns), delimiter=delimiter, header=header, charset=charset, follow=follow, **shared,
         )  # fmt: skip
     if from_line > 1 and (plan.more or Path(source).is_dir()):
         raise Failed("--from-line is of one file: import the others by themselves", Exit.USAGE)

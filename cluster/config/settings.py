@@ -97,6 +97,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wait_max_ms: int = 60_000  # of a long poll
     page_bytes_max: int = 8 << 20  # of one answer
     page_records_max: int = 10_000
+    page_scan_max: int = 100_000  # records of the log looked at for one page; a reader may see few of them
     open_requests_max: int = 8_192  # HTTP requests being served,
     operator_requests_max: int = 64  # and this many more that operate the cluster
     keepalives_max: int = 1_024  # keepalives of sessions beyond open_requests_max, inbox_requests_max

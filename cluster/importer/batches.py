@@ -20,10 +20,13 @@ from raftlog.cluster.importer.formats.lines import (
     InputOptions,
     Line,
     Rejected,
+    look_of,
     odd,
     parse,
     read_batch,
 )
+from raftlog.cluster.importer.formats.rows import InputRow
+from raftlog.cluster.importer.formats.times import TWICE, doubt
 
 AHEAD: Final = 2
 """How many batches are read while another is being sent."""
@@ -112,11 +115,15 @@ def _dated(reading: InputOptions, latest_ms: LatestMs | None) -> InputOptions:
 def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash) -> Iterator[ImportBatch]:
     found = read_batch(lines, reading)
     refusal = None
-    if cut.strict:
+    if cut.strict or (reading.times is not None and reading.times.twice == "stop"):
         parsed = parse([line.data for line in lines], reading)
         for at, (line, each, row) in enumerate(zip(lines, found, parsed, strict=True)):
-            if reason := _fault(each, reading) or odd(row, reading):
-                refusal = Unacceptable(f"line {line.number}: {reason}; correct it, or leave out --strict")
+            reason = (_fault(each, reading) or odd(row, reading)) if cut.strict else None
+            mend = "correct it, or leave out --strict"
+            if reason is None and (reason := _twice(row, reading)) is not None:
+                mend = "give it a zone, or give --time-twice earlier or later, without --strict"
+            if reason is not None:
+                refusal = Unacceptable(f"line {line.number}: {reason}; {mend}")
                 lines, found = lines[:at], found[:at]
                 break
     if lines:
@@ -136,6 +143,16 @@ def _fault(found: NewRecord | Rejected, reading: InputOptions) -> str | None:
     if isinstance(found, Rejected):
         return found.reason
     return f"no time in {reading.time or 'the line'}" if reading.has_time and found.time_ms is None else None
+
+
+def _twice(row: InputRow, reading: InputOptions) -> str | None:
+    """Why the time of a row may be either of two."""
+    if reading.times is None or isinstance(row, ValueError):
+        return None
+    value = look_of(reading)(row, reading.time or "time")
+    if value in (None, "") or doubt(reading.times, value) != TWICE:
+        return None
+    return f"time {value!r} {TWICE} in zone {reading.times.zone}"
 
 
 class Ahead:

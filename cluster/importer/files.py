@@ -26,6 +26,7 @@ from raftlog.cluster.importer.formats.lines import (
     InputOptions,
     Line,
     detect,
+    holds_several,
     pieces_of,
     split_lines,
     suffix_of,
@@ -217,7 +218,7 @@ class InputFiles:
         return opened
 
     def _is_json(self, opened: Opened) -> bool:
-        """Whether the text is an array of objects, or objects over several lines."""
+        """Whether the text is an array of objects, or has objects over several lines, or several on a line."""
         first, opened.chunks, _ = sample_of(opened.chunks, lines=1)
         if first.strip() == b"[":
             first, opened.chunks, _ = sample_of(opened.chunks, lines=2)
@@ -225,7 +226,9 @@ class InputFiles:
         if text.startswith(b"["):
             return text[1:].lstrip()[:1] in (b"{", b"]") or suffix_of(opened.name) == "json"
         line = text.partition(b"\n")[0].rstrip()
-        return text.startswith(b"{") and b"\n" in text and not _is_object(line)
+        if not text.startswith(b"{"):
+            return False
+        return (b"\n" in text and not _is_object(line)) or any(map(holds_several, text.split(b"\n")))
 
     def _follow(self) -> Opened:
         path = Path(self._plan.source)

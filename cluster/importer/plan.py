@@ -10,6 +10,7 @@ from typing import Final
 
 from raftlog.cluster.importer.formats.deciding import ImportOptions
 from raftlog.cluster.importer.formats.lines import InputFormat
+from raftlog.cluster.importer.formats.times import Twice
 
 BATCH_LINES: Final = 5_000
 
@@ -52,6 +53,7 @@ class ImportPlan:
     more: tuple[str, ...] = ()  # further files
     time_format: str | None = None
     time_zone: str | None = None
+    time_twice: Twice | None = None
     headers: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -72,8 +74,8 @@ class ImportPlan:
     def options(self) -> ImportOptions:
         """What decides how the input is read."""
         return ImportOptions(
-            self.format, self.key, self.time, self.time_format, self.time_zone, self.headers, self.select,
-            self.columns, self.delimiter, self.header, self.charset,
+            self.format, self.key, self.time, self.time_format, self.time_zone, self.time_twice, self.headers,
+            self.select, self.columns, self.delimiter, self.header, self.charset,
         )  # fmt: skip
 
 

@@ -56,7 +56,8 @@ def input_of(plan: ImportPlan) -> str:
 def more_options(plan: ImportPlan) -> dict[str, Any]:
     """The options that were given beside those with fields of their own in the note."""
     given: dict[str, Any] = {
-        "time-format": plan.time_format, "time-zone": plan.time_zone, "headers": ",".join(plan.headers) or None,
+        "time-format": plan.time_format, "time-zone": plan.time_zone, "time-twice": plan.time_twice,
+        "headers": ",".join(plan.headers) or None,
         "select": ",".join(plan.select) or None, "columns": ",".join(plan.columns) or None,
         "delimiter": plan.delimiter, "charset": plan.charset, "follow": plan.follow or None, "header": plan.header,
     }  # fmt: skip

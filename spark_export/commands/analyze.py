@@ -373,7 +373,7 @@ def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result
             if asked.as_json:
                 print(report.json_lines(result), end="")
             else:
-                console.print(report.table(result))
+                console.print(report.table(result, console.width))
 
 
 def _log(asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":

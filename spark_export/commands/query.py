@@ -75,7 +75,7 @@ def query_command(
         console = Console(force_terminal=sys.stdout.isatty())  # not where a notebook forces colours
         if not console.is_terminal:
             console = Console(width=_WIDTH)
-        console.print(report.table(result))
+        console.print(report.table(result, console.width))
 
 
 def _plain(row: Sequence[Any]) -> list[Any]:

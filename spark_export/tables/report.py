@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _PAGE: Final = Path(__file__).with_name("report.html")
 _CELL_LENGTH: Final = 120
 _UNBROKEN_LENGTH: Final = 26  # a time, an address, a number: cells of at most so many characters are not folded
+
+_NARROWEST: Final = 12  # characters: a column that needs more may be folded to so many, and not to fewer
 
 Value = str | int | float | bool | None
 
@@ -64,8 +66,14 @@ def json_lines(result: Result) -> str:
     return "".join(json.dumps(dict(zip(result.columns, row, strict=True))) + "\n" for row in result.rows)
 
 
-def table(result: Result) -> Group:
-    """The answer for a terminal; question and remarks as wide as the terminal is, not as the table."""
+def table(result: Result, width: int = 1 << 16) -> Group:
+    """The answer for a terminal of that width; question and remarks as wide as the terminal is, not as the table. Where
+    the columns would not be readable side by side, each row has a line for each of its columns."""
+    question = [Text(result.question, "bold")] if result.question else []
+    remarks = [Text(each, "dim italic") for each in _remarks(result)]
+    cells = [[name, *(_cell(row[place]) for row in result.rows)] for place, name in enumerate(result.columns)]
+    if sum(min(max(map(len, column)), _NARROWEST) + 3 for column in cells) + 1 > width and result.rows:
+        return Group(*question, *_below(result), *remarks)
     shown = Table()
     for place, name in enumerate(result.columns):
         is_number = any(_is_number(row[place]) for row in result.rows)
@@ -75,8 +83,20 @@ def table(result: Result) -> Group:
         )
     for row in result.rows:
         shown.add_row(*(Text(_cell(value)) for value in row))
-    question = [Text(result.question, "bold")] if result.question else []
-    return Group(*question, shown, *(Text(each, "dim italic") for each in _remarks(result)))
+    return Group(*question, shown, *remarks)
+
+
+def _below(result: Result) -> list[RenderableType]:
+    """The rows, each with its columns one below the other."""
+    shown: list[RenderableType] = []
+    for place, row in enumerate(result.rows, start=1):
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, value in zip(result.columns, row, strict=True):
+            grid.add_row(Text(name, "bold"), Text(_cell(value)))
+        shown += [Text(f"row {place}", "dim"), grid]
+    return shown
 
 
 def _remarks(result: Result) -> list[str]:

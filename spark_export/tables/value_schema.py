@@ -57,6 +57,7 @@ class CsvDialect(msgspec.Struct, frozen=True):
     delimiter: str = ","
     quote: str = '"'
     escape: str | None = None
+    space: bool = False  # spaces before a cell do not belong to it
 
 
 class StoredSchema(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ class ValueSchema(msgspec.Struct, frozen=True):
     def cells_reader(self) -> Callable[[Sequence[bytes | None]], list[list[str | None] | None]]:
         """A function from values that are no JSON to the cells of each as text; null for a value of another form."""
         names = [column.name for column in self.columns]
-        dialect = Dialect(self.dialect.delimiter, self.dialect.quote, self.dialect.escape, header=False)
+        dialect = Dialect(**msgspec.structs.asdict(self.dialect), header=False)
         parse = parse_of_values(self.form, dialect, names)
 
         def read(values: Sequence[bytes | None]) -> list[list[str | None] | None]:

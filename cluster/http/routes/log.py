@@ -62,7 +62,7 @@ class LogQuery:
 
     start: int
     stop: int  # the index after the last requested one
-    limit: int  # most records to scan
+    limit: int  # most records to show; of a raw stream to scan
     wait_ms: int
     format: str
     encoding: Encoding
@@ -137,31 +137,36 @@ def _sight(service: Service, call: Call, query: LogQuery) -> Permissions | None:
     return None if is_whole else permissions
 
 
-async def scan(service: Service, query: LogQuery, start: int, left: int, bytes_max: int) -> Scan:
-    """The next slice: at most `left` records from `start` on, with about `bytes_max` bytes at most.
+async def scan(
+    service: Service, query: LogQuery, start: int, left: int, bytes_max: int, scan_max: int = PLAIN_RECORDS
+) -> Scan:
+    """The next slice: at most `left` records that the reader sees, with about `bytes_max` bytes at most.
 
     Empty if there is no record yet. Raises ApiError compacted below the oldest index.
     """
     node = service.node
     found = Scan(start)
-    end = min(start + min(left, PLAIN_RECORDS), query.stop, node.applied + 1)
+    end = min(start + min(scan_max, PLAIN_RECORDS), query.stop, node.applied + 1)
     if end <= start:
         check_oldest(service, start)  # as the node does for reads from the disk
         return found
     async with service.scans:
-        for entry, effects in await node.read_log(start, end - start, SLICE_BYTES):
-            if found.next >= end or found.size >= bytes_max or not _take(found, query, entry, effects, end, bytes_max):
+        for entry, effects in await node.read_log(start, min(end - start, max(left, SLICE_RECORDS)), SLICE_BYTES):
+            if found.next >= end or found.size >= bytes_max or len(found.shown) >= left:
+                break
+            if not _take(found, query, entry, effects, end, left, bytes_max):
                 break
     found.scanned = found.next - start
     return found
 
 
-def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int, bytes_max: int) -> bool:
+def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int, left: int, bytes_max: int) -> bool:
     """Takes the requested records of one more entry. Returns whether another entry may follow."""
     shows_users = query.with_internal and (query.sees is None or needs.sees_members(query.sees))
     names = principals(entry) if shows_users else {}
     if query.format != "msgpack" and not names:
-        lines = plain_json(entry, effects, found.next, end - found.next, bytes_max - found.size, query.encoding)
+        count = min(end - found.next, left - len(found.shown))
+        lines = plain_json(entry, effects, found.next, count, bytes_max - found.size, query.encoding)
         if lines is not None:
             found.shown += lines[0]
             found.size += lines[1]
@@ -169,7 +174,7 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
             return True
     stop = min(end, found.next + SLICE_RECORDS - found.decoded)
     for row in decode_rows(entry, effects, found.next):
-        if row.index >= stop or found.size >= bytes_max:
+        if row.index >= stop or found.size >= bytes_max or len(found.shown) >= left:
             return False
         found.next = row.index + 1
         found.decoded += 1
@@ -191,12 +196,14 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
     wait_until = service.clock() + query.wait_ms / 1000
     shown: list[Any] = []
     position, left, bytes_left, size = query.start, query.limit, service.limits.page_bytes_max, 0
-    while left > 0 and bytes_left > 0 and position < query.stop:
+    scanned, scan_max = 0, service.limits.page_scan_max
+    while left > 0 and bytes_left > 0 and position < query.stop and scanned < scan_max:
         if service.node.machine.access.is_on:
             query = looked_again(service, call, query)
-        found = await scan(service, query, position, left, bytes_left)
+        found = await scan(service, query, position, left, bytes_left, scan_max - scanned)
         position = found.next
-        left -= found.scanned
+        left -= len(found.shown)
+        scanned += found.scanned
         bytes_left -= found.size
         shown += found.shown
         size += found.size if query.format == "msgpack" else sum(map(len, found.shown))  # JSON may be six times larger

@@ -62,7 +62,7 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
                 size = 0 if is_at_end else raw_bytes if is_raw else SLICE_BYTES  # at the end streams share one piece
                 parts, position = await stream.made(make, size)
                 is_at_end = query.is_follow and (position > applied or position == before)
-                left -= position - before
+                left -= position - before if is_raw else sum(bytes(part).count(b"\n") for part in parts)
                 if parts:
                     await stream.write(*parts)
                     sent = (len(parts[1]), len(parts[2])) if is_raw else sent

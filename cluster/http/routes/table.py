@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.headers import BACKUP, JSON, NDJSON
 from raftlog.cluster.http.exchange.access import Need
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call, Handled, Service
@@ -55,6 +56,12 @@ async def _get_log(service: Service, call: Call) -> HttpAnswer | Stream:
     if query.format in ("ndjson", "raw"):
         return await stream_log(service, call, query)
     return await log.read_page(service, call, query)
+
+
+async def _head_of_stream(service: Service, call: Call) -> HttpAnswer:
+    """What HEAD gets where GET streams: that there is such a route, and that the sender may ask. Nothing is read."""
+    kind = {"/v1/backup": BACKUP, "/v1/watch": NDJSON}.get(call.path, JSON)
+    return HttpAnswer(service.identity, b"", service.node.applied, service.node.term, content_type=kind)
 
 
 ROUTES: Final = (
@@ -141,8 +148,9 @@ _BY_PATTERN: Final[dict[str, dict[str, Route]]] = {}
 for _route in ROUTES:
     _methods = _BY_PATTERN.setdefault(_route.pattern, {})
     _methods[_route.method] = _route
-    if _route.method == "GET" and _route.pattern not in _STREAMS:
-        _methods["HEAD"] = _route
+    if _route.method == "GET":
+        is_stream = _route.pattern in _STREAMS
+        _methods["HEAD"] = _route._replace(method="HEAD", handler=_head_of_stream) if is_stream else _route
 _FIXED: Final = {pattern: methods for pattern, methods in _BY_PATTERN.items() if "{" not in pattern}
 KEY_ROUTES: Final = _BY_PATTERN["/v1/kv/{key}"]
 _OPERATORS: Final = {route.pattern for route in ROUTES if route.serves_fenced or route.for_operators}

@@ -7,10 +7,13 @@ import here, with the option that settles it.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from raftlog.cluster.importer.formats import rows, times
 from raftlog.cluster.importer.formats.dialect import Dialect, dialect_of, is_table, looks_like_data, names_of, rows_of
@@ -50,6 +53,7 @@ class ImportOptions:
     time: str | None = None
     time_format: str | None = None
     time_zone: str | None = None
+    time_twice: times.Twice | None = None
     headers: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -160,8 +164,6 @@ def _odd_rows(reading: InputOptions, parsed: Sequence[tuple[Line, Any]]) -> list
 
 
 def _with(reading: InputOptions, **changes: Any) -> InputOptions:
-    from msgspec.structs import replace
-
     return replace(reading, **changes)
 
 
@@ -227,11 +229,11 @@ def _table(sample: Sample, options: ImportOptions, format: InputFormat) -> tuple
     first = table[0] if table else []
     if options.columns:
         has_header = bool(options.header)
-        return Dialect(dialect.delimiter, dialect.quote, dialect.escape, has_header), options.columns
+        return replace(dialect, header=has_header), options.columns
     second = next((row for row in table[1:] if row), [])
     if options.header is False:
         names = tuple(f"c{number}" for number in range(1, len(first) + 1))
-        return Dialect(dialect.delimiter, dialect.quote, dialect.escape, False), names
+        return replace(dialect, header=False), names
     if options.header is None and looks_like_data(first, second):
         raise InputError(
             f"{sample.name}: line 1 looks like data, not like names of columns: {texts[0][:80]!r}; give --columns "
@@ -304,20 +306,22 @@ def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Li
         decided.notices.append("time: that of each access, with its own zone")
         return
     if name is None:
-        if options.time_format is not None or options.time_zone is not None:
-            raise InputError("--time-format and --time-zone are of a time field: name it with --time FIELD")
+        if (options.time_format, options.time_zone, options.time_twice) != (None, None, None):
+            raise InputError(
+                "--time-format, --time-zone and --time-twice are of a time field: name it with --time FIELD"
+            )
         decided.notices.append(f"no time field: the records have only the log's time{_hint(reading, good, zone)}")
         return
     look = look_of(reading)
     found = [(line, look(row, name)) for line, row in good]
     values = [value for _, value in found if value is not None and value != ""]
     if options.time_format is not None:
-        rule = _rule(options.time_format, zone, sample)
+        rule = _rule(options.time_format, zone, sample, options)
         count = sum(times.reader(rule)(value) is not None for value in values)
         told = times.Decision((rule.form,), count, len(values)) if count else times.Decision((), 0, len(values))
     else:
         told = times.recognise(values, zone)
-        rule = _rule(told.forms[0] if told.forms else times.SYSLOG_3164, zone, sample)
+        rule = _rule(told.forms[0] if told.forms else times.SYSLOG_3164, zone, sample, options)
         if not told.forms and reading.format is InputFormat.SYSLOG:
             count = sum(times.reader(rule)(value) is not None for value in values)
             told = times.Decision((rule.form,) if count else (), count, len(values))
@@ -347,11 +351,31 @@ def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Li
     decided.notices.append(
         f"time: {name}, {form}; {told.read:,} of the first {len(found):,} rows have one, as {_shown(first)}"
     )
+    decided.notices += _doubts(rule, found)
 
 
-def _rule(form: str, zone: str, sample: Sample) -> TimeRule:
+def _doubts(rule: TimeRule, found: Sequence[tuple[Line, Any]]) -> list[str]:
+    """Sentences about leap seconds, and about local times that occur twice or never."""
+    lines: dict[str, list[Line]] = {}
+    for line, value in found:
+        if value not in (None, "") and (why := times.doubt(rule, value)) is not None:
+            lines.setdefault(why, []).append(line)
+    told = {
+        times.TWICE: f"{'the import stops there' if rule.twice == 'stop' else f'the {rule.twice} one counts'} "
+        f"(--time-twice earlier, later or stop); --strict stops there",
+        times.NEVER: "clocks were put forward over it, so the record has no time; --strict stops there",
+        times.LEAP: "the next second counts",
+    }
+    return [
+        f"{len(lines[why])} of the first {len(found):,} rows have a time that {why} in zone {rule.zone}, as line "
+        f"{lines[why][0].number}: {what}"
+        for why, what in told.items() if why in lines
+    ]  # fmt: skip
+
+
+def _rule(form: str, zone: str, sample: Sample, options: ImportOptions) -> TimeRule:
     has_year = form == times.ISO or form in times.UNITS or "%Y" in form or "%y" in form
-    return TimeRule(form, zone, None if has_year else sample.latest_ms)
+    return TimeRule(form, zone, None if has_year else sample.latest_ms, options.time_twice or "earlier")
 
 
 def _unreadable(sample: Sample, name: str, found: Sequence[tuple[Line, Any]], options: ImportOptions) -> str:
@@ -362,11 +386,12 @@ def _unreadable(sample: Sample, name: str, found: Sequence[tuple[Line, Any]], op
                     f"{sample.name}: line {line.number}: {name} {_shown(value)} is before 1970, and the log keeps no "
                     f"such times; leave out --time: the value has it all the same"
                 )
+            forms = times.suggest(value, [other for _, other in found if other not in (None, "")])
+            mend = "give --time-format with its form, as '%d.%m.%Y %H:%M', or leave out --time"
+            if forms:
+                mend = f"give --time-format {' or '.join(map(shlex.quote, forms))}"
             given = f" of the form {options.time_format!r}" if options.time_format is not None else ""
-            return (
-                f"{sample.name}: line {line.number}: {name} {_shown(value)} is not a time{given}; give --time-format "
-                f"'{times.suggest(value)}'"
-            )
+            return f"{sample.name}: line {line.number}: {name} {_shown(value)} is not a time{given}; {mend}"
     return f"{sample.name}: none of the first {len(found)} rows has a value in {name}; name another field with --time"
 
 

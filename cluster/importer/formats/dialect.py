@@ -42,6 +42,7 @@ class Dialect(msgspec.Struct, frozen=True):
     quote: str = '"'
     escape: str | None = None  # None: a quote in a quoted field is doubled
     header: bool = True
+    space: bool = False  # spaces before a cell do not belong to it
 
 
 def charset_of(sample: bytes, is_whole: bool) -> tuple[str, int]:
@@ -89,10 +90,12 @@ codecs.register_error("raftlog-undefined", _undefined)
 def dialect_of(lines: Sequence[str], delimiter: str | None = None) -> Dialect:
     """The dialect of the first lines. A given delimiter is not guessed."""
     text = "\n".join(lines)
-    quote = "'" if '"' not in text and re.search(r"(?:^|[,;\t|])'[^'\n]*'(?:[,;\t|]|$)", text, re.M) else '"'
+    quote = "'" if '"' not in text and re.search(r"(?:^|[,;\t|]) *'[^'\n]*'(?:[,;\t|]|$)", text, re.M) else '"'
     escape = "\\" if f"\\{quote}" in text and quote * 2 not in text.replace(f"\\{quote}", "") else None
     tried = (delimiter,) if delimiter is not None else DELIMITERS
-    dialects = [Dialect(each, quote, escape) for each in tried]
+    dialects = [
+        Dialect(each, quote, escape, space=bool(re.search(rf"{re.escape(each)} +{quote}", text))) for each in tried
+    ]
     best = max(dialects, key=lambda each: _evenness(lines, each))
     return best if _evenness(lines, best) > (0.0, 0) or delimiter is not None else Dialect(",", quote, escape)
 
@@ -120,7 +123,8 @@ def is_table(lines: Sequence[str]) -> bool:
     share, width = _evenness(lines, dialect)
     if len(lines) < 2 or width < 2 or share < 0.95:
         return False
-    return all(_NAME.fullmatch(cell) for cell in rows_of(lines[:1], dialect)[0])
+    names = rows_of(lines[:1], msgspec.structs.replace(dialect, space=False))[0]
+    return all(_NAME.fullmatch(cell) for cell in names)
 
 
 def rows_of(lines: Sequence[str], dialect: Dialect) -> list[list[str]]:
@@ -137,7 +141,7 @@ def cells_of(lines: Iterable[str], dialect: Dialect) -> Iterator[list[str]]:
     csv.field_size_limit(_CELL_MAX)  # it is of the whole process, so other code may have set another one
     return csv.reader(
         lines, delimiter=dialect.delimiter, quotechar=dialect.quote, escapechar=dialect.escape,
-        doublequote=dialect.escape is None, strict=False,
+        doublequote=dialect.escape is None, strict=False, skipinitialspace=dialect.space,
     )  # fmt: skip
 
 
@@ -163,7 +167,7 @@ def closed_row(dialect: Dialect) -> re.Pattern[bytes]:
     if dialect.escape is not None:
         escape = re.escape(dialect.escape).encode()
         inner = rb"(?:[^%b%b]++|%b.)*+" % (quote, escape, escape)
-    field = rb"(?:%b%b%b|[^%b%b\r\n]*+)" % (quote, inner, quote, quote, delimiter)
+    field = rb"(?:%b%b%b%b|[^%b%b\r\n]*+)" % (b" *+" * dialect.space, quote, inner, quote, quote, delimiter)
     return re.compile(rb"%b(?:%b%b)*+\r?\n?" % (field, delimiter, field), re.DOTALL)
 
 
@@ -178,7 +182,9 @@ def is_open(text: str, dialect: Dialect) -> bool:
     """Whether a quoted field begins in the text and does not end in it. A quote inside an unquoted field is text."""
     quote, at = dialect.quote, 0
     while at < len(text):
-        if text[at] == quote:
+        while dialect.space and text[at : at + 1] == " ":
+            at += 1
+        if text[at : at + 1] == quote:
             at += 1
             while True:
                 end = text.find(quote, at)

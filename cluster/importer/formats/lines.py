@@ -8,6 +8,8 @@ it is blank, or if its key, headers or selected fields cannot be read.
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -147,6 +149,19 @@ def detect(name: str, first_line: bytes) -> InputFormat:
     raise InputError(
         f"the format of {name} is not clear from its name or its first line; give --format (lines: any text)"
     )
+
+
+def holds_several(line: bytes) -> bool:
+    """Whether a line is several JSON objects, one behind the other, and not one."""
+    start = line.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not start.startswith(b"{") or re.search(rb"\}[\s,]*\{", start) is None:
+        return False
+    try:
+        text = start.decode()
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return text[end:].lstrip(" \t\r\n,").startswith("{")
 
 
 def begin(format: InputFormat, key: str | None, time: str | None, first_line: bytes) -> InputOptions:

@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -56,25 +56,38 @@ _PARTS: Final = {
     "b": rf"(?P<b>{_NAMES})", "B": rf"(?P<b>{_NAMES})", "p": r"(?P<p>[AaPp]\.?[Mm]\.?)", "a": r"[A-Za-z]{2,3}",
     "A": r"[A-Za-z]+", "z": r"(?P<z>Z|UTC|GMT|[+-]\d\d:?\d\d)", "Z": r"(?P<z>Z|UTC|GMT)", "%": "%",
 }  # fmt: skip
+_NUMERIC: Final = tuple("YymdeHIMSf")
 _CLOCK_LAST: Final = re.compile(r"(?P<hour>.*%[Yy].*%H):%M:%S(?:(?P<mark>[.,])%f)?", re.DOTALL)
 _TWO_DIGITS: Final = {f"{number:02d}": number for number in range(60)}
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?")
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH: Final = _BEGIN.toordinal()
+_LATEST_MS: Final = 4 * 10**12
+"""Any time of a form without a year is read, to find out whether it has that form."""
+
+_LATER_SECOND: Final = re.compile(r"(.*[T ]\d\d(:?)\d\d\2)60(?!\d)(.*)", re.DOTALL)
+_LATER_DAY: Final = re.compile(r"(.*[T ])24((:?)00(?:\3(?:00(?:[.,]0+)?))?)(?![\d:.,])(.*)", re.DOTALL)
+"""A leap second, and the end of a day, as ISO 8601 writes them and Python does not read them."""
 
 Read = Callable[[Any], "int | None"]
+Twice = Literal["earlier", "later", "stop"]
+TWICE: Final = "occurs twice"
+NEVER: Final = "never occurs"
+LEAP: Final = "is a leap second"
 
 
 class TimeRule(msgspec.Struct, frozen=True):
     """How to read the times of an import.
 
     `zone` is that of values without a zone: UTC, an offset, or a name like Europe/Berlin. `latest_ms` is the newest
-    possible time of a form without a year, as Unix milliseconds.
+    possible time of a form without a year, as Unix milliseconds. `twice`: which of the two a local time is that occurs
+    twice, where clocks are put back. One that never occurs, where they are put forward, is no time.
     """
 
     form: str
     zone: str = "UTC"
     latest_ms: int | None = None
+    twice: Twice = "earlier"
 
 
 class BadTimeRule(ValueError):
@@ -102,7 +115,7 @@ def reader(rule: TimeRule) -> Read:
     if rule.form in UNITS:
         return _unix_reader(rule.form)
     if rule.form == ISO:
-        return lambda value: _read_iso(value, zone)
+        return lambda value: _read_iso(value, zone, rule.twice)
     return _pattern_reader(rule, zone)
 
 
@@ -124,14 +137,22 @@ def _unix_reader(unit: str) -> Read:
     return read
 
 
-def _read_iso(value: Any, zone: tzinfo) -> int | None:
+def _read_iso(value: Any, zone: tzinfo, twice: Twice = "earlier") -> int | None:
     if not isinstance(value, str):
         return None
+    text, more = value.strip(), timedelta(0)
     try:
-        when = datetime.fromisoformat(value.strip())
+        when = datetime.fromisoformat(text)
     except ValueError:
-        return None
-    return _as_ms(when if when.tzinfo is not None else when.replace(tzinfo=zone))
+        if found := _LATER_SECOND.fullmatch(text):
+            text, more = f"{found[1]}59{found[3]}", timedelta(seconds=1)
+        elif found := _LATER_DAY.fullmatch(text):
+            text, more = f"{found[1]}00{found[2]}{found[4]}", timedelta(days=1)
+        try:
+            when = datetime.fromisoformat(text) + more
+        except (ValueError, OverflowError):
+            return None
+    return _as_ms(when) if when.tzinfo is not None else _local_ms(when, zone, twice)
 
 
 def _as_ms(when: datetime) -> int | None:
@@ -141,6 +162,30 @@ def _as_ms(when: datetime) -> int | None:
         return None
     ms = since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
     return ms if ms >= 0 else None
+
+
+def _local_ms(when: datetime, zone: tzinfo, twice: Twice) -> int | None:
+    """The time of a clock in that zone. None if clocks were put forward over it."""
+    when = when.replace(tzinfo=zone)
+    if zone.utcoffset(None) is None:  # clocks are put forward and back
+        first, second = when.utcoffset(), when.replace(fold=1).utcoffset()
+        if first is not None and second is not None and first < second:
+            return None
+        if twice == "later":
+            when = when.replace(fold=1)
+    return _as_ms(when)
+
+
+def doubt(rule: TimeRule, value: Any) -> str | None:
+    """Why a value is no plain time of that form: a leap second, or a local time that occurs twice or never."""
+    earlier, later = (reader(msgspec.structs.replace(rule, twice=each))(value) for each in ("earlier", "later"))
+    if earlier is not None:
+        text = str(value).strip()
+        if earlier != later:
+            return TWICE
+        is_leap = _LATER_SECOND.fullmatch(text) or re.search(r":\d\d:60(?!\d)", text)
+        return LEAP if is_leap and rule.form not in UNITS else None
+    return NEVER if reader(msgspec.structs.replace(rule, zone="UTC"))(value) is not None else None
 
 
 def _pattern_reader(rule: TimeRule, zone: tzinfo) -> Read:
@@ -157,10 +202,9 @@ def _pattern_reader(rule: TimeRule, zone: tzinfo) -> Read:
             ms = _clock_ms(parts)
             offset = _offset(parts["z"]) if has_zone else fixed
             if day is None:
-                return _without_year(parts, ms, zone, rule.latest_ms)
+                return _without_year(parts, ms, zone, rule)
             if offset is None:
-                when = datetime.fromordinal(day) + timedelta(milliseconds=ms)
-                return _as_ms(when.replace(tzinfo=zone))
+                return _local_ms(datetime.fromordinal(day) + timedelta(milliseconds=ms), zone, rule.twice)
         except (ValueError, OverflowError):
             return None
         ms += (day - _EPOCH) * 86_400_000 - offset // timedelta(milliseconds=1)
@@ -207,6 +251,8 @@ def _compiled(form: str) -> re.Pattern[str]:
                 f"or one of {ISO}, {', '.join(UNITS)}"
             )
         part = _PARTS[found[1]]
+        if (form[max(0, at - 1) : at] in _NUMERIC and found.start() == at) or form[found.end() :][:1] == "%":
+            part = part.replace(r"\d{1,2}", r"\d\d")  # digits side by side
         is_fraction = (found[1] == "f" and pattern[-2:] in (r"\.", r"\,")) or (found[1] == "f" and pattern[-1:] == ",")
         if is_fraction:
             mark = 2 if pattern[-2:-1] == "\\" else 1
@@ -258,19 +304,19 @@ def _offset(text: str) -> timedelta:
     return -size if text[0] == "-" else size
 
 
-def _without_year(parts: dict[str, str | None], ms: int, zone: tzinfo, latest_ms: int | None) -> int | None:
-    """The newest such time that is at most a day after `latest_ms`."""
-    if latest_ms is None:
+def _without_year(parts: dict[str, str | None], ms: int, zone: tzinfo, rule: TimeRule) -> int | None:
+    """The newest such time that is at most a day after `rule.latest_ms`."""
+    if rule.latest_ms is None:
         return None
-    latest = datetime.fromtimestamp(latest_ms / 1000, UTC) + timedelta(days=1)
+    latest = datetime.fromtimestamp(rule.latest_ms / 1000, UTC) + timedelta(days=1)
     for year in range(latest.year + 1, latest.year - 5, -1):  # 29 February has no day in most years
         try:
             day = date(year, _month(parts.get("m"), parts.get("b")), int(parts.get("d") or 1))
         except ValueError:
             continue
-        when = (datetime.fromordinal(day.toordinal()) + timedelta(milliseconds=ms)).replace(tzinfo=zone)
-        if when <= latest:
-            return _as_ms(when)
+        when = datetime.fromordinal(day.toordinal()) + timedelta(milliseconds=ms)
+        if when.replace(tzinfo=zone) <= latest:
+            return _local_ms(when, zone, rule.twice)
     return None
 
 
@@ -334,19 +380,46 @@ def is_before_1970(value: Any) -> bool:
     return False
 
 
-def suggest(value: Any) -> str:
-    """A format to give for a value that no known form reads, as well as its digits show it."""
-    text = str(value).strip()
-    if _number(value) is not None:
-        return "s', 'ms', 'us' or 'ns"  # the message has the other quotes
-    text = re.sub(rf"\b(?:{_NAMES})\b", "%b", text, flags=re.IGNORECASE)
-    text = re.sub(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*", "%a", text, flags=re.IGNORECASE)
-    text = re.sub(r"(?<=[:\d ])(?:GMT|UTC)?[+-]\d\d:?\d\d$", lambda found: found[0][:-5].rstrip("+-") + "%z", text)
-    text = re.sub(r"\d{4}", "%Y", text, count=1)
-    text = re.sub(r"\b\d{1,2}:\d\d:\d\d[.,]\d+", lambda found: f"%H:%M:%S{re.sub(r'[0-9:]', '', found[0])}%f", text)
-    text = re.sub(r"\b\d{1,2}:\d\d:\d\d", "%H:%M:%S", text)
-    text = re.sub(r"\b\d{1,2}:\d\d", "%H:%M", text)
-    has_name = "%b" in text or re.search(r"[^\W\d_]{4}", text) is not None
-    for part in ("%d",) if has_name else ("%m", "%d"):
-        text = re.sub(r"(?<!%)\b\d{1,2}\b", part, text, count=1)
-    return text if "%" in text else "%Y-%m-%d %H:%M:%S"
+def suggest(value: Any, values: Sequence[Any]) -> tuple[str, ...]:
+    """The format to give for a value that no known form reads: it reads this value, and the most of all `values`. Of a
+    number each unit that reads it."""
+    forms = [*UNITS] if _number(value) is not None else []
+    forms += _formats(str(value).strip())
+    counts: dict[str, int] = {}
+    for form in forms:
+        with suppress(BadTimeRule):
+            read = reader(TimeRule(form, latest_ms=_LATEST_MS))
+            is_date = form in UNITS or "%Y" in form or ("%d" in form and re.search("%[mb]", form) is not None)
+            if is_date and read(value) is not None and not re.search(r"\d", form):
+                counts[form] = sum(read(each) is not None for each in values)
+    if units := tuple(form for form in counts if form in UNITS):
+        return units
+    return (max(counts, key=counts.__getitem__),) if counts else ()
+
+
+def _formats(text: str) -> Iterator[str]:
+    """What a time's text may be, with a part in the place of each number."""
+    text = re.sub(rf"\b(?:{_NAMES}|May)\b", "%b", text.replace("%", "%%"), flags=re.IGNORECASE)
+    text = re.sub(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*", "%A", text, flags=re.IGNORECASE)
+    text = re.sub(r"(?<=[:\d ])(?:Z|GMT|UTC|[+-]\d\d:?\d\d)$", "%z", text)
+    hour, half = ("%I", "%p") if re.search(r"\d ?[ap]\.?m\b\.?", text, re.IGNORECASE) else ("%H", "")
+    text = re.sub(r"(?<=\d)( ?)[ap]\.?m\b\.?", rf"\1{half}", text, flags=re.IGNORECASE)
+    text = re.sub(r"(?<!\d)\d{4}:\d\d:\d\d(?!\d)", "%Y:%m:%d", text, count=1)  # as cameras write it
+    text = re.sub(r"\b\d{1,2}:\d\d:\d\d([.,])\d+", rf"{hour}:%M:%S\1%f", text)
+    text = re.sub(r"\b\d{1,2}:\d\d:\d\d", f"{hour}:%M:%S", text)
+    text = re.sub(r"\b\d{1,2}:\d\d", f"{hour}:%M", text)
+    text = re.sub(r"(?<!\d)\d{4}(?!\d)", "%Y", text, count=1)
+    has_year, has_name = "%Y" in text, "%b" in text
+    days: tuple[str, ...] = ("d",) if has_name else ("md", "dm")
+    if not has_year:
+        days = ("dy", "yd", "d") if has_name else ("ymd", "dmy", "mdy") if "-" in text else ("dmy", "mdy", "ymd")
+        days = (*days, *(() if has_name else ("md", "dm")))
+    clock = "" if "%M" in text else f"{hour[1]}MS"
+    numbers = re.findall(r"\d+", text)
+    for day in days:
+        parts = [*(f"%{each}" for each in (day + clock)[: len(numbers)])]
+        if len(parts) == len(numbers):
+            yield "".join(rest + part for rest, part in zip(re.split(r"\d+", text), [*parts, ""], strict=True))
+    for whole in ("%Y%m%d", "%y%m%d", "%Y%m%d%H%M%S", "%y%m%d%H%M%S", "%Y%m%d%H%M"):
+        if len(numbers) == 1:
+            yield text.replace(numbers[0], whole)

@@ -93,12 +93,12 @@ async def test_unknown_routes_are_404(served: Served, target: str, says: str) ->
 @pytest.mark.parametrize(
     ("method", "target", "allow"),
     [
-        ("PATCH", "/v1/log", "GET, POST"),
+        ("PATCH", "/v1/log", "GET, HEAD, POST"),
         ("POST", "/v1/kv/k", "DELETE, GET, HEAD, PUT"),
         ("PUT", "/v1/sessions/1", "DELETE"),
         ("GET", "/v1/sessions/1/keepalive", "POST"),
         ("POST", "/livez", "GET, HEAD"),
-        ("OPTIONS", "/v1/watch", "GET"),
+        ("OPTIONS", "/v1/watch", "GET, HEAD"),
         ("PROPFIND", "/v1/digest", "GET, HEAD"),
     ],
 )

@@ -374,3 +374,46 @@ def test_large_lines_make_small_batches(tmp_path: Path, monkeypatch: pytest.Monk
         assert values(client) == GOOD
 
     with_node(work)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"a":1}{"a":2} {"a":3}'), ("a.ndjson", '{"a":1}\n{"a":2}{"a":3}\n'),
+        ("a", '{"a":1},{"a":2},\n{"a":3}'),
+        ("a.json", '{"a":1}\t{"a":2}\r\n{"a":\n3}'), ("a.jsonl", ' {"a":1} {"a":2} {"a":3}\n'),
+    ],
+)  # fmt: skip
+def test_objects_without_line_ends_are_a_record_each(name: str, text: str, tmp_path: Path) -> None:
+    """As other programs read them. With --format ndjson each line stays a record."""
+    (tmp_path / name).write_text(text)
+
+    def work(node: FakeNode, client: SyncClient) -> None:
+        plan = ImportPlan(str(tmp_path / name), tmp_path / "note.json", tmp_path / "rejected.ndjson", key="a")
+        list(run(plan, client, io.BytesIO()))
+        records = [record for record in client.log() if record.operation == "append"]
+        assert [record.key for record in records] == [b"1", b"2", b"3"]
+
+    with_node(work)
+
+
+@pytest.mark.parametrize(("options", "records"), [({"strict": True}, 1), ({"time_twice": "stop"}, 1), ({}, 3)])
+def test_a_time_that_occurs_twice_stops_an_import_that_asks_for_it(
+    options: dict[str, Any], records: int, tmp_path: Path
+) -> None:
+    """The lines before it are in the log, and the message names line and time."""
+    (tmp_path / "in.csv").write_text("when\n2024-10-27 01:00\n2024-10-27 02:30\n2024-03-31 02:30\n")
+
+    def work(node: FakeNode, client: SyncClient) -> None:
+        plan = ImportPlan(
+            str(tmp_path / "in.csv"), tmp_path / "note.json", tmp_path / "rejected", time="when",
+            time_zone="Europe/Berlin", **options,
+        )  # fmt: skip
+        if options:
+            with pytest.raises(InputError, match="line 3: time '2024-10-27 02:30' occurs twice in zone Europe/Berlin"):
+                list(run(plan, client, io.BytesIO()))
+        else:
+            assert list(run(plan, client, io.BytesIO()))[-1].without_time == 1
+        assert len(values(client)) == records
+
+    with_node(work)

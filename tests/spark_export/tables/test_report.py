@@ -102,6 +102,21 @@ def test_table_and_json_lines() -> None:
     assert rows[1]["key"] is None
 
 
+@pytest.mark.parametrize(
+    ("columns", "width", "is_below"), [(21, 100, True), (21, 400, False), (4, 100, False), (9, 80, True)]
+)
+def test_rows_too_wide_for_the_terminal_have_a_line_for_each_column(columns: int, width: int, is_below: bool) -> None:
+    """No column gets two characters wide; where all fit, they stand side by side."""
+    names = [f"column_{number:02d}" for number in range(columns)]
+    rows = [tuple(f"value {number} of {row}" for number in range(columns)) for row in range(2)]
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(report.table(report.Result("query", "", names, rows), width))
+    shown = console.export_text()
+    assert all(name in shown for name in names)
+    assert ("row 2" in shown) is is_below
+    assert not is_below or re.search(r"column_03 +value 3 of 1", shown)
+
+
 def test_plain_values_are_shown_as_text() -> None:
     """Bytes become text, whatever they are; times are ISO 8601 in UTC."""
     assert report.plain(bytearray(b"a\xff")) == "a\\xff"

@@ -31,7 +31,7 @@ async def served() -> AsyncIterator[Served]:
 async def test_state_digest_at_the_end_of_an_entry(served: Served) -> None:
     """Now, and at each entry still remembered, with the revision there."""
     now = (await ask(served.port, "GET", "/v1/digest")).json()
-    assert (now["index"], now["revision"], now["format"]) == (32, 11, 1)
+    assert (now["index"], now["revision"], now["format"]) == (32, 11, 2)
     count, xor, low, high = served.node.machine.digest().as_hex()
     assert now["state"] == {"count": count, "xor": xor, "sum_low": low, "sum_high": high}
     before = (await ask(served.port, "GET", "/v1/digest?index=29")).json()

@@ -17,7 +17,7 @@ from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.entry import decode_entries
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header
-from raftlog.raft.types import Entry
+from raftlog.raft.types import Entry, EntryKind
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE, Effects, decode_effects
 from tests.cluster.fake_node import START_MS, FakeNode, Served, serve
@@ -175,12 +175,14 @@ async def test_a_batch_over_its_limits_is_refused() -> None:
         assert served.node.applied == 2
 
 
-async def test_limit_counts_records_scanned_and_next_passes_over_internal_ones(served: Served) -> None:
-    """Internal records are hidden, but scanned and counted; `next` is behind them, so that no reader stays on one."""
+async def test_limit_counts_records_shown_and_next_passes_over_internal_ones(served: Served) -> None:
+    """Internal records are hidden, and do not count; `next` is behind them, so that no reader stays on one."""
     await ask(served.port, "POST", "/v1/log", b"a")
     await ask(served.port, "POST", "/v1/sessions")
     await ask(served.port, "POST", "/v1/log", b"b")
     page = (await ask(served.port, "GET", "/v1/log?from=1&limit=2")).json()
+    assert ([record["value"] for record in page["records"]], page["next"]) == (["a", "b"], 6)
+    page = (await ask(served.port, "GET", "/v1/log?from=1&to=3&limit=2")).json()
     assert (page["records"], page["next"]) == ([], 3)
     page = (await ask(served.port, "GET", "/v1/log?from=3&limit=3")).json()
     assert [record["value"] for record in page["records"]] == ["a", "b"]
@@ -391,13 +393,14 @@ def test_fake_node_speaks_the_real_state_machine() -> None:
 
 
 async def test_head_is_get_without_the_body(served: Served) -> None:
-    """HEAD returns length and headers only; streams have none."""
+    """HEAD returns length and headers only; of a stream it says that there is one. Each route with GET has it."""
     await ask(served.port, "PUT", "/v1/kv/k", b"v")
     whole = await ask(served.port, "GET", "/v1/kv/k")
     head = await ask(served.port, "HEAD", "/v1/kv/k")
     assert head.body == b""
     assert head.headers["content-length"] == str(len(whole.body))
-    assert (await ask(served.port, "HEAD", "/v1/log")).status == 405
+    for target in ("/v1/log", "/v1/watch?key=a", "/v1/backup"):
+        assert ((await ask(served.port, "HEAD", target)).status, head.body) == (200, b"")
 
 
 async def test_long_poll_at_the_end_is_answered_with_the_very_next_record(served: Served) -> None:
@@ -407,3 +410,25 @@ async def test_long_poll_at_the_end_is_answered_with_the_very_next_record(served
     served.node.submit_now((encode_block([BlockRecord(Operation.APPEND, None, b"v")], plain=True), 1))
     await wait_until_async(poll.done, 10, what="the answer")
     assert [each["index"] for each in poll.result().json()["records"]] == [3]
+
+
+async def test_a_page_has_as_many_records_as_were_asked_for() -> None:
+    """Internal records do not count, in a page as in a stream of lines. A page that finds no record goes on behind
+    what it has looked at, at most limits.page_scan_max records."""
+    node = FakeNode()
+    for number in range(3):
+        for _ in range(30):
+            node.append(EntryKind.NOOP, b"", 1)
+        node.submit_now((encode_block([BlockRecord(1, None, b"v%d" % number)], plain=True), 1))
+    async with serve(node, page_scan_max=40) as served:
+        for form in ("", "&format=msgpack"):
+            page = await ask(served.port, "GET", f"/v1/log?from=1&limit=2{form}")
+            assert [value in page.body for value in (b"v0", b"v1", b"v2")] == [True, False, False]
+        first = (await ask(served.port, "GET", "/v1/log?from=1&limit=1")).json()
+        assert (len(first["records"]), first["next"]) == (1, first["records"][0]["index"] + 1)
+        lines = (await ask(served.port, "GET", "/v1/log?from=1&limit=2&format=ndjson")).body.splitlines()
+        assert [msgspec.json.decode(line).get("value") for line in lines[:2]] == ["v0", "v1"]
+        assert len(lines) == 3
+    async with serve(node) as served:
+        page = (await ask(served.port, "GET", "/v1/log?from=1&limit=2")).json()
+        assert [record["value"] for record in page["records"]] == ["v0", "v1"]

@@ -57,7 +57,7 @@ def test_a_file_of_earthquakes_keeps_its_times_and_types() -> None:
         (["", "a,b", "1,2"], {}, r"line 1 is blank; cut it: tail -n"),
         (["<!DOCTYPE html>", "<p>Not found</p>"], {}, r"q.csv is HTML or XML; convert it"),
         (["t,v", "1955-03-01,1"], {"time": "t"}, r"line 2: t '1955-03-01' is before 1970, .*leave out --time"),
-        (["t,v", "46000.5,1"], {"time": "t"}, r"give --time-format 's', 'ms', 'us' or 'ns'"),
+        (["t,v", "46000.5,1"], {"time": "t"}, r"give --time-format s or ms or us or ns"),
         (["sep=;", "a;b", "1;2"], {}, r"line 1 is a note for Excel: 'sep=;'; give --header"),
         (["a,b\r1,2\r"], {}, r"its lines end with a carriage return alone; correct it: tr "),
         (["t", "1577836800", "2020-01-02", "01/25/2020"], {"time": "t"}, r"several forms.*1 of the first 3; give"),
@@ -184,3 +184,32 @@ def test_the_names_in_the_first_line_are_kept_beside_the_given_ones() -> None:
     given = told("q.csv", lines, columns=("a", "b"), header=True).reading
     assert (given.columns, given.names) == (("a", "b"), ("id", "when\nit was"))
     assert told("q.csv", QUAKES, header=False).reading.names == ()
+
+
+def test_doubtful_times_are_counted_and_the_rule_is_told() -> None:
+    """Local times that occur twice or never, and leap seconds, each with the number of rows and the first line."""
+    text = "when\n2024-10-27 02:30\n2024-10-27 02:31\n2024-03-31 02:30\n2016-12-31 23:59:60\n2024-01-01 00:00\n"
+    pieces = text.encode().splitlines(keepends=True)
+    options = ImportOptions(time="when", time_zone="Europe/Berlin", time_twice="later")
+    told = "\n".join(decide(Sample("t.csv", pieces), options).notices)
+    assert "2 of the first 5 rows have a time that occurs twice in zone Europe/Berlin, as line 2: the later one" in told
+    assert "1 of the first 5 rows have a time that never occurs in zone Europe/Berlin, as line 4" in told
+    assert "1 of the first 5 rows have a time that is a leap second" in told
+    assert "4 of the first 5 rows have one" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a,b\n0, "x, y"\n1,  "z, w"\n', 'a;b\n0; "x; y"\n1; "z\nw"\n', '"a", "b"\n"0", "x, ""y"""\n"1", "z, w"\n',
+        "a|b\n0| 'x| y'\n1| 'z| w'\n",
+    ],
+)  # fmt: skip
+def test_a_space_before_a_quote_has_no_meaning(text: str) -> None:
+    """The cell is quoted all the same, with each delimiter and quote, also over several lines."""
+    sample = Sample("t.csv", text.encode().splitlines(keepends=True))
+    decided = decide(sample, ImportOptions(key="b"))
+    assert decided.reading.columns == ("a", "b")
+    keys = [found.key for found in read_batch(first_lines(sample, decided.reading), decided.reading)]  # type: ignore[union-attr]
+    assert len(keys) == 2
+    assert not any(key is None or key.startswith((b'"', b" ", b"'")) for key in keys)

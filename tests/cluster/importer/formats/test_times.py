@@ -6,7 +6,18 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from raftlog.cluster.importer.formats.times import SYSLOG_3164, BadTimeRule, TimeRule, reader, recognise, suggest
+from raftlog.cluster.importer.formats.times import (
+    LEAP,
+    NEVER,
+    SYSLOG_3164,
+    TWICE,
+    BadTimeRule,
+    TimeRule,
+    doubt,
+    reader,
+    recognise,
+    suggest,
+)
 
 
 def ms(*when: int) -> int:
@@ -99,16 +110,84 @@ def test_a_form_that_means_nothing_is_refused(form: str) -> None:
         reader(TimeRule(form))
 
 
+SUGGESTED = [
+    ("24-01-31 10:00:00", "%y-%m-%d %H:%M:%S"), ("31.01.24", "%d.%m.%y"), ("13:00:00 24-01-31", "%H:%M:%S %y-%m-%d"),
+    ("2016:01:01", "%Y:%m:%d"), ("1. of 2 2016 at 10:20:30.5", "%m. of %d %Y at %H:%M:%S.%f"),
+    ("Jan 5 24 10:00:01 AM", "%b %d %y %I:%M:%S %p"), ("2024-01-31 at 10.11.12", "%Y-%m-%d at %H.%M.%S"),
+    ("5. May 2024 10:00 Uhr", "%d. %b %Y %H:%M Uhr"), ("2024_01_31", "%Y_%m_%d"), ("100% 2024/31/12", None),
+    ("x 240131", "x %y%m%d"), ("24.12.99 23:59:59,123", "%d.%m.%y %H:%M:%S,%f"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "form"), SUGGESTED)
+def test_a_suggested_form_reads_its_value_and_has_no_digits_of_it(value: str, form: str | None) -> None:
+    """There is none where no form reads the value."""
+    assert suggest(value, [value]) == (() if form is None else (form,))
+    assert form is None or reader(TimeRule(form))(value) is not None
+
+
+@given(st.text("0123456789-/.: %TZJanMy'", max_size=24), st.lists(st.text("0123456789-: ", max_size=12), max_size=3))
+def test_no_suggestion_is_nonsense(value: str, others: list[str]) -> None:
+    """Whatever the text: each suggestion reads it, and has no digit."""
+    for form in suggest(value, [value, *others]):
+        assert not any(each.isdigit() for each in form)
+        assert reader(TimeRule(form, latest_ms=4 * 10**12))(value) is not None
+
+
+def test_the_form_of_most_values_is_suggested() -> None:
+    """One value can be read in several ways, and the others decide. A number may be of each unit that reads it."""
+    assert suggest("10-11-12", ["10-11-12", "31-10-99"]) == ("%d-%m-%y",)
+    assert suggest("10-11-12", ["10-11-12", "10-31-99"]) == ("%m-%d-%y",)
+    assert suggest("46000.5", ["46000.5"]) == ("s", "ms", "us", "ns")
+    assert suggest("-5", ["-5"]) == suggest("soon", ["soon"]) == ()
+
+
+LOCAL = [
+    ("Europe/Berlin", "2024-10-27 02:30:00", "twice", 3_600_000), ("Europe/Berlin", "2024-10-27 01:59:59", None, 0),
+    ("Europe/Berlin", "2024-03-31 02:30:00", "never", 0), ("Europe/Berlin", "2024-03-31 03:00:00", None, 0),
+    ("America/New_York", "2024-11-03 01:00:00", "twice", 3_600_000),
+    ("America/New_York", "2024-11-03 02:00:00", None, 0),
+    ("Australia/Lord_Howe", "2024-04-07 01:45:00", "twice", 1_800_000),
+    ("Pacific/Apia", "2011-12-30 12:00:00", "never", 0),
+    ("Australia/Lord_Howe", "2024-10-06 02:15:00", "never", 0), ("+02:00", "2024-10-27 02:30:00", None, 0),
+    ("UTC", "2024-03-31 02:30:00", None, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("zone", "text", "doubts", "apart_ms"), LOCAL)
+def test_local_times_that_occur_twice_or_never_are_known(
+    zone: str, text: str, doubts: str | None, apart_ms: int
+) -> None:
+    """In each form: the rule chooses one of two times; a time that clocks are put forward over is none."""
+    when = datetime.fromisoformat(text)
+    for form in ("iso", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %I:%M %p", "%b %d %H:%M:%S"):
+        value = when.strftime(form) if form != "iso" else text
+        latest = None if form != "%b %d %H:%M:%S" else int(when.replace(tzinfo=UTC).timestamp() * 1_000) + 10**9
+        earlier, later = (reader(TimeRule(form, zone, latest, twice))(value) for twice in ("earlier", "later"))
+        told = doubt(TimeRule(form, zone, latest), value)
+        assert told == {"twice": TWICE, "never": NEVER, None: None}[doubts], form
+        if doubts == "never":
+            assert earlier is later is None
+        else:
+            assert earlier is not None
+            assert later is not None
+            assert later - earlier == apart_ms
+
+
 @pytest.mark.parametrize(
-    ("value", "suggestion"),
+    "text",
     [
-        ("2016:01:01", "%Y"), ("1. of 2 2016 at 10:20:30.5", "%H:%M:%S.%f"), ("7", "s', 'ms', 'us' or 'ns"),
-        ("soon", "%Y-%m-%d %H:%M:%S"),
+        "2016-12-31T23:59:60Z", "2016-12-31T23:59:60+00:00", "20161231T235960Z", "2017-01-01T05:29:60+05:30",
+        "2016-12-31 23:59:60", "2016-12-31T24:00:00Z", "2016-12-31T24:00", "2016-W52-6T23:59:60Z",
     ],
 )  # fmt: skip
-def test_a_suggestion_shows_the_parts_that_are_seen(value: str, suggestion: str) -> None:
-    """It is an example to correct, and never empty."""
-    assert suggestion in suggest(value)
+def test_a_leap_second_is_the_next_second(text: str) -> None:
+    """So is the end of a day. Both are valid in ISO 8601. Other times beyond the end of a minute or a day are not."""
+    assert reader(TimeRule("iso"))(text) == 1_483_228_800_000
+    assert (doubt(TimeRule("iso"), text) == LEAP) is ("60" in text)
+    assert reader(TimeRule("iso"))("2016-12-31T23:59:60.25Z") == 1_483_228_800_250
+    for bad in ("2016-12-31T23:59:61Z", "2016-12-31T23:60:00Z", "2016-12-31T24:00:01Z", "2016-12-31T24:01Z", "x:60"):
+        assert reader(TimeRule("iso"))(bad) is None, bad
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))
