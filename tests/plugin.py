@@ -3,7 +3,8 @@
 - Tests marked `spark` or `toxiproxy` start processes, those marked `alone` measure time: they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
-- Tests marked `extra` are for `make test-all`: .ci/test leaves them out of `make test`.
+- Tests marked `extra`, here for tests/extra.py or where they stand, are for `make test-all`: .ci/test leaves them out of
+  `make test`.
 - A failing run ends with the commands that repeat each failure alone. All random choices come from one seed
   (`tests.support.seed_of_run`), which these commands name.
 - What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.extra import is_extra
 from tests.support import SEED_VARIABLE, seed_of_run
 
 _REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark", re.IGNORECASE)
@@ -43,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest itself applies the marker expression
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if is_extra(item.nodeid):
+            item.add_marker("extra")
         if any(item.get_closest_marker(name) for name in ("spark", "toxiproxy", "alone")):
             item.add_marker("serial")
     named = "long" in config.option.markexpr or any("::" in argument for argument in config.args)

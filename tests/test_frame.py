@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import extra
 from tests.plugin import table
 from tests.support import free_ports, streams_served, wait_until, wait_until_async
 
@@ -104,6 +105,15 @@ def test_long_tests_run_only_on_request(pytester: pytest.Pytester, monkeypatch: 
     _run(pytester, "-m", "not serial").assert_outcomes(passed=1, deselected=1)
     _run(pytester, "-m", "long").assert_outcomes(passed=1, deselected=1)
     _run(pytester, "test_l.py::test_a").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("entry", extra.entries())
+def test_what_make_test_leaves_out_exists(entry: str) -> None:
+    """Each entry names a file that is there, and a test in it: one that was renamed would run again, unseen."""
+    path, _, name = entry.partition("::")
+    text = (Path(__file__).parent.parent / path).read_text(encoding="utf-8")
+    assert not name or f"def {name.partition('[')[0]}(" in text
+    assert extra.is_extra(entry if name else f"{path}::test_any[x]")
 
 
 def test_spark_and_toxiproxy_tests_are_serial(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

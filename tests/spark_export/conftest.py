@@ -36,7 +36,19 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     started.stop()
 
 
-@pytest.fixture(scope="session", params=["arrow", "spark"])
+SPARK = pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.extra])
+"""Both engines write the same bytes, which a test of its own shows: what else an export does, Arrow shows."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests/plugin.py makes them serial
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses the session needs Spark."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session", params=["arrow", SPARK])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each test twice: with tasks and checks in this process, and in Spark."""
     if request.param == "arrow":

@@ -119,7 +119,6 @@ def test_a_directed_story_sees_it(name: str, planter: Planter, tmp_path: Path) -
     assert seen > 0
 
 
-@pytest.mark.extra
 @pytest.mark.parametrize("story", sorted({story for story in STORIES.values() if not needs_fixtures(story)}))
 def test_a_directed_story_passes_without_a_mutant(story: str) -> None:
     """Also as this file plays it, so that a mistake of the player is not taken for one that a story saw."""
@@ -165,7 +164,7 @@ def carried_out(function: Callable[..., object], **arguments: object) -> None:
 
 
 EASY = (
-    "older_term_committed_by_counting", pytest.param("vote_never_written", marks=pytest.mark.extra), "acknowledged_before_fsync", "no_pre_vote",
+    "older_term_committed_by_counting", "vote_never_written", "acknowledged_before_fsync", "no_pre_vote",
     "leader_counts_itself_before_its_disk", "read_before_the_first_own_commit", "sessions_missing_from_the_snapshot",
     "only_the_last_sequence_kept", "match_moved_back",
 )  # fmt: skip

@@ -20,7 +20,7 @@ from tests.spark_export.analytics.visits import Visit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 BLOCK = 1 << 12
 """Small enough that the log falls into several blocks."""

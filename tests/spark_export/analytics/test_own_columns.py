@@ -17,13 +17,13 @@ from tests.spark_export.readings import DDL, readings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 MINUTE = timedelta(minutes=1)
 UNKNOWN: Any = "xml"
 
 
-@pytest.fixture(scope="module", params=["csv", "json"])
+@pytest.fixture(scope="module", params=["csv", pytest.param("json", marks=pytest.mark.extra)])
 def form(request: pytest.FixtureRequest) -> ValueForm:
     """How the values are written."""
     return "csv" if request.param == "csv" else "json"

@@ -18,13 +18,14 @@ from raftlog.spark_export.export.manifest import UNFINISHED, read_manifest
 from raftlog.spark_export.runtime import job
 from raftlog.spark_export.runtime.java import JavaNotFoundError
 from tests.spark_export import logs
+from tests.spark_export.conftest import SPARK
 from tests.spark_export.server import Served
 from tests.support import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 LOG = logs.real(6, batch=True)
 ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
@@ -43,7 +44,7 @@ def run(*arguments: object, finds: Any = None) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)), obj=finds)
 
 
-ENGINES = pytest.mark.parametrize("engine", ["arrow", "spark"])
+ENGINES = pytest.mark.parametrize("engine", ["arrow", SPARK])
 
 
 @ENGINES

@@ -42,7 +42,7 @@ from tests.spark_export.server import LOG_ID, Served, serving
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 LOG = logs.real(24, batch=False)
 ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))

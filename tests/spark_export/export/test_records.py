@@ -17,7 +17,7 @@ from tests.spark_export import logs
 from tests.spark_export.export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, ROWS, Killed, check, killed_at, run
 from tests.spark_export.server import Served, serving
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 USER = [row for row in ROWS if logs.is_user(row)]
 OTHER = [row for row in ROWS if not logs.is_user(row)]

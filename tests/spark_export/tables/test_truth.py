@@ -66,7 +66,7 @@ def killed_after(batches: int, *arguments: object) -> Iterator[subprocess.Popen[
         process.communicate(timeout=120)
 
 
-@pytest.fixture(scope="module", params=["csv", "json"])
+@pytest.fixture(scope="module", params=["csv", pytest.param("json", marks=pytest.mark.extra)])
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
     """Three nodes with the readings, and a request that came twice: a repetition in the log.
 

@@ -1,0 +1,90 @@
+"""Lists the tests that `make test` leaves to `make test-all`: each takes long, and another one shows the same defects.
+
+tests/plugin.py marks them `extra`. An entry names a file, a test with all its parameters, or one set of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+EXTRA: Final = {
+    "random worlds find planted bugs, and shrink them; each of these mutants has a story or a world in `make test`": (
+        "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[timeout_told_as_a_failure-seeds1]",
+        "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[expired_session_told_as_not_applied-seeds2]",
+        "tests/sim/clients/test_clients.py::test_worlds_in_trouble_have_a_load_worth_judging",
+        "tests/sim/disk/test_promises.py::test_worlds_see_what_protects_against_a_disk_that_forgot",
+        "tests/sim/invariants/test_mutants.py::test_a_directed_story_passes_without_a_mutant",
+        "tests/sim/invariants/test_mutants.py::test_a_planted_bug_is_found[vote_never_written]",
+        "tests/sim/invariants/test_nemesis.py::test_fixed_worlds_reach_most_states",
+        "tests/sim/runs/test_commands.py::test_the_printed_command_repeats_a_planted_bug",
+        "tests/sim/runs/test_shrink.py::test_a_planted_bug_is_shrunk",
+        "tests/sim/world/test_short.py::test_the_median_world_is_busy",
+        "tests/sim/world/test_world.py::test_fixed_seed",  # tests/sim/world/test_short.py has longer ones
+        "tests/sim/world/test_world.py::test_fresh_seed",
+        "tests/sim/world/test_world.py::test_the_fixed_seeds_are_not_idle",
+        "tests/sim/world/test_world.py::test_the_same_worlds_are_clean_without_a_planted_bug",
+    ),
+    "real processes play again what the simulator plays with the server's own code; one of each kind stays": (
+        "tests/acceptance/test_backfill.py",
+        "tests/acceptance/test_chaos.py::test_nothing_is_left_behind",
+        "tests/acceptance/test_members.py::test_random_changes_under_load_with_kills",
+        "tests/acceptance/test_snapshots.py",
+        "tests/chaos/deploy/test_mutant_nodes.py::test_a_session_that_remembers_too_little_is_seen",
+        "tests/chaos/runs/test_healing_nodes.py::test_two_of_five_damaged_in_different_places_heal_together",
+        "tests/chaos/shim/test_nodes.py::test_a_hanging_disk_makes_the_leader_step_down",
+        "tests/chaos/shim/test_nodes.py::test_a_kill_at_the_nth_step_without_unsynced_bytes_loses_no_write",
+        "tests/chaos/shim/test_nodes.py::test_full_disks_are_trimmed_in_the_reserve",
+        "tests/cluster/replica/parts/test_digest_points_process.py::test_a_node_that_applies_a_value_wrongly_is_fenced[leader]",
+        "tests/cluster/replica/upkeep/test_damage_process.py::test_a_byte_flipped_under_a_running_node_is_found_and_heals[leader]",
+        "tests/cluster/replica/upkeep/test_damage_process.py::test_two_nodes_damaged_at_once_in_different_places_end_healthy",
+        "tests/cluster/replica/upkeep/test_newest_damage_process.py::"
+        "test_a_damaged_newest_entry_loses_no_acknowledged_write[one bit, at once]",
+    ),
+    "kills of a whole job again and again; its steps are killed one by one without processes": (
+        "tests/cluster/importer/postgres/test_kills.py",
+        "tests/spark_export/sink/test_kills.py",
+        "tests/spark_export/source/test_stream_chaos.py",
+        "tests/spark_export/tables/test_truth.py::test_a_killed_export_goes_on_and_gives_the_truth",
+    ),
+    "further pages, inputs and studies": (
+        "tests/bench/studies/test_commands.py",
+        "tests/bench/studies/test_imports.py::test_an_import_is_measured_and_checked",
+        "tests/bench/studies/test_loop_cost.py",
+        "tests/bench/test_run.py",
+        "tests/cluster/cli/test_demo.py::test_demo_on_a_file_of_any_kind",
+        "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/http_api.md]",
+        "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/import.md]",
+        "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/operations.md]",
+        "tests/cluster/cli/test_docs_blocks.py::test_the_stories_of_operations_run",
+        "tests/cluster/importer/postgres/test_page.py",
+        "tests/cluster/node/test_up.py::test_a_second_cluster_changes_nothing_for_other_commands",
+        "tests/spark_export/source/test_docs.py",
+        "tests/spark_export/tables/test_notebook.py",
+    ),
+    "Spark does again what Arrow does, or what it does with other forms of values": (
+        "tests/spark_export/analytics/test_analytics.py::test_change_feed_has_the_value_before",
+        "tests/spark_export/analytics/test_analytics.py::test_join_within_a_time",
+        "tests/spark_export/commands/test_cluster.py",
+        "tests/spark_export/runtime/test_session.py",
+        "tests/spark_export/sink/test_sink.py::test_a_data_frame_is_written_once_although_tasks_fail",
+        "tests/spark_export/sink/test_sink.py::test_a_stream_writes_own_columns_once",
+        "tests/spark_export/sink/test_sink.py::test_own_columns_are_written_once_and_read_back",
+        "tests/spark_export/tables/test_truth.py::test_spark_gives_the_truth_of_the_cluster_and_of_its_export",
+    ),
+}  # fmt: skip
+"""Why, and which."""
+
+
+def entries() -> Iterator[str]:
+    """All entries."""
+    for names in EXTRA.values():
+        yield from names
+
+
+def is_extra(test: str) -> bool:
+    """Whether an entry names that test (its node id in pytest)."""
+    return not _NAMES.isdisjoint((test, test.partition("[")[0], test.partition("::")[0]))
+
+
+_NAMES: Final = frozenset(entries())
