@@ -5,7 +5,6 @@ tests/plugin.py marks them `extra`. An entry names a file, a test with all its p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 EXTRA: Final = {
@@ -76,15 +75,10 @@ EXTRA: Final = {
 """Why, and which."""
 
 
-def entries() -> Iterator[str]:
-    """All entries."""
-    for names in EXTRA.values():
-        yield from names
+ENTRIES: Final = tuple(name for names in EXTRA.values() for name in names)
+_NAMES: Final = frozenset(ENTRIES)
 
 
 def is_extra(test: str) -> bool:
     """Whether an entry names that test (its node id in pytest)."""
     return not _NAMES.isdisjoint((test, test.partition("[")[0], test.partition("::")[0]))
-
-
-_NAMES: Final = frozenset(entries())

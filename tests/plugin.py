@@ -3,7 +3,7 @@
 - Tests marked `spark` or `toxiproxy` start processes, those marked `alone` measure time: they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
 - With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
-- Tests marked `extra`, here for tests/extra.py or where they stand, are for `make test-all`: .ci/test leaves them out of
+- Tests marked `extra`, for tests/extra.py or where they stand, are for `make test-all`; .ci/test leaves them out of
   `make test`.
 - A failing run ends with the commands that repeat each failure alone. All random choices come from one seed
   (`tests.support.seed_of_run`), which these commands name.

@@ -107,7 +107,7 @@ def test_long_tests_run_only_on_request(pytester: pytest.Pytester, monkeypatch: 
     _run(pytester, "test_l.py::test_a").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("entry", extra.entries())
+@pytest.mark.parametrize("entry", extra.ENTRIES)
 def test_what_make_test_leaves_out_exists(entry: str) -> None:
     """Each entry names a file that is there, and a test in it: one that was renamed would run again, unseen."""
     path, _, name = entry.partition("::")
