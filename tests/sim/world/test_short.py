@@ -1,7 +1,7 @@
 """The short form of `make sim`: twelve worlds, some fixed and some fresh, and a check that they are busy.
 
-Each is a test of its own, so that they spread over the cores. `make sim` runs a thousand. A bug that a world found has a
-directed story or a mutant: its seed is another world as soon as worlds are drawn another way.
+Each is a test of its own, so that they spread over the cores. `make sim` runs a thousand. A bug that a world found has
+a directed story or a mutant: its seed is another world as soon as worlds are drawn another way.
 """
 
 from collections.abc import Callable
