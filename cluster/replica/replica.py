@@ -443,5 +443,6 @@ class Replica:
                 is_due = True
         except Exception as error:
             self.fail(error)
+            return
         if is_due or state.reads.rounds.waiting or state.writes.pending.queue or state.applier.waiting:
             self.turn()

@@ -178,7 +178,9 @@ def ask(
     patience_s: float = PATIENCE_S, wait_s: float = 0, rotation: NodeRotation | None = None,
 ) -> T:  # fmt: skip
     """A JSON answer of the first node that gives one; `decode` was made at import. A caller that asks often keeps
-    `turns`: then the node that answered last is asked first. Raises UnreachableError, DataLossError, RefusedError."""
+    a `rotation`: then the node that answered last is asked first.
+
+    Raises UnreachableError, DataLossError, RefusedError."""
     rotation = rotation or NodeRotation(endpoints, patience_s)
     while True:
         try:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.protocol.batching import BatchDecision, BatchWindow
 from raftlog.cluster.replica.replica import Replica
-from tests.cluster.nodes import cluster_of
+from raftlog.cluster.runtime import clock
+from tests.cluster.nodes import cluster_of, host_of
 
 
 async def test_batch_of_one_client_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +57,19 @@ async def test_turn_of_own_requests_or_of_a_sync_checks_nothing_that_it_cannot_c
             await nodes.append(leader, b"%d" % number)
         leader.turn()
         assert seen == {(True, 1), (False, 0)}
+
+
+async def test_an_error_early_in_a_tick_ends_the_node_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ticker calls it: the node says the error, and its task does not end with another one."""
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+
+        def broken() -> int:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(type(leader.state.core), "next_deadline_ms", lambda core: broken())
+        leader.tick(clock.read(), clock.monotonic())
+        assert host_of(leader).ended.result() is NodeExit.FAILURE
+        host_of(leader).begin_stop()

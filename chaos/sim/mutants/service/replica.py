@@ -283,4 +283,14 @@ MUTANTS: Final = (
         old="(batches[0].last <= index or batches[0].term < term)",
         new="batches[0].last <= index",
     ),
+    Mutant(
+        name="tick_goes_on_after_an_error",
+        pitfall=87,
+        title="after an error early in a tick, the ticker ends with another one, about a name without a value",
+        source="this project, until a review found it",
+        story="tests/cluster/replica/test_turns.py::test_an_error_early_in_a_tick_ends_the_node_and_raises_nothing",
+        target="raftlog.cluster.replica.replica:Replica.tick",
+        old="        return\n    if is_due",
+        new="    if is_due",
+    ),
 )
