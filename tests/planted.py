@@ -9,11 +9,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from raftlog.chaos.sim.mutants import plant
+from tests.support import Patience
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -21,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def main(words: list[str]) -> int:
     """Plants the mutant and runs the tests."""
     name, *tests = words
+    Patience.share = 0.3
     with plant(name):
         return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
 
@@ -48,21 +53,33 @@ class Planter:
 
 def _serve() -> None:
     """Runs what each line of the standard input names, and prints the exit code."""
-    import raftlog.cluster.node.host
-    import raftlog.cluster.node.process  # noqa: F401  # most of what stories import
-
+    with redirect_stdout(sys.stderr):  # loads the plugins and most of what stories import
+        pytest.main(
+            ["-q", "--collect-only", "-p", "no:cacheprovider", "tests/cluster/peers", "tests/cluster/http/test_node.py"]
+        )
     for line in sys.stdin:
         name, test, out = line.rstrip("\n").split("\t")
         child = os.fork()
         if child == 0:
-            file = os.open(out, os.O_WRONLY | os.O_CREAT)
-            for stream in (1, 2):
-                os.dup2(file, stream)
-            code = main([name, test])
-            sys.stdout.flush()
-            os._exit(code)
+            _run_and_exit(name, test, out)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _run_and_exit(name: str, test: str, out: str) -> NoReturn:
+    """Ends this process with the exit code of pytest, or with another one if pytest could not run."""
+    code = int(pytest.ExitCode.INTERNAL_ERROR)
+    try:
+        file = os.open(out, os.O_WRONLY | os.O_CREAT)
+        for stream in (1, 2):
+            os.dup2(file, stream)
+        code = main([name, test])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":
