@@ -68,16 +68,36 @@ def decode_start(text: str) -> Start:
     return Start(run=run, last_index=last_index, last_term=last_term, term=term, floor=floor)
 
 
+def removed(sender: NodeId) -> str:
+    """Why a node that was removed is refused."""
+    return (
+        f"node {sender} was removed from this cluster: stop it. To take its machine in again, format an empty data "
+        f"folder there, and add it with a new number"
+    )
+
+
 def refusal(
-    *, sender: NodeId, boot: int, knows: int, node: NodeId, met: Met, version: int, run: int = 0, where: str = "?"
+    *,
+    sender: NodeId,
+    boot: int,
+    knows: int,
+    node: NodeId,
+    met: Met,
+    version: int,
+    run: int = 0,
+    where: str = "?",
+    is_removed: bool = False,
 ) -> str | None:
     """Why `node` refuses the hello of `sender`, with the fix; None: it accepts it.
 
     `met` is the process of the sender's disk with the highest boot counter that this process has met. `knows` is the
     newest cluster version that the sender knows, `version` the one in force here. `run` distinguishes two processes
-    with one boot counter (0: the sender is too old to send it); `where` is an address for people. Which
+    with one boot counter (0: the sender is too old to send it); `where` is an address for people. `is_removed`: a
+    configuration that counts has removed that disk (`raftlog.raft.consensus.state.State.has_removed`). Which
     messages of a disk count, the core decides: see `raftlog.raft.consensus.hearing`.
     """
+    if is_removed:
+        return removed(sender)
     if sender == node:
         return f"node {sender} is no other member of this cluster: it is this one"
     if boot < met.boot:

@@ -171,6 +171,10 @@ class Host:
         if (replica := self.replicas.get(0)) is not None:
             link_events.hello_refused(replica.state, peer, incarnation, start)
 
+    def has_removed(self, peer: NodeId, incarnation: str) -> bool:
+        """See `Receiver.has_removed`: the members of group 0 are those of the cluster."""
+        return self.replica.state.core.state.has_removed(peer, incarnation)
+
     def peer_link_closed(self, peer: NodeId) -> None:
         """The connection of a peer to this node closed."""
         for replica in self.replicas.values():

@@ -25,23 +25,16 @@ from raftlog.cluster.peers.hello import (
 )
 from raftlog.cluster.peers.hello_proof import Proofs, Standing
 from raftlog.cluster.peers.ports import ConnectionEnd, PeerIdentity, Receiver
+from raftlog.cluster.peers.refused_hellos import RefusedHellos
+from raftlog.cluster.peers.sorting import Sorter
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.line_limit import LineLimit
 from raftlog.cluster.runtime.logging import Logger
-from raftlog.cluster.security.tls import Credentials
+from raftlog.cluster.security.tls import Credentials, shown_certificate
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
-from raftlog.raft.codec.frame import (
-    FRAME_FORWARD,
-    FRAME_HELLO,
-    FRAME_MESSAGE,
-    FRAME_READ,
-    FRAME_SIZE,
-    Frame,
-    FrameDecoder,
-)
-from raftlog.raft.codec.message import decode_message
+from raftlog.raft.codec.frame import FRAME_HELLO, FRAME_SIZE, Frame, FrameDecoder
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.hello import NEVER_MET, Met
-from raftlog.raft.messages import InstallSnapshot, Message, is_promise
+from raftlog.raft.hello import NEVER_MET, Met, removed
 from raftlog.raft.types import NOBODY, NodeId
 
 RATE_MIN: Final = 16 << 10
@@ -61,6 +54,8 @@ class AcceptedOwner(Protocol):
     silence_s: float
     is_closing: bool
     proofs: Proofs
+    refused_hellos: RefusedHellos
+    lines: LineLimit
     credentials: Credentials | None
     commit_notices: CommitNotices
     met: dict[tuple[NodeId, str], Met]  # the newest believed process of each disk
@@ -77,6 +72,9 @@ class AcceptedOwner(Protocol):
 
     def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
         """This node closed a connection that a peer made."""
+
+    def refused_hello(self, hello: Hello, *, is_proved: bool) -> None:
+        """This node refuses that hello."""
 
     def meet(self) -> None:
         """Other connections count than before, perhaps one of a node that the configuration does not name so."""
@@ -97,7 +95,7 @@ class Accepted(ConnectionEnd):
         self._decoder = FrameDecoder()
         self._unfinished_since = 0.0  # when the unfinished frame began; 0: there is none
         self._came = 0  # bytes received since then
-        self._forwarded: dict[int, int] = {}  # newest forwarded request of each Raft group
+        self._sorter = Sorter()
         self._early = b""  # received bytes of an unfinished hello
         self.hello: Hello | None = None
         self.standing = Standing.WAITING
@@ -107,7 +105,7 @@ class Accepted(ConnectionEnd):
         self._held: list[Frame] = []  # frames that came before its hello was proved
         self._held_bytes = 0
         self._is_over = False
-        self._named = NOBODY  # the node in its hello, even if that was refused
+        self._proved = NOBODY  # the node in its hello, once certificate, log id and answer are right
         self._who = self._where = "?"
         self._timer: asyncio.TimerHandle | None = None
 
@@ -175,6 +173,11 @@ class Accepted(ConnectionEnd):
             if (reason := credentials.revocation(self._transport)) is not None:
                 self._refuse(reason)
 
+    def check_member(self) -> None:
+        """Ends the connection if its node has been removed meanwhile."""
+        if self.hello is not None and self._is_removed(self.hello):
+            self._refuse(removed(self.hello.sender))
+
     def check_unfinished(self, now: float, *, is_silent: bool) -> None:
         """Closes the connection if a frame stays unfinished for longer than a living peer is silent.
 
@@ -202,13 +205,12 @@ class Accepted(ConnectionEnd):
         early, self._early = self._early, b""
         hello = decode_hello(FrameDecoder().feed(early[:size])[0])
         owner = self._owner
+        self._answer, self.came = hello.answer, clock.monotonic()
         reason = self._refusal(hello)
-        self._who, self._named = f"node {hello.sender} at {self._where}", hello.sender
         if reason is not None:
             self._refuse(reason, hello)
             return None, b""
-        self.hello, self.came = hello, clock.monotonic()
-        self.challenge, self._answer = hello.challenge, hello.answer
+        self.hello, self.challenge = hello, hello.challenge
         if self._can_prove(hello):
             self._say(Word.WELCOME, owner.identity.speaks)
         if self.challenge:
@@ -221,20 +223,31 @@ class Accepted(ConnectionEnd):
         return (None if self._is_over else hello), early[size:]
 
     def _refusal(self, hello: Hello) -> str | None:
-        """The reason to refuse that hello: by its own words, or by the known facts about its disk."""
-        owner = self._owner
+        """The reason to refuse that hello: by its own words, or by the known facts about its disk. Notes whether the
+        hello is proved: a refusal of an unproved one says nothing about the node that it names."""
+        owner, self._proved = self._owner, NOBODY
+        self._who = f"unproved node {hello.sender} at {self._where}"
         if owner.credentials is not None and self._transport is not None:
             reason = owner.credentials.peer_refusal(self._transport, owner.identity.log, hello.sender)
             if reason is not None:
                 return reason
+        standing = owner.proofs.standing(hello, self._answer, self.came)
+        if standing is Standing.BELIEVED and hello.log == owner.identity.log:
+            self._proved, self._who = hello.sender, f"node {hello.sender} at {self._where}"
         disk = (hello.sender, hello.incarnation)
         met = owner.met.get(disk, NEVER_MET)
         if not self._can_prove(hello):
             met = max(met, owner.met_unproved.get(disk, NEVER_MET))
         return refusal(
             hello, log=owner.identity.log, node=owner.identity.node, met=met, version=owner.configuration.version,
-            where=self._where,
+            where=self._where, is_removed=self._is_removed(hello),
         )  # fmt: skip
+
+    def _is_removed(self, hello: Hello) -> bool:
+        """Whether a configuration has removed its disk, or its number if a certificate shows that number: the holder of
+        a removed node's key can make up a disk. Without TLS a number shows nothing, and a new disk may have it now."""
+        has_certificate = self._transport is not None and shown_certificate(self._transport) is not None
+        return self._owner.receiver.has_removed(hello.sender if has_certificate else NOBODY, hello.incarnation)
 
     def _can_prove(self, hello: Hello) -> bool:
         return self._owner.proofs.is_on and hello.version_max >= PROOF_VERSION
@@ -291,6 +304,7 @@ class Accepted(ConnectionEnd):
         if self._timer is not None:
             self._timer.cancel()
         self.standing = Standing.BELIEVED
+        owner.refused_hellos.believed(hello.sender)
         owner.meet()
         met = owner.met if self._can_prove(hello) else owner.met_unproved
         met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run if hello.start else 0, self._where)
@@ -311,7 +325,8 @@ class Accepted(ConnectionEnd):
 
     def _warn_of_disk(self, hello: Hello) -> None:
         member = self._owner.configuration.member(hello.sender)
-        if member is not None and member.incarnation != hello.incarnation:
+        is_other = member is not None and member.incarnation != hello.incarnation
+        if member is not None and is_other and self._owner.lines.allows(f"another disk of node {hello.sender}"):
             self._owner.logger.warning(
                 "peer_disk_unknown", peer=hello.sender, disk=fingerprint(hello.incarnation),
                 named=fingerprint(member.incarnation),
@@ -366,54 +381,24 @@ class Accepted(ConnectionEnd):
             self.end(str(error))
 
     def _deliver(self, hello: Hello, frames: list[Frame]) -> None:
-        owner = self._owner
-        is_bulk, is_heard = hello.purpose is Purpose.BULK, self.standing is Standing.HEARD
-        messages: list[Message] = []
-        requests: list[Frame] = []
-        for frame in frames:
-            if is_bulk and frame.kind not in (FRAME_HELLO, FRAME_MESSAGE):
-                if frame.kind == FRAME_FORWARD:
-                    self._check_order(frame)
-                if frame.kind in (FRAME_FORWARD, FRAME_READ):
-                    owner.commit_notices.asked(hello.sender)
-                elif is_heard:
-                    continue  # its sender is not proved: the answer may be another node's
-                requests.append(frame)
-                continue
-            if frame.kind != FRAME_MESSAGE:
-                raise Corrupt(f"a frame of kind {frame.kind} on the {hello.purpose.name.lower()} link")
-            message = decode_message(frame)
-            if message.sender != hello.sender:
-                raise Corrupt(f"a message of node {message.sender} on the link of node {hello.sender}")
-            if is_bulk and not isinstance(message, InstallSnapshot):
-                raise Corrupt("a consensus message on the bulk link")
-            if not (is_heard and is_promise(message)):  # a vote or acknowledgement needs a proved sender
-                messages.append(message)
-        if not is_bulk and not is_heard:
+        owner, is_heard = self._owner, self.standing is Standing.HEARD
+        found = self._sorter.sort(hello, frames, is_heard=is_heard)
+        if found.has_questions:
+            owner.commit_notices.asked(hello.sender)
+        if hello.purpose is Purpose.CONSENSUS and not is_heard:
             owner.heard(hello.sender)
-        if messages:
-            owner.receiver.peer_messages(hello.sender, hello.incarnation, messages)
-        if requests:
-            owner.receiver.peer_requests(hello.sender, hello.incarnation, requests)
-
-    def _check_order(self, frame: Frame) -> None:
-        """Raises Corrupt when requests come a second time or not in the order of their numbers.
-
-        TCP never does that, but a proxy between two nodes may. A request outside a session that came twice would be
-        carried out twice.
-        """
-        match frame.header:
-            case (_, int(first), tuple(deadlines)):
-                newest = self._forwarded.get(frame.shard, 0)
-                if first <= newest:
-                    raise Corrupt(f"request {first} was passed on behind {newest}: a frame came twice or late")
-                self._forwarded[frame.shard] = first + len(deadlines) - 1
+        if found.messages:
+            owner.receiver.peer_messages(hello.sender, hello.incarnation, found.messages)
+        if found.requests:
+            owner.receiver.peer_requests(hello.sender, hello.incarnation, found.requests)
 
     def _refuse(self, reason: str, hello: Hello | None = None) -> None:
         """Sends the reason to the peer, and closes the connection. With `hello`: it refuses the hello."""
         if hello is not None:
-            self._owner.proofs.ask(hello)  # the report of what an older copy lost goes there
-            self._owner.receiver.peer_refused(hello.sender, hello.incarnation, hello.start)
+            self._owner.proofs.ask(
+                hello
+            )  # its proof comes from there; the report of what an older copy lost goes there
+            self._owner.refused_hello(hello, is_proved=self._proved != NOBODY)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_refusal(f"node {self._owner.identity.node}: {reason}"))
         self.end(reason)
@@ -422,7 +407,7 @@ class Accepted(ConnectionEnd):
         """Closes this connection with one line that names the peer and why."""
         self._is_over = True
         self._owner.proofs.forget(self)
-        self._owner.refused(self._who, reason, self._named)
+        self._owner.refused(self._who, reason, self._proved)
         if self._transport is not None:
             self._transport.close()
 

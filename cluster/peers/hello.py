@@ -142,12 +142,14 @@ def _int(value: object) -> int:
     return value
 
 
-def refusal(hello: Hello, *, log: str, node: NodeId, met: Met, version: int, where: str = "?") -> str | None:
+def refusal(
+    hello: Hello, *, log: str, node: NodeId, met: Met, version: int, where: str = "?", is_removed: bool = False
+) -> str | None:
     """The reason why node `node` refuses that hello, with the fix; None: it accepts it.
 
     `met` is the newest process of that disk that this process has met. A lower boot counter means that the disk was
     rolled back to an old copy; the same counter with another run means a clone. `version` is the cluster version in
-    force here, `where` the address that the hello came from.
+    force here, `where` the address that the hello came from. `is_removed`: a configuration has removed its disk.
     """
     if hello.version_max < PEER_VERSION_MIN or hello.version_min > PEER_VERSION_MAX:
         return (
@@ -163,6 +165,7 @@ def refusal(hello: Hello, *, log: str, node: NodeId, met: Met, version: int, whe
     return hello_rule.refusal(
         sender=hello.sender, boot=hello.boot, knows=hello.knows, node=node, met=met, version=version,
         run=hello.start.run if hello.start is not None else 0, where=where,
+        is_removed=is_removed,
     )  # fmt: skip
 
 

@@ -42,6 +42,10 @@ class Receiver(Protocol):
     def peer_refused(self, peer: NodeId, incarnation: str, start: Start | None) -> None:
         """This node refused the hello of a process of that peer, on that disk."""
 
+    def has_removed(self, peer: NodeId, incarnation: str) -> bool:
+        """Whether a configuration has removed that peer, or that disk if the peer is NOBODY: none of its connections is
+        accepted."""
+
     def peer_link_closed(self, peer: NodeId) -> None:
         """The peer's consensus connection to this node closed."""
 

@@ -21,6 +21,7 @@ from raftlog.cluster.peers.dialled import Link
 from raftlog.cluster.peers.hello import Hello, Purpose, Word
 from raftlog.cluster.peers.hello_proof import Proofs, Standing
 from raftlog.cluster.peers.ports import PeerIdentity, Receiver
+from raftlog.cluster.peers.refused_hellos import RefusedHello, RefusedHellos
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.door import Door, Encryption, listen
 from raftlog.cluster.runtime.line_limit import LineLimit
@@ -99,7 +100,8 @@ class Transport:
         self.proofs = Proofs(self)
         self.commit_notices = CommitNotices(self._send_held)
         self._door: Door | None = None
-        self._refused: dict[NodeId, tuple[float, str]] = {}  # time and reason, by the member named in the hello
+        self._refused: dict[NodeId, tuple[float, str]] = {}  # time and reason, by the member that was proved to say it
+        self.refused_hellos = RefusedHellos()
         self.lines = LineLimit()  # of the log, about refused connections
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # time, peer, reason
         self._met: list[Hello] = []  # see `meet`
@@ -157,6 +159,9 @@ class Transport:
         self._consensus = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.CONSENSUS}
         self._bulk = {node: link for (node, purpose), link in self._links.items() if purpose is Purpose.BULK}
         self.proofs.keep(self._consensus)
+        self.refused_hellos.keep(self._consensus)
+        for accepted in list(self.accepted):
+            accepted.check_member()
         self.meet()
 
     @property
@@ -315,6 +320,7 @@ class Transport:
 
         The connection may be dead. An accepted connection checks itself for a frame that does not end.
         """
+        self._tell_refused()
         now = clock.monotonic()
         limit = now - self.silence_s
         silent: list[NodeId] = []
@@ -332,13 +338,24 @@ class Transport:
         self.dirty.append(link)
 
     def refused(self, who: str, reason: str, sender: NodeId = NOBODY) -> None:
-        """This node closed a connection that a peer dialled in the name of `sender` (NOBODY: no hello came)."""
+        """This node closed a connection that a peer dialled. `sender`: the node that is proved to dial it (NOBODY: what
+        the connection said shows nothing about any node)."""
         if sender in self._consensus:
             self._refused[sender] = (clock.monotonic(), reason)
         self.metrics.link_closed.labels("refused").inc()
         self.refused_lately.append((clock.monotonic(), who, reason))
         if self.lines.allows(f"{who.rpartition(':')[0]} {reason}"):
             self.logger.warning("peer_refused", who=who, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of())
+
+    def refused_hello(self, hello: Hello, *, is_proved: bool) -> None:
+        """This node refuses that hello: the core hears of it if it is proved, soon."""
+        refused = RefusedHello(hello.sender, hello.incarnation, hello.start)
+        self.refused_hellos.refuse(refused, is_proved=is_proved)
+        self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        for each in self.refused_hellos.due(clock.monotonic()):
+            self.receiver.peer_refused(*each)
 
     def has_room(self, reason: str) -> bool:
         """Whether one more connection is within the limit. If not, the oldest one whose hello is not believed is

@@ -16,6 +16,7 @@ from raftlog.chaos.sim.replica.hello import NOBODY_YET, Hello
 from raftlog.chaos.sim.replica.stand_ins import SimMetrics
 from raftlog.chaos.sim.replica.surroundings import World
 from raftlog.chaos.sim.replica.watched import WatchedReplica
+from raftlog.cluster.peers.refused_hellos import RefusedHellos
 from raftlog.cluster.protocol.disk_reports import Why
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.raft.configuration import Member
@@ -62,7 +63,7 @@ class Life:
         self.believed: dict[NodeId, Hello] = {}  # of `greeted`, those whose promises and answers count
         self.strangers: dict[NodeId, Member] = {}  # of `greeted`, those that no configuration here names
         self.unproved: set[NodeId] = set()  # peers whose reports were not taken: their hello was not proved
-        self.refused_us: dict[NodeId, int] = {}  # when the newest connection of each refused peer was closed
+        self.refused_hellos = RefusedHellos()
         self.heard_us: dict[NodeId, int] = {}
         self.asked: dict[int, str] = {}  # what clients asked this process and it has not answered, by number
         self.sending = "sending"  # why messages leave now, for the names of crashes

@@ -22,6 +22,7 @@ from raftlog.chaos.sim.replica.stand_ins import SimLogger
 from raftlog.chaos.sim.replica.watched import WatchedApplier, WatchedCore, WatchedReplica
 from raftlog.chaos.sim.replica.watching import LOGGED, Watching
 from raftlog.cluster.files.folder import DiskIdentity, Recovered
+from raftlog.cluster.peers.refused_hellos import RefusedHello
 from raftlog.cluster.protocol.forward_frames import decode_points
 from raftlog.cluster.replica.opening import Making
 from raftlog.cluster.replica.parts import link_events
@@ -35,7 +36,7 @@ from raftlog.raft.configuration import Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.hello import Met
 from raftlog.raft.messages import Message
-from raftlog.raft.types import NodeId, Now
+from raftlog.raft.types import NOBODY, NodeId, Now
 from raftlog.raft.wal.opening import OpenedShard
 from raftlog.raft.wal.snapshot_files import StoredSnapshot
 
@@ -47,9 +48,6 @@ TICK_US: Final = 5_000
 DIALLED_US: Final = 20_000
 CLOSED_US: Final = 5_000
 """Longest times in microseconds until a new connection is up, and until the other side hears that one closed."""
-
-REFUSED_US: Final = 100_000
-"""A peer that is refused dials again after so many microseconds, and what it sends meanwhile is lost."""
 
 STOP_S: Final = 5.0
 """How long a process that ends waits for what it still writes, in seconds."""
@@ -258,34 +256,42 @@ class Node(Watching):
         return hello.refusal(
             sender=sender, boot=said.boot, knows=said.knows, node=self.node,
             met=self.met.get((sender, said.incarnation), hello.NEVER_MET), version=core.state.configuration.version,
-            run=said.run,
+            run=said.run, is_removed=core.state.has_removed(NOBODY, said.incarnation),
         )  # fmt: skip
 
-    def greet(self, sender: NodeId, said: Hello) -> bool:
-        """A process of `sender` connected and said so of itself; whether it is taken."""
+    def greet(self, sender: NodeId, said: Hello, *, is_forged: bool = False) -> bool:
+        """A process of `sender` connected and said so of itself; whether it is taken. `is_forged`: another process did,
+        which does not know what the listener at the node's address is asked."""
         if self.core is None:
             return False
         if self.refusal_of(sender, said) is not None:
             self.world.count("hellos refused")
-            if self.world.now_us - self.refused_us.get(sender, -REFUSED_US) >= REFUSED_US:
-                self.refused_us[sender] = self.world.now_us
-                self._input(link_events.hello_refused, self.state, sender, said.incarnation, said.start)
+            refused = RefusedHello(sender, said.incarnation, said.start)
+            self.refused_hellos.refuse(refused, is_proved=not is_forged and self._proves(sender, said))
+            for each in self.refused_hellos.due(self.world.now_us / 1_000_000):
+                self._input(link_events.hello_refused, self.state, *each)
             return False
         self.greeted[sender] = said
         self.believed.pop(sender, None)
-        if self.dialled.get(sender) == said.incarnation:
-            if self.world.replicas[sender].refusal_of(self.node, self.hello) is None:  # else it proves nothing
-                self._believe(sender, said)
+        if self._proves(sender, said):
+            self._believe(sender, said)
         named = self.core.state.configuration.member(sender)
         is_named = named is not None and named.incarnation == said.incarnation
         if not is_named and self.dialled.get(sender, said.incarnation) == said.incarnation:
             self.strangers[sender] = Member(sender, said.incarnation, f"node-{sender}:7001", "")
         return True
 
+    def _proves(self, sender: NodeId, said: Hello) -> bool:
+        """Whether the process at the address that this one dials shows that the hello is its own."""
+        if self.dialled.get(sender) != said.incarnation:
+            return False
+        return self.world.replicas[sender].refusal_of(self.node, self.hello) is None  # else it says nothing
+
     def _believe(self, sender: NodeId, said: Hello) -> None:
         """The node at the address that this one dials has shown that the hello is its own."""
         self.world.witness.believes((self.node, self.life), (sender, said.incarnation), said.boot, said.run)
         self.believed[sender] = said
+        self.refused_hellos.believed(sender)
         self.met[sender, said.incarnation] = Met(said.boot, said.run)
         self._input(link_events.link_opened, self.state, sender, said.incarnation, said.knows, said.start)
 
@@ -293,6 +299,10 @@ class Node(Watching):
         """Dials exactly these nodes from now on: each with the disk that is expected there."""
         world, before = self.world, self.dialled
         self.dialled = dict(nodes)
+        self.refused_hellos.keep(nodes)
+        for peer, said in list(self.greeted.items()):
+            if self.state.core.state.has_removed(NOBODY, said.incarnation):
+                self.link_closed(peer)
         for peer in before:
             if peer not in nodes:
                 world.after(self.random.randint(0, CLOSED_US), world.replicas[peer].link_closed, self.node)
@@ -428,6 +438,8 @@ class Node(Watching):
         now_us = self.world.now_us
         if now_us - self._housekept_us >= HOUSEKEEPING_S * 1e6:
             self._housekept_us = now_us
+            for each in self.refused_hellos.due(now_us / 1_000_000):
+                link_events.hello_refused(self.state, *each)
         self.replica.tick(self.now(), self.clock.monotonic_us(now_us) / 1e6)
 
     def sends(self, message: Message) -> None:

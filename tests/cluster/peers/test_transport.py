@@ -51,6 +51,7 @@ class Ear:
         self.dialled: list[int] = []
         self.refused: list[int] = []
         self.turned_away: list[tuple[int, str]] = []
+        self.removed: set[str] = set()
         self.bulk_closed: list[int] = []
         self.bulk_opened: list[int] = []
         self.bulk_believed: list[int] = []
@@ -72,6 +73,10 @@ class Ear:
     def peer_refused(self, peer: int, incarnation: str, start: Start | None) -> None:
         """The hello of a process was refused."""
         self.turned_away.append((peer, incarnation))
+
+    def has_removed(self, peer: int, incarnation: str) -> bool:
+        """Whether a configuration has removed that disk."""
+        return incarnation in self.removed
 
     def peer_link_closed(self, peer: int) -> None:
         """An incoming consensus link closed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import http.client
 import json
 import re
 import shutil
@@ -218,6 +219,51 @@ def test_a_hello_must_be_that_of_the_certificates_node(
     assert f"its certificate is that of {whose}" in refused
     with SyncClient(secure.urls, tls=files_of(secure, "client-alice")) as client:
         client.put(b"after", b"v")
+
+
+def test_the_certificate_of_a_removed_node_is_refused_at_the_peer_port(secure: LocalCluster) -> None:
+    """Node 8 was a learner. As soon as its removal is applied, its certificate counts no more, with any disk, and
+    without `security.revoked`. Before, AppendEntries with its key stopped all writes. A node that never was a member is
+    heard: it may be about to join, or this node may have slept."""
+    head, folder = secure.cluster.cluster, folder_of(secure)
+    for node in (8, 9):
+        authority.make_node(folder, head.log, node, ["127.0.0.1"])
+
+    def said_to(sender: int, disk: str) -> str:
+        hello = Hello(log=head.log, sender=sender, to=1, incarnation=disk, boot=1, purpose=Purpose.CONSENSUS)
+        with socket.create_connection(peer_of(secure), timeout=10) as plain:
+            with context_of(secure, f"node-{sender}").wrap_socket(plain) as encrypted:
+                encrypted.sendall(encode_hello(hello))
+                encrypted.settimeout(0.5)
+                frames = FrameDecoder()
+                try:
+                    while more := encrypted.recv(65_536):
+                        for frame in frames.feed(more):
+                            if (reason := decode_refusal(frame)) is not None:
+                                return reason
+                except TimeoutError:
+                    pass
+        return ""
+
+    def change(body: dict[str, Any]) -> None:
+        def answered() -> bool:
+            connection = http.client.HTTPSConnection(
+                *api_of(secure), timeout=10, context=context_of(secure, "client-alice")
+            )
+            connection.request("POST", "/v1/members", json.dumps(body))
+            answer = connection.getresponse()
+            return (answer.read(), answer.status)[1] == 200
+
+        wait_until(answered, 30, what=f"{body}")
+
+    disk = "8" * 32
+    place = {"peer": "127.0.0.1:1", "url": "https://127.0.0.1:1", "incarnation": disk}
+    change({"change": "add", "node": 8, "promote": False, **place})
+    assert said_to(8, disk) == ""
+    change({"change": "remove", "node": 8})
+    for each in (disk, "a" * 32):
+        wait_until(lambda: "was removed from this cluster" in said_to(8, each), 30, what="a refusal")  # noqa: B023
+    assert said_to(9, "a" * 32) == ""
 
 
 def test_a_client_says_why_it_does_not_get_in(secure: LocalCluster) -> None:

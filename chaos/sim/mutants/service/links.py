@@ -24,9 +24,9 @@ MUTANTS: Final = (
         source="this project: one forged hello removed a member",
         story="tests/cluster/peers/test_forged_hello.py::test_a_forged_hello_is_neither_believed_nor_remembered",
         target="raftlog.cluster.peers.accepted:Accepted._take_hello",
-        old="self.hello, self.came = hello, clock.monotonic()",
+        old="self.hello, self.challenge = hello, hello.challenge",
         new=(
-            "self.hello, self.came = hello, clock.monotonic()\n"
+            "self.hello, self.challenge = hello, hello.challenge\n"
             "    owner.met[hello.sender, hello.incarnation] = Met(hello.boot)"
         ),
     ),
