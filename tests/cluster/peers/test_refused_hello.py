@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cluster.peers import refused_hellos
+from raftlog.cluster.peers import accepted, refused_hellos
 from raftlog.cluster.peers.hello import Hello, Purpose, decode_refusal, encode_hello
 from raftlog.cluster.peers.refused_hellos import EVERY_S, RefusedHello, RefusedHellos
 from raftlog.raft.changes import AddLearners, Remove
@@ -18,7 +18,7 @@ from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.hello import Met, Start
 from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of
-from tests.cluster.peers.test_forged_hello import forged, silent, told
+from tests.cluster.peers.test_forged_hello import forged, silent, spoken, told
 from tests.cluster.peers.test_transport import answer_to, configuration_of, hello_of, transports
 from tests.cluster.replica.parts.test_members import formatted, settled
 from tests.support import streams_served, wait_until_async
@@ -107,6 +107,7 @@ async def test_a_proved_refused_hello_is_told_once_a_second_and_shown(monkeypatc
         hello = hello_of(start=start_of(7))
         one.met[hello.sender, hello.incarnation] = Met(hello.boot + 1, 0)
         await answer_to(port, encode_hello(replace(hello, answer=0)))
+        await answer_to(port, encode_hello(replace(hello, log="f" * 32)))
         assert (ear.turned_away, one.refused_of(2)) == ([], "")
         for _ in range(5):
             await answer_to(port, encode_hello(hello))
@@ -130,6 +131,19 @@ async def test_a_removed_node_is_refused_by_name_and_its_connections_end() -> No
         assert (one.strangers, ear.turned_away) == ({}, [])
 
 
+async def test_a_removed_number_is_refused_where_a_certificate_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder of a removed node's key can make up a disk. Without TLS a number shows nothing, and a new disk may
+    have it: this node may have slept meanwhile."""
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
+        ear.removed.add(2)
+        one.set_members(configuration_of([port]))
+        hello = encode_hello(hello_of(incarnation="f" * 32))
+        async with spoken(port, hello):
+            await wait_until_async(lambda: any(each.sender == 2 for each in one.accepted), what="it is heard")
+        monkeypatch.setattr(accepted, "shown_certificate", lambda _: {"subject": ()})
+        assert b"was removed from this cluster" in await answer_to(port, hello)
+
+
 async def test_a_node_that_is_about_to_join_gets_in_and_a_removed_one_does_not(tmp_path: Path) -> None:
     """Node 4 is a learner, and is removed: from then on all others refuse its hellos, and have none of its connections.
     Before, they heard it, and took its entries and forwarded requests."""
@@ -146,8 +160,8 @@ async def test_a_node_that_is_about_to_join_gets_in_and_a_removed_one_does_not(t
         await (await nodes.leader()).change_members(Remove((4,)), deadline())
         await nodes.all_at((await nodes.append(await nodes.leader(), b"without it")).last)
         for node in (1, 2, 3):
-            accepted = host_of(nodes.running[node]).transport.accepted
-            await wait_until_async(lambda: not any(each.sender == 4 for each in accepted), what="no link")  # noqa: B023 - awaited here
+            links = host_of(nodes.running[node]).transport.accepted
+            await wait_until_async(lambda: not any(each.sender == 4 for each in links), what="no link")  # noqa: B023 - awaited here
             log, disk = nodes.cluster.cluster.log, joining.incarnation
             hello = Hello(log=log, sender=4, to=node, incarnation=disk, boot=9, purpose=Purpose.CONSENSUS)
             assert "was removed from this cluster" in await refusal_of(nodes, hello)

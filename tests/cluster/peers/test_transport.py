@@ -51,7 +51,7 @@ class Ear:
         self.dialled: list[int] = []
         self.refused: list[int] = []
         self.turned_away: list[tuple[int, str]] = []
-        self.removed: set[str] = set()
+        self.removed: set[int | str] = set()  # numbers and disks
         self.bulk_closed: list[int] = []
         self.bulk_opened: list[int] = []
         self.bulk_believed: list[int] = []
@@ -75,8 +75,8 @@ class Ear:
         self.turned_away.append((peer, incarnation))
 
     def has_removed(self, peer: int, incarnation: str) -> bool:
-        """Whether a configuration has removed that disk."""
-        return incarnation in self.removed
+        """Whether a configuration has removed that number or disk."""
+        return bool({peer, incarnation} & self.removed)
 
     def peer_link_closed(self, peer: int) -> None:
         """An incoming consensus link closed."""

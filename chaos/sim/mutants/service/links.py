@@ -5,6 +5,7 @@ from typing import Final
 from raftlog.chaos.sim.mutants.mutant import Mutant
 
 _STRANGERS: Final = "tests/cluster/peers/test_strangers.py::test_"
+_REFUSED: Final = "tests/cluster/peers/test_refused_hello.py::test_"
 
 MUTANTS: Final = (
     Mutant(
@@ -177,6 +178,86 @@ MUTANTS: Final = (
         target="raftlog.cluster.peers.transport:Transport.links_seen",
         old="is_reached=link.is_reached",
         new="is_reached=link.is_up",
+    ),
+    Mutant(
+        name="unproved_refused_hello_acts",
+        pitfall=28,
+        title="the core hears of a refused hello that is not proved: a forger voids a member's acknowledgements",
+        source="this project, until an outside review showed it",
+        story=f"{_REFUSED}forged_refused_hellos_change_nothing_about_the_node_that_they_name",
+        target="raftlog.cluster.peers.refused_hellos:RefusedHellos.refuse",
+        old="if is_proved:",
+        new="if True:",
+    ),
+    Mutant(
+        name="refused_hellos_told_without_a_limit",
+        pitfall=28,
+        title="the core hears of each refused hello of a copy: each one voids what its leader asked",
+        source="this project, until an outside review showed it",
+        story=f"{_REFUSED}a_proved_refused_hello_is_told_once_a_second_and_shown",
+        target="raftlog.cluster.peers.refused_hellos:RefusedHellos.due",
+        old=" if now_s - self._told.get(each.sender, -EVERY_S) >= EVERY_S",
+        new="",
+    ),
+    Mutant(
+        name="refused_hello_forgotten_when_it_comes_early",
+        pitfall=45,
+        title="a second process of an older copy within a second is never reported to the core: it votes unwarned",
+        source="this project, planted",
+        story=f"{_REFUSED}the_core_hears_of_proved_hellos_alone_and_of_one_a_second_from_each_peer",
+        target="raftlog.cluster.peers.refused_hellos:RefusedHellos.due",
+        old="for each in due:\n        del self._waiting[each.sender]\n",
+        new="self._waiting.clear()\n    for each in due:\n",
+    ),
+    Mutant(
+        name="unproved_refusal_shown_of_its_node",
+        pitfall=28,
+        title="the status says that the leader refuses a member, because a forged hello named it",
+        source="this project, until an outside review showed it",
+        story=f"{_REFUSED}forged_refused_hellos_change_nothing_about_the_node_that_they_name",
+        target="raftlog.cluster.peers.accepted:Accepted.end",
+        old="self._owner.refused(self._who, reason, self._proved)",
+        new="self._owner.refused(self._who, reason, int(self._who.split()[-3]))",
+    ),
+    Mutant(
+        name="proof_of_another_log_counts",
+        pitfall=28,
+        title="a refused hello of another cluster counts as proved once its answer is right",
+        source="this project, planted",
+        story=f"{_REFUSED}a_proved_refused_hello_is_told_once_a_second_and_shown",
+        target="raftlog.cluster.peers.accepted:Accepted._refusal",
+        old="standing is Standing.BELIEVED and hello.log == owner.identity.log",
+        new="standing is Standing.BELIEVED",
+    ),
+    Mutant(
+        name="removed_disk_gets_in",
+        pitfall=46,
+        title="the peers' port takes the hello of a disk that a configuration removed",
+        source="this project, until an outside review showed it",
+        story=f"{_REFUSED}a_removed_node_is_refused_by_name_and_its_connections_end",
+        target="raftlog.raft.hello:refusal",
+        old="if is_removed:",
+        new="if False:",
+    ),
+    Mutant(
+        name="connections_of_a_removed_node_stay",
+        pitfall=46,
+        title="the open connections of a removed node go on",
+        source="this project, until an outside review showed it",
+        story=f"{_REFUSED}a_removed_node_is_refused_by_name_and_its_connections_end",
+        target="raftlog.cluster.peers.transport:Transport.set_members",
+        old="accepted.check_member()",
+        new="pass",
+    ),
+    Mutant(
+        name="removed_number_with_another_disk_gets_in",
+        pitfall=46,
+        title="the certificate of a removed node counts if its hello makes up a disk",
+        source="this project, until an outside review showed it",
+        story=f"{_REFUSED}a_removed_number_is_refused_where_a_certificate_shows_it",
+        target="raftlog.cluster.peers.accepted:Accepted._is_removed",
+        old="hello.sender if has_certificate else NOBODY",
+        new="NOBODY",
     ),
 )
 """The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""
