@@ -395,9 +395,8 @@ class Accepted(ConnectionEnd):
     def _refuse(self, reason: str, hello: Hello | None = None) -> None:
         """Sends the reason to the peer, and closes the connection. With `hello`: it refuses the hello."""
         if hello is not None:
-            self._owner.proofs.ask(
-                hello
-            )  # its proof comes from there; the report of what an older copy lost goes there
+            # The proof of the hello comes from there, and the report of what an older copy lost goes there.
+            self._owner.proofs.ask(hello)
             self._owner.refused_hello(hello, is_proved=self._proved != NOBODY)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_refusal(f"node {self._owner.identity.node}: {reason}"))
