@@ -10,13 +10,15 @@ import pytest
 from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.peers import dialled
 from raftlog.cluster.peers.dialled import HELD_S
+from raftlog.cluster.peers.hello import Purpose, decode_hello
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
+from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.consensus.roles import Follower
 from raftlog.raft.options import Options
 from tests.cluster.nodes import Nodes, cluster_of, host_of
-from tests.cluster.peers.test_transport import transports
-from tests.support import streams_served, stretch, wait_until_async
+from tests.cluster.peers.test_transport import Ear, a_transport, configuration_of, transports
+from tests.support import free_ports, streams_served, stretch, wait_until_async
 
 DEFAULTS = {"raft__heartbeat_ms": 60, "raft__election_timeout_min_ms": 300, "raft__election_timeout_max_ms": 600}
 """The elections of the product, not the quick ones of these tests: the delays after a closed link belong to them."""
@@ -136,3 +138,21 @@ async def test_a_link_that_is_dialled_again_is_not_reported_as_down(monkeypatch:
             await wait_until_async(lambda: link.is_up, what="the link is dialled again")
         await wait_until_async(lambda: not link.is_reached, what="a dial has failed")
         assert "Connect call failed" in one.links_seen()[2].trouble
+
+
+async def test_dial_overrides_lead_through_a_proxy() -> None:
+    """`dial` names another address for a node; its own is never dialled."""
+    (port, proxy_port) = free_ports(2)
+    dials: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        dials.append(await reader.read(1_000))
+
+    async with streams_served(proxy, proxy_port):
+        transport = a_transport(1, Ear(), dial={2: f"127.0.0.1:{proxy_port}"})
+        transport.set_members(configuration_of([port, port]))
+        await wait_until_async(lambda: len(dials) >= 2)
+        await transport.close()
+    hellos = [decode_hello(FrameDecoder().feed(data)[0]) for data in dials[:2]]
+    assert {hello.purpose for hello in hellos} == set(Purpose)
+    assert {hello.to for hello in hellos} == {2}

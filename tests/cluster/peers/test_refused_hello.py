@@ -38,7 +38,7 @@ async def refusal_of(nodes: Nodes, hello: Hello) -> str:
 
 def test_the_core_hears_of_proved_hellos_alone_and_of_one_a_second_from_each_peer() -> None:
     """Those in between are not lost: the newest follows. A process that is believed meanwhile may have promised more,
-    so the next refused one is told at once. Nodes that are dialled no more are forgotten."""
+    so the core hears of the next refused one at once. Nodes that are dialled no more are forgotten."""
     seen = RefusedHellos()
     first, second, other = (
         RefusedHello(2, "a", start_of(1)),

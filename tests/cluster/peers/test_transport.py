@@ -15,7 +15,6 @@ from raftlog.cluster.peers.hello import (
     PEER_VERSION_MAX,
     Hello,
     Purpose,
-    decode_hello,
     decode_refusal,
     decode_word,
     encode_hello,
@@ -34,7 +33,7 @@ from raftlog.raft.messages import AppendEntries, InstallSnapshot, Message, Reque
 from raftlog.raft.types import GENESIS, EntryKind
 from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.conftest import CHALLENGE
-from tests.support import free_ports, streams_served, wait_until_async
+from tests.support import free_ports, wait_until_async
 
 LOG = "ab" * 16
 pytestmark = pytest.mark.usefixtures("known_challenge")
@@ -435,21 +434,3 @@ async def test_a_dead_peer_is_dialled_until_it_is_back() -> None:
         await two.start("127.0.0.1", ports[1])
         await wait_until_async(lambda: all(one.connections().values()))
         assert (ear.bulk_opened, ear.dialled, set(ear.refused)) == ([2], [2], {2})
-
-
-async def test_dial_overrides_lead_through_a_proxy() -> None:
-    """`dial` names another address for a node; its own is never dialled."""
-    (port, proxy_port) = free_ports(2)
-    dialled: list[bytes] = []
-
-    async def proxy(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        dialled.append(await reader.read(1_000))
-
-    async with streams_served(proxy, proxy_port):
-        transport = a_transport(1, Ear(), dial={2: f"127.0.0.1:{proxy_port}"})
-        transport.set_members(configuration_of([port, port]))
-        await wait_until_async(lambda: len(dialled) >= 2)
-        await transport.close()
-    hellos = [decode_hello(FrameDecoder().feed(data)[0]) for data in dialled[:2]]
-    assert {hello.purpose for hello in hellos} == set(Purpose)
-    assert {hello.to for hello in hellos} == {2}
