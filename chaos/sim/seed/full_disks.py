@@ -22,6 +22,10 @@ from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 
 ONE_WORLD_IN: Final = 4
+SEGMENT_BYTES_MIN: Final = 16_384
+"""In worlds with smaller segments the reserve is too small for the writes under way and the first two snapshots: some
+entries of a few kilobytes fill it."""
+
 SEGMENTS: Final = 6
 """So many segments has the log of each voter before its disk gets a size: there is something to free."""
 
@@ -49,6 +53,8 @@ def with_full_disks(world: World) -> None:
     """In some worlds, as said above; no disk has a size any more behind it. Raises NoProgress."""
     random = world.random_of("full disks")
     voters = [world.replicas[node] for node in voters_of_today(world)]
+    if world.swarm.segment_bytes < SEGMENT_BYTES_MIN:
+        return
     if random.randrange(ONE_WORLD_IN) or not voters or any(map(_trims_by_itself, voters)):
         return
     writer = Writer(world)

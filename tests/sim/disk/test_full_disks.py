@@ -12,6 +12,7 @@ from tests.sim.disk.test_bad_disks import sound
 def demanded(monkeypatch: pytest.MonkeyPatch, seed: int, nodes: int = 3) -> None:
     """Raises NoProgress where the cluster of that seed breaks a demand."""
     monkeypatch.setattr(full_disks, "ONE_WORLD_IN", 1)
+    monkeypatch.setattr(full_disks, "SEGMENT_BYTES_MIN", 0)
     world = sound(seed, nodes)
     with_full_disks(world)
     assert world.stats["sometimes: full disks were trimmed, and writes went on"] == 1
