@@ -38,7 +38,7 @@ MUTANTS: Final = (
         new="",
         also=(
             Edit(
-                "raftlog.raft.consensus.core:_fetch_committed",
+                "raftlog.raft.consensus.replication:fetch_committed",
                 "state.log.unapplied_bytes >= state.options.apply_bytes_max",
                 "True",
             ),

@@ -78,8 +78,8 @@ MUTANTS: Final = (
         source=_OWN,
         story="tests/cluster/protocol/test_proposals.py::test_requests_that_could_not_be_proposed_wait_again_in_order",
         target="raftlog.cluster.protocol.proposals:Pending.put_back",
-        old="again = [request, *(request.joined or ())]",
-        new="again = [request]",
+        old="[request, *(request.joined or ())]",
+        new="[request]",
     ),
     Mutant(
         name="other_bytes_join_a_sequence",
