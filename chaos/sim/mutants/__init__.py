@@ -26,6 +26,7 @@ from raftlog.chaos.sim.mutants.service import (
     links,
     points,
     replica,
+    reports,
     restored,
     serving,
     sessions,
@@ -57,6 +58,7 @@ _MODULES: Final = (
     access,
     restored,
     made,
+    reports,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

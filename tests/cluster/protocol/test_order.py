@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 from raftlog.cluster.protocol.digest_points import POINTS_KEPT, DigestPoints, Diverged
 from raftlog.cluster.protocol.disk_reports import DiskReport, Disks, Reports, Rules
@@ -21,6 +21,8 @@ from tests.raft.consensus.test_recall import THREE as MEMBERS, a_core, connect, 
 from tests.raft.lab import at, log_of
 
 VOTERS = (1, 2, 3, 4, 5)
+QUICK = settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
+"""Without making a failure smaller, which takes a minute: its values are small enough to read."""
 INDEXES = st.integers(1, POINTS_KEPT)
 VALUES = st.sampled_from([b"right", b"right", b"right", b"wrong"])
 POINT = st.tuples(st.sampled_from(VOTERS[1:]), INDEXES)
@@ -50,6 +52,7 @@ def two_orders(values: list[Any]) -> st.SearchStrategy[tuple[list[Any], list[Any
     return st.tuples(st.permutations(values), st.permutations(values))
 
 
+@QUICK
 @given(
     st.dictionaries(POINT, VALUES, max_size=20).flatmap(lambda known: two_orders(list(known.items()))),
     st.dictionaries(INDEXES, VALUES),
@@ -73,6 +76,27 @@ def test_digest_points_agree_on_the_same_whatever_the_order_of_the_reports(
     assert found[0] == found[1]
 
 
+@QUICK
+@given(
+    st.dictionaries(st.integers(1, 3 * POINTS_KEPT), VALUES, min_size=POINTS_KEPT).flatmap(
+        lambda known: two_orders(list(known.items()))
+    )
+)
+def test_the_newest_points_of_a_peer_are_kept_whatever_the_order_of_its_reports(
+    orders: tuple[list[Any], list[Any]],
+) -> None:
+    """A late report of an older point drives no newer one out."""
+    newest = sorted(orders[0])[-POINTS_KEPT:]
+    for order in orders:
+        points = DigestPoints(1)
+        for index, value in order:
+            points.take(2, disk(2), ((index, value),))
+        for index, value in newest:
+            points.applied(index, value)
+        everyone = Configuration(tuple(Member(node, disk(node), "", "") for node in (1, 2)), (1, 2))
+        assert all(points.is_reported(everyone, index) for index, _ in newest)
+
+
 REPORT = st.builds(
     DiskReport, st.booleans(), st.sampled_from([0, 5, 10_000]), st.just(0), st.sampled_from([0, 7]),
     st.sampled_from([0, 1_000, 200_000]),
@@ -80,6 +104,7 @@ REPORT = st.builds(
 RULES = Rules(full_pause_ms=3_000, slow_us=50_000, slow_factor=4, slow_pause_ms=60_000)
 
 
+@QUICK
 @given(
     st.dictionaries(st.sampled_from(VOTERS), REPORT),
     REPORT,
@@ -122,6 +147,7 @@ MEMORY = st.builds(
 )
 
 
+@QUICK
 @given(st.tuples(MEMORY, MEMORY), st.booleans())
 def test_a_started_node_stands_the_same_whatever_the_order_of_its_peers_memories(
     replies: tuple[RecallReply, RecallReply], is_doubled: bool
@@ -147,6 +173,7 @@ def test_a_started_node_stands_the_same_whatever_the_order_of_its_peers_memories
     assert stands[0] == stands[1]
 
 
+@QUICK
 @given(st.lists(PLACE, max_size=8).flatmap(two_orders))
 def test_a_memory_of_a_disk_only_rises_whatever_the_order_of_its_promises(
     orders: tuple[list[tuple[int, int]], ...],
