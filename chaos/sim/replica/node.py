@@ -149,6 +149,8 @@ class Node(Watching):
     def crash(self, why: str, *, power: bool = True) -> None:
         """Dies and loses its memory; with `power` also a part of the unsynced writes."""
         world = self.world
+        if self.replica is not None and self.disk.running().has_frames:
+            world.sometimes("a crash between applied and written")
         self.vanish()
         world.state_replaced(self)
         self.is_paused = False

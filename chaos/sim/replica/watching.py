@@ -128,6 +128,8 @@ class Watching(Serving):
     def _segment_deleted(self, part: int, first: int) -> None:
         core = self.core
         assert core is not None
+        if any(each.core is None and each.disk.durable_last < first for each in self.world.replicas.values()):
+            self.world.sometimes("a trim passed a stopped follower")
         following = min(
             (each for each in self.disk.segment_firsts if each > first), default=core.state.log.last.index + 1
         )

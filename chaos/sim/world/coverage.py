@@ -87,6 +87,8 @@ SOMETIMES: Final[dict[str, str]] = {
     "full disks were trimmed, and writes went on": "at the end all disks were full, and a trim freed space on them",
     "a slow disk did not keep the leadership": "at the end the leader's disk was slow, and another one led on",
     "a full disk waits for room": "a disk had no room: nothing was written, and the batch was kept for later",
+    "a crash between applied and written": "a node died whose ledger lacked effects that its clients may have seen",
+    "a trim passed a stopped follower": "a node deleted segments whose entries a member that is down still lacks",
     "no room for a snapshot": "a snapshot was given up for want of room, and left nothing behind",
     # clients
     "read during a change of leader": "a linearizable read lost its leader before its round was confirmed",
