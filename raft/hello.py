@@ -31,7 +31,7 @@ class Start:
     """What a process found on its disk when it started. A process says the same in each of its hellos."""
 
     run: int  # drawn at random when the process started, not 0: two processes with one boot counter differ in it
-    last_index: int  # of the newest durable entry
+    last_index: int  # of the newest entry up to which the disk kept its promises: durable, or replaced by a leader
     last_term: int  # of that entry
     term: int  # of the hard state
     floor: int  # not 0: the node has no vote until it heals (raftlog.raft.wal.repair)

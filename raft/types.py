@@ -94,6 +94,26 @@ class HardState:
     floor: int = 0  # not 0: no vote before an entry of this term or later is here, or a leader lifts it
 
 
+class Replaced(NamedTuple):
+    """The newest end of a log of which a leader replaced what came after `after`.
+
+    Up to (`held_term`, `held_index`) the disk had kept its promises then. Those of them that can be committed are in
+    the log up to `after`: the leader had them all, and its log is equal up to there (docs/decisions/0017, no. 13).
+    """
+
+    held_term: int = 0
+    held_index: int = 0
+    after: int = 0
+
+    def kept(self, last: Mark) -> tuple[int, int]:
+        """Term and index up to which a log that ends with `last` keeps its promises for sure."""
+        held = (self.held_term, self.held_index) if last.index >= self.after else (0, 0)
+        return max(held, (last.term, last.index))
+
+
+NEVER_REPLACED: Final = Replaced()
+
+
 @dataclass(frozen=True, slots=True)
 class TermRun:
     """Entries from `first` on (a record index) have `term`, until the next run. Sorted by both."""

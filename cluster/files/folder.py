@@ -100,14 +100,14 @@ class Recovered:
     ledger_last: int  # newest entry with effects: replay makes those behind it
     committed: int  # newest entry that the disk shows to be committed
     notices: tuple[str, ...]  # what the start found and repaired
+    kept: tuple[int, int]  # term and index of the newest entry up to which it kept its promises
     shard: int = 0  # the Raft group
     floor: int = 0  # if not 0: it lost entries, and has no vote until it holds one of that term or later
 
     def start(self, run: int) -> Start:
         """The facts about this start that the process `run` puts into its hellos."""
-        return Start(
-            run=run, last_index=self.last.index, last_term=self.last.term, term=self.hard_state.term, floor=self.floor
-        )
+        last_term, last_index = self.kept
+        return Start(run=run, last_index=last_index, last_term=last_term, term=self.hard_state.term, floor=self.floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ def _open_shard(
     recovered = Recovered(
         identity, opened.hard_state, start.first, start.base, start.runs, start.last, start.tail, opened.configuration,
         opened.configuration_index, opened.earlier, snapshot, opened.ledger_last, opened.committed,
-        opened.notices, number, opened.floor,
+        opened.notices, opened.kept, number, opened.floor,
     )  # fmt: skip
     return OpenedFolder(recovered, lock, shard, opened.journal, opened.ledger, files, reserve)
 

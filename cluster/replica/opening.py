@@ -74,7 +74,7 @@ def open_state(
         log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
         configuration=recovered.configuration, configuration_index=recovered.configuration_index,
         earlier=recovered.earlier, commit=recovered.committed, applied=mark.index, random=making.random.randint,
-        now=clock.read(), incarnation=identity.incarnation, floor=recovered.floor,
+        now=clock.read(), incarnation=identity.incarnation, floor=recovered.floor, kept=recovered.kept,
         knows=making.knows, run=run if recovered.shard == 0 else 0, shard=recovered.shard,
     )  # fmt: skip
     pending = Pending(limits, metrics, identity.node, boot)

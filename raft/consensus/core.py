@@ -80,22 +80,22 @@ class RaftCore:
         earlier: tuple[tuple[int, Configuration], ...] = (),
         incarnation: str = "",
         floor: int = 0,
+        kept: tuple[int, int] = (0, 0),
         knows: int = 1,
         run: int = 0,
         shard: int = 0,
     ) -> None:
-        """`hard_state` and `log` are durable; `commit` is known to be committed (at least the
-        snapshot), `applied` what the state machine holds. `random(low, high)` includes both bounds.
+        """`hard_state` and `log` are durable; `commit` is known to be committed (at least the snapshot), `applied` what
+        the state machine holds. `random(low, high)` includes both bounds.
 
         `configuration` is the newest in the log, committed or not (or the snapshot's, or an empty one at index 0 on a
         node that is to join). `earlier` are those before it, oldest first, back to the one in force at `applied`: the
         newest may still be cut away. With its disk's `incarnation` a node that the configuration names with another one
         never campaigns; drivers give it. With a `floor` the log was damaged: it neither votes nor campaigns until an
-        entry of that term or a later one is durable (`raftlog.raft.wal.repair`). `knows` is the newest cluster version
-        that this program knows (`raftlog.raft.versions`), `shard` names this Raft group among those
-        of the same nodes, `run` what this process's hello says of it: then peers are asked what they remember of this
-        disk's promises (`raftlog.raft.consensus.recall`). Raises UnknownVersion where a configuration is of a newer
-        one.
+        entry of that term or a later one is durable (`raftlog.raft.wal.repair`). `kept`: see `Replaced`. `knows` is the
+        newest cluster version that this program knows (`raftlog.raft.versions`), `shard` names this Raft group among
+        those of the same nodes, `run` what this process's hello says of it: then peers are asked what they remember of
+        this disk's promises (`raftlog.raft.consensus.recall`). Raises UnknownVersion for a newer configuration.
         """
         for _, each in (*earlier, (configuration_index, configuration)):
             versions.check(each, knows)
@@ -106,7 +106,7 @@ class RaftCore:
             log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
             configurations=[*earlier, (configuration_index, configuration)], role=role, incarnation=incarnation,
             floor=floor if log.last.term < floor else 0, knows=knows, run=run, started_ms=now.monotonic_ms,
-            kept=(log.last.term, log.last.index), kept_term=hard_state.term, shard=shard,
+            kept=max(kept, (log.last.term, log.last.index)), kept_term=hard_state.term, shard=shard,
         )  # fmt: skip
         assert hard_state.term >= log.last.term, (
             "the log has a term above the hard state's (pitfall 2: an entry before its term)"

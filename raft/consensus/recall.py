@@ -204,15 +204,19 @@ def on_recall(state: State, message: Recall) -> None:
             healed = progress.match
         if message.floor:
             progress.lost = 0
-    memory = _memory(state, peer, incarnation)
-    if message.floor == NEW_DISK:  # without any entry that is durable here it must elect no leader
-        memory = replace(memory, led=max(memory.led, _newest(state, state.log.persisted)))
-    _answer(state, peer, message.run, memory, healed=healed)
+    # A new disk must elect no leader without any entry that is durable here.
+    has = _newest(state, state.log.persisted) if message.floor == NEW_DISK else (0, 0)
+    _answer(state, peer, message.run, _memory(state, peer, incarnation), healed=healed, has=has)
 
 
-def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False) -> None:
-    acked_term, acked_index = memory.acked
-    led_term, led_index = max(memory.led, _newest(state, state.log.committed))
+def _answer(
+    state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False,
+    has: tuple[int, int] = (0, 0),
+) -> None:  # fmt: skip
+    """What this node acknowledged to a leader counts only as far as it is durable here: else it has not left. If this
+    disk hangs, no node can be elected by that entry, and the report would keep the leader from voting."""
+    led = (0, 0) if state.is_stalled else min(memory.led, _durable(state))
+    (acked_term, acked_index), (led_term, led_index) = memory.acked, max(led, has, _newest(state, state.log.committed))
     state.out.messages.append(
         RecallReply(
             shard=state.shard, sender=state.node, to=to, term=state.term, run=run, promised_term=memory.term,
@@ -220,6 +224,11 @@ def _answer(state: State, to: NodeId, run: int, memory: Memory, *, healed: int =
             is_alone=_is_alone(state, to), is_lost=is_lost,
         )
     )  # fmt: skip
+
+
+def _durable(state: State) -> tuple[int, int]:
+    """Term and index of the newest durable entry."""
+    return state.log.term_at(state.log.persisted) or 0, state.log.persisted
 
 
 def _newest(state: State, index: int) -> tuple[int, int]:
@@ -295,9 +304,11 @@ def has_promised(state: State) -> tuple[int, int]:
     """The newest entry (term, index) that this node may have helped to commit and that its log may lack, by peers'
     reports.
 
-    A log that ends before it must not win an election by this node's vote.
+    A log that ends before it must not win an election by this node's vote. What this disk held when a leader replaced
+    it was not committed, or is in the log.
     """
-    return max([(0, 0) if state.reported is None else state.reported, *state.led.values()], default=(0, 0))
+    led = max(state.led.values(), default=(0, 0))
+    return max(state.reported or (0, 0), led if led > state.kept else (0, 0))
 
 
 def may_grant(state: State, last_term: int, last_index: int) -> bool:
@@ -336,7 +347,9 @@ def tick(state: State) -> None:
 
 
 def _unasked(state: State) -> list[NodeId]:
-    return [peer for peer in state.starts if peer not in state.recalled]
+    """Those too whose report keeps this node from campaigning: their disk may hang now, or a leader has cut it."""
+    least = max(state.kept, (state.log.last.term, state.log.last.index))
+    return [peer for peer in state.starts if peer not in state.recalled or state.led.get(peer, least) > least]
 
 
 def _ask(state: State, peer: NodeId) -> None:
@@ -354,8 +367,7 @@ def on_reply(state: State, message: RecallReply) -> None:
         ignore(state, message, BEYOND)
         return
     acked = (message.acked_term, message.acked_index)
-    log = state.log
-    durable = (log.term_at(log.persisted) or 0, log.persisted)
+    durable, is_first = _durable(state), message.sender not in state.recalled
     if not message.is_lost:
         if message.sender in state.starts:  # a peer that refuses this process is not connected, and may report again
             state.recalled[message.sender] = None
@@ -368,8 +380,8 @@ def on_reply(state: State, message: RecallReply) -> None:
     else:
         is_kept = acked <= durable
     if not is_kept and message.is_alone and _is_alone(state, state.node):
-        state.out.events.append(PromisesLost(state.node, *acked, message.promised_term, durable[1], durable[0]))
-        state.kept, state.kept_term = max(acked, state.kept), max(message.promised_term, state.kept_term)
+        if is_first:
+            state.out.events.append(PromisesLost(state.node, *acked, message.promised_term, durable[1], durable[0]))
     elif not is_kept:
         if not _is_known(state, acked, message.promised_term):
             _go_under_floor(state, message)
@@ -424,7 +436,7 @@ def may_lift(state: State) -> None:
     """
     if state.floor == NEW_DISK:
         _look_at_all(state)
-    elif state.floor and not is_waiting(state) and (state.log.term_at(state.log.persisted) or 0) >= state.floor:
+    elif state.floor and not is_waiting(state) and _durable(state)[0] >= state.floor:
         lift(state)
 
 
@@ -443,8 +455,7 @@ def _look_at_all(state: State) -> None:
 
 def lift(state: State) -> None:
     """This node has all that it can have promised: it votes again."""
-    log = state.log
     state.floor, state.reported = 0, None
-    state.kept = max(state.kept, (log.term_at(log.persisted) or 0, log.persisted))
+    state.kept = max(state.kept, _durable(state))
     state.out.hard_state = True
-    state.out.events.append(Healed(log.persisted))
+    state.out.events.append(Healed(state.log.persisted))

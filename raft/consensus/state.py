@@ -161,6 +161,7 @@ class State:
     reported: tuple[int, int] | None = None  # newest entry that this disk acknowledged and lost, by peers' reports
     kept: tuple[int, int] = (0, 0)  # term and index of an entry up to which this disk surely kept its promises
     kept_term: int = 0  # newest term of which it surely remembers whether it voted
+    is_stalled: bool = False  # the driver says that this node's disk hangs: nothing that it promises can leave
     shard: int = 0  # of this Raft group, of several on the same nodes
     is_touched: bool = True  # an input came since `ready` was asked last
     out: Outbox = field(default_factory=Outbox)
@@ -179,9 +180,9 @@ class State:
 
         A disk that the configuration does not name lost the promises of the named disk. It must not vote for itself
         (pitfall 46: a wiped disk that votes under its old number). Nor must a log that lost entries, until it has them
-        again (pitfall 66: a damaged node that wins an election).
+        again (pitfall 66: a damaged node that wins an election). A node whose disk hangs could not begin its term.
         """
-        if self.floor:
+        if self.floor or self.is_stalled:
             return False
         for index, configuration in reversed(self.configurations):
             member = configuration.member(self.node)

@@ -16,7 +16,7 @@ from typing import Final
 import msgpack
 
 from raftlog.raft.codec.checks import INDEX_MAX, Corrupt, UnknownVersion, crc32c
-from raftlog.raft.types import HardState, Mark, TermRun
+from raftlog.raft.types import NEVER_REPLACED, HardState, Mark, Replaced, TermRun
 
 LOG_FOLDER: Final = "log"
 HARD_STATE: Final = "hard_state"
@@ -49,7 +49,7 @@ def spare_name(number: int) -> str:
 
 
 FORMAT_VERSION: Final = 1
-"""Of every structure in this file, and of identity.json."""
+"""Of every structure in this file but the hard state, and of identity.json."""
 
 _CRC: Final = Struct("<I")
 
@@ -62,7 +62,7 @@ def _seal(head: bytes) -> bytes:
     return head + _CRC.pack(crc32c(head))
 
 
-def _open(what: str, magic: bytes, buffer: bytes, size: int) -> None:
+def _open(what: str, magic: bytes, buffer: bytes, size: int, version: int = FORMAT_VERSION) -> None:
     """Checks length, magic, CRC and version of the `size` bytes at the start of `buffer`."""
     if len(buffer) < size:
         raise Corrupt(f"{what} cut short: {len(buffer)} of {size} bytes")
@@ -70,8 +70,8 @@ def _open(what: str, magic: bytes, buffer: bytes, size: int) -> None:
         raise Corrupt(f"no {what} here: magic is {buffer[:4]!r}")
     if _CRC.unpack_from(buffer, size - 4)[0] != crc32c(buffer[: size - 4]):
         raise Corrupt(f"{what} fails its CRC")
-    if buffer[4] != FORMAT_VERSION:
-        raise UnknownVersion(f"{what} of version {buffer[4]}: this code knows {FORMAT_VERSION}")
+    if buffer[4] != version:
+        raise UnknownVersion(f"{what} of version {buffer[4]}: this code knows {version}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +318,11 @@ def ledger_footer_bytes(buffer: bytes) -> int:
 HARD_STATE_MAGIC: Final = b"RLHS"
 HARD_STATE_SLOT: Final = 4_096  # a block of the file system: slots never share one
 HARD_STATE_BYTES: Final = 2 * HARD_STATE_SLOT
-# magic, version, log id, shard, sequence, term, vote, boot, cut, 0
-_SLOT: Final = Struct("<4sB3x16sIQQQQQQ")
+HARD_STATE_VERSION: Final = 2
+# magic, version, log id, shard, sequence, term, vote, boot, cut, floor and repair, term, index and `after` of Replaced
+_SLOT: Final = Struct("<4sB3x16sIQQQQQQQQQ")
 SLOT_SIZE: Final = _SLOT.size + _CRC.size
+_SLOT_SIZE_1: Final = SLOT_SIZE - 24  # of version 1, without Replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,13 +331,14 @@ class Slot:
 
     `floor`: the log was damaged, and this node neither votes nor campaigns until it holds an entry of that term or a
     later one (0: no floor). `is_mending`: the damaged part is being cut away, and the node has promised nothing since
-    then (`raftlog.raft.wal.repair`).
+    then (`raftlog.raft.wal.repair`). `replaced`: the newest part of the log that a leader replaced.
     """
 
     sequence: int
     state: HardState
     cut: int = 0
     is_mending: bool = False
+    replaced: Replaced = NEVER_REPLACED
 
     @property
     def floor(self) -> int:
@@ -348,21 +351,25 @@ def encode_slot(log: LogIdentity, slot: Slot) -> bytes:
     state = slot.state
     return _seal(
         _SLOT.pack(
-            HARD_STATE_MAGIC, FORMAT_VERSION, log.log_id, log.shard, slot.sequence, state.term, state.vote, state.boot,
-            slot.cut, slot.floor << 1 | slot.is_mending,
+            HARD_STATE_MAGIC, HARD_STATE_VERSION, log.log_id, log.shard, slot.sequence, state.term, state.vote,
+            state.boot, slot.cut, slot.floor << 1 | slot.is_mending, *slot.replaced,
         )
     )  # fmt: skip
 
 
 def decode_slot(log: LogIdentity, buffer: bytes) -> Slot:
-    """One slot. Raises Corrupt, UnknownVersion or ForeignFile."""
-    _open("hard state slot", HARD_STATE_MAGIC, buffer, SLOT_SIZE)
-    _, _, log_id, shard, sequence, term, vote, boot, cut, mend = _SLOT.unpack_from(buffer)
+    """One slot, also of version 1. Raises Corrupt, UnknownVersion or ForeignFile."""
+    if buffer[4:5] == b"\1":
+        _open("hard state slot", HARD_STATE_MAGIC, buffer, _SLOT_SIZE_1, 1)
+        buffer = buffer[: _SLOT_SIZE_1 - _CRC.size] + bytes(24)
+    else:
+        _open("hard state slot", HARD_STATE_MAGIC, buffer, SLOT_SIZE, HARD_STATE_VERSION)
+    _, _, log_id, shard, sequence, term, vote, boot, cut, mend, *replaced = _SLOT.unpack_from(buffer)
     log.check("hard state", log_id, shard)
     floor, is_mending = mend >> 1, bool(mend & 1)
     if is_mending and not (floor and cut):
         raise UnknownVersion(f"hard state slot of term {term} with the floor {mend:#x} and the cut {cut}")
-    return Slot(sequence, HardState(term, vote, boot, floor), cut, is_mending)
+    return Slot(sequence, HardState(term, vote, boot, floor), cut, is_mending, Replaced(*replaced))
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.mark import MARK_SIZE, encode_mark
-from raftlog.raft.types import Entry, EntryKind, HardState, Mark, TermRun
+from raftlog.raft.types import Entry, EntryKind, HardState, Mark, Replaced, TermRun
 from raftlog.raft.wal.formats import (
     HARD_STATE,
     HARD_STATE_SLOT,
@@ -182,10 +182,17 @@ class Journal:
 
     # -- hard state
 
-    def set_hard_state(self, state: HardState, cut: int = 0) -> tuple[list[FileOperation], list[FileOperation]]:
+    def set_hard_state(
+        self, state: HardState, cut: int = 0, replaced: Replaced | None = None
+    ) -> tuple[list[FileOperation], list[FileOperation]]:
         """The operations that make it durable, and those that repeat it in the other slot: `keep_slot`."""
-        self.slot = Slot(self.slot.sequence + 1, state, cut)
+        self.slot = Slot(self.slot.sequence + 1, state, cut, replaced=replaced or self.slot.replaced)
         return keep_slot(self.log, self.slot)
+
+    def replaces(self, after: int) -> Replaced:
+        """What the hard state says before a leader's entries or snapshot replace the log after `after`: the next start
+        must not take the promises that this makes void for lost ones."""
+        return Replaced(*self.slot.replaced.kept(self.last), after)
 
     # -- append
 
@@ -308,7 +315,7 @@ class Journal:
         if not max(1, self.first - 1) <= kept.index <= self.last.index:
             raise ImpossibleBatch(f"a cut after {kept.index}: the log holds {self.first} to {self.last.index}")
         state = self.slot.state
-        promise, repeat = self.set_hard_state(state, cut=kept.index)
+        promise, repeat = self.set_hard_state(state, kept.index, self.replaces(kept.index))
         is_shorter = self.active.first > kept.index
         dropped: list[int] = []
         while len(self.segments) > 1 and self.active.first > kept.index:

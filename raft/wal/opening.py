@@ -72,6 +72,7 @@ class OpenedShard:
     committed: int  # newest entry that is known to be committed: by the snapshot, or by effects that replay makes again
     notices: tuple[str, ...]  # findings and repairs
     floor: int  # not 0: it lost entries to damage, and has no vote before it holds one of that term or a later one
+    kept: tuple[int, int]  # term and index of the newest entry up to which it kept its promises, replaced ones too
     journal: Journal
     ledger: Ledger
 
@@ -188,7 +189,8 @@ def _open(
     start = LogStart(journal.first, runs, journal.last, recovery.tail, mark, journal.segments[0].previous)
     return OpenedShard(
         slot.state, start, configuration, index, tuple(earlier), chosen, ledger.last,
-        max(mark.index, recovery.applied), tuple(notices), slot.floor, journal, ledger,
+        max(mark.index, recovery.applied), tuple(notices), slot.floor,
+        slot.replaced.kept(journal.last), journal, ledger,
     )  # fmt: skip
 
 
@@ -222,7 +224,8 @@ def count_boot(log: LogIdentity, slot: Slot, last_term: int) -> tuple[Slot, list
     The floor goes too, once the log has reached it: `last_term` is the term of the newest entry.
     """
     floor = slot.floor if last_term < slot.floor else 0
-    slot = Slot(slot.sequence + 1, replace(slot.state, boot=slot.state.boot + 1, floor=floor), 0)
+    state = replace(slot.state, boot=slot.state.boot + 1, floor=floor)
+    slot = replace(slot, sequence=slot.sequence + 1, state=state, cut=0, is_mending=False)
     promise, repeat = keep_slot(log, slot)
     return slot, promise + repeat
 

@@ -80,7 +80,7 @@ def begin(
     if slot.is_mending:  # nothing was promised since
         return replace(slot, sequence=slot.sequence + 1, cut=cut)
     state = replace(slot.state, floor=min(NEW_DISK, max(slot.state.term, slot.floor) + 1))
-    return Slot(slot.sequence + 1, state, cut, is_mending=True)
+    return replace(slot, sequence=slot.sequence + 1, state=state, cut=cut, is_mending=True)
 
 
 def lost_term(files: Files, slot: Slot, node: NodeId, recovery: Recovery, snapshots: list[StoredSnapshot]) -> Slot:

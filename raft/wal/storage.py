@@ -239,6 +239,8 @@ class Storage:
         # The old log frees no space for the new one, so all that is new is made before the snapshot has its name.
         yield (StepKind.SPARES, [*prepare_segment(journal.log, mark, journal.segment_bytes), MakeFolder(KEPT)])
         yield (StepKind.SPARES, received.prepare())
+        promise, repeat = journal.set_hard_state(journal.slot.state, replaced=journal.replaces(mark.index))
+        yield (StepKind.HARD_STATE, promise + repeat)
         yield (StepKind.INSTALL, received.finish())
         self._placed, self._are_rows_owed, self._repeat = [], False, []
         self._rows_crc.clear()

@@ -105,12 +105,13 @@ def start_core(
     tail: int | None = None,
     now_ms: int = 0,
     run: int = 0,
+    kept: tuple[int, int] = (0, 0),
 ) -> RaftCore:
     """A core that starts from these durable entries; node n draws its timeouts n * 10 ms above the least."""
     return RaftCore(
         node, options, hard_state=hard_state, log=log_start(disk, tail), configuration=members, configuration_index=1,
         commit=commit, applied=commit, random=lambda low, high: min(low + node * 10, high), now=at(now_ms),
-        floor=hard_state.floor, incarnation=f"{node:032x}", run=run,
+        floor=hard_state.floor, incarnation=f"{node:032x}", run=run, kept=kept,
     )  # fmt: skip
 
 

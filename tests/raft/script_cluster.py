@@ -19,7 +19,7 @@ from raftlog.raft.hello import Start
 from raftlog.raft.messages import Message
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, SyncBatch, SyncQueue
-from raftlog.raft.types import Entry, HardState, NodeId
+from raftlog.raft.types import NEVER_REPLACED, Entry, HardState, NodeId, Replaced
 from tests.raft.lab import at, log_of, next_ready, start_core
 from tests.raft.script_text import batch_text, entries_text, event_text, message_text
 
@@ -32,6 +32,7 @@ class Node:
     hard_state: HardState
     disk: list[Entry]  # durable entries
     commit: int  # what a start may take as committed: the state machine's snapshot
+    replaced: Replaced = NEVER_REPLACED
     tail: int | None = None  # how many entries a start has in memory; None: all
     core: RaftCore | None = None
     queue: SyncQueue = field(default_factory=SyncQueue)
@@ -89,11 +90,12 @@ class Cluster:
         node.core = start_core(
             number, self.options, node.hard_state, node.disk, members=self.members, commit=node.commit, tail=node.tail,
             now_ms=self.now_ms, run=100 * number + node.hard_state.boot if self.has_runs else 0,
+            kept=node.replaced.kept(node.disk[-1].mark),
         )  # fmt: skip
-        last = node.core.state.log.last
+        last_term, last_index = node.core.state.kept
         if self.has_runs:
             self.starts[number] = Start(
-                run=node.core.state.run, last_index=last.index, last_term=last.term, term=node.hard_state.term,
+                run=node.core.state.run, last_index=last_index, last_term=last_term, term=node.hard_state.term,
                 floor=node.hard_state.floor,
             )  # fmt: skip
         self.pump(number)
@@ -107,10 +109,12 @@ class Cluster:
     def _say_hello(self, number: NodeId, core: RaftCore) -> None:
         core.link_opened(number, f"{number:032x}", 1, at(self.now_ms), self.starts.get(number))
 
-    def crash(self, number: NodeId) -> None:
-        """Stop a node; what its disk had not confirmed is lost."""
+    def crash(self, number: NodeId, *, is_cut: bool = False) -> None:
+        """Stop a node; what its disk had not confirmed is lost, but for a cut if `is_cut`."""
         node = self.nodes[number]
         self.running(number)
+        if is_cut and node.under_way is not None:
+            self._write(node, node.under_way._replace(entries=()))
         if not node.queue.is_empty or node.under_way is not None:
             batches = [batch for batch in (node.under_way, node.queue.take()) if batch is not None]
             lost = "; ".join(text for batch in batches if (text := batch_text(batch)))
@@ -224,18 +228,23 @@ class Cluster:
         batch = node.under_way
         assert batch is not None
         node.under_way = None
-        node.hard_state = batch.hard_state or node.hard_state
-        if batch.cut_after is not None:
-            node.disk = [entry for entry in node.disk if entry.index <= batch.cut_after]
-        assert not batch.entries or batch.entries[0].before == node.disk[-1].index, (
-            "entries follow the last one on disk"
-        )
-        node.disk += batch.entries
+        self._write(node, batch)
         if (text := batch_text(batch)) and (node.is_slow or not self.is_settling):
             self.say(f"{node.number} has on disk {text}")
         self.send(batch.messages)
         if batch.last is not None:
             core.persisted(batch.last.term, batch.last.index, at(self.now_ms))
+
+    @staticmethod
+    def _write(node: Node, batch: SyncBatch) -> None:
+        node.hard_state = batch.hard_state or node.hard_state
+        if batch.cut_after is not None:
+            node.replaced = Replaced(*node.replaced.kept(node.disk[-1].mark), batch.cut_after)
+            node.disk = [entry for entry in node.disk if entry.index <= batch.cut_after]
+        assert not batch.entries or batch.entries[0].before == node.disk[-1].index, (
+            "entries follow the last one on disk"
+        )
+        node.disk += batch.entries
 
     def _apply(self, node: Node, core: RaftCore, committed: tuple[Entry, ...]) -> None:
         if not committed:

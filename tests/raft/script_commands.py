@@ -77,9 +77,11 @@ def _node(cluster: Cluster, words: Words) -> None:
 
 @command("crash")
 def _crash(cluster: Cluster, words: Words) -> None:
-    """`crash 1 2`: these nodes stop; what their disks had not confirmed is lost."""
+    """`crash 1 2`: these nodes stop; what their disks had not confirmed is lost. `torn=cut`: a cut is done, and the
+    entries that should follow it are lost."""
+    is_cut = words.options.get("torn") == "cut"
     for word in words.plain:
-        cluster.crash(int(word))
+        cluster.crash(int(word), is_cut=is_cut)
 
 
 @command("restart")

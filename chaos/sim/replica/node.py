@@ -114,7 +114,7 @@ class Node(Watching):
             first=log.first, base=log.base, runs=log.runs, last=log.last, tail=tail,
             configuration=opened.configuration, configuration_index=opened.configuration_index,
             earlier=opened.earlier, snapshot=snapshot, ledger_last=opened.ledger_last,
-            committed=opened.committed, notices=opened.notices, floor=opened.floor,
+            committed=opened.committed, notices=opened.notices, floor=opened.floor, kept=opened.kept,
         )  # fmt: skip
         start = replace(recovered.start(run), floor=opened.floor)
         self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node], start)

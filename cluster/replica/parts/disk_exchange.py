@@ -152,10 +152,11 @@ def best(replica: ReplicaState) -> NodeId:
 
 def watch_stall(replica: ReplicaState, now: Now) -> None:
     """A leader whose disk hangs hands over. If no other node takes over, it stops sending heartbeats (pitfall 72:
-    a hung disk behind a live network)."""
+    a hung disk behind a live network). A node whose disk hangs does not campaign."""
     view = replica.disks
     stalled_ms = replica.disk.stalled_ms()
     is_stalled = stalled_ms > replica.settings.limits.disk_stall_ms
+    replica.core.state.is_stalled = is_stalled
     if view.is_muted and not (is_stalled and replica.is_leader):
         view.is_muted = False
         replica.logger.info("disk_moves_again" if not is_stalled else "leadership_left")

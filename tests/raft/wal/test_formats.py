@@ -29,7 +29,7 @@ from raftlog.raft.codec.raw import RawHeader, encode_raw_header
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import TimeoutNow
-from raftlog.raft.types import GENESIS, EntryKind, HardState, Mark, TermRun
+from raftlog.raft.types import GENESIS, EntryKind, HardState, Mark, Replaced, TermRun
 from raftlog.raft.wal.divergence import DivergenceNote, encode_note
 from raftlog.raft.wal.formats import (
     INDEX_MAGIC,
@@ -70,7 +70,7 @@ SUMMARY = Summary(
     Mark(50, 4, 0xCAFE, 1_700_000_000_009, 130_000), 9_000, 1_700_000_000_001, (TermRun(42, 3), TermRun(45, 4)), (45,)
 )
 LEDGER = LedgerFooter(50, 2_064, array("Q", [42, 64, 48, 70_000]))
-SLOT = Slot(9, HardState(7, 2, 5), 40)
+SLOT = Slot(9, HardState(7, 2, 5), 40, replaced=Replaced(6, 52, 40))
 HEALING = Slot(10, HardState(8, 0, 5, 8), 40, is_mending=True)
 META = SnapshotMeta(MARK, b"cfg", 1, 2, 10, 0x1234)
 CONFIGURATION = Configuration((Member(1, "ab" * 16, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
@@ -179,6 +179,12 @@ def test_written_values_are_read_back() -> None:
     assert decode_index_footer(encode_index_footer(SUMMARY, 7)) == (SUMMARY, 7)
     assert decode_slot(LOG, encode_slot(LOG, SLOT)) == SLOT
     assert decode_slot(LOG, encode_slot(LOG, HEALING)) == HEALING
+    old = bytes.fromhex(
+        "524c485301000000000102030405060708090a0b0c0d0e0f000000000a000000"
+        "0000000008000000000000000000000000000000050000000000000028000000"
+        "0000000011000000000000003a8ff8be"
+    )
+    assert decode_slot(LOG, old) == decode_slot(LOG, old + bytes(24)) == HEALING  # of version 1
     raised = replace(HEALING, state=replace(HEALING.state, floor=10))
     assert decode_slot(LOG, encode_slot(LOG, raised)) == raised  # a floor may be above the term: a later leader's
     for wrong in (replace(HEALING, cut=0), replace(HEALING, state=replace(HEALING.state, floor=0))):

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.chaos.sim.disk.files import DiskSpace
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import HardState
+from raftlog.raft.types import HardState, Replaced
 from raftlog.raft.wal import storage
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
 from raftlog.raft.wal.journal import ImpossibleBatch, row_position
@@ -61,6 +61,43 @@ def test_effects_that_are_said_twice_while_they_wait_are_written_once() -> None:
     assert len(wanted) > 4 * FRAME_HEADER_SIZE
     shard.save_snapshot(new[-1])
     assert shard.open().ledger_last == 4
+
+
+@pytest.mark.parametrize("how", ["cut", "install"])
+def test_the_disk_keeps_what_it_had_promised_when_a_leader_replaced_it(how: str) -> None:
+    """The log ends at 4@3, and a leader of term 4 cuts it after 2, or sends a snapshot of 3@2. At each step the power
+    goes: every start keeps the promises up to 4@3. Once the log ends before the place of the cut, it lost more than the
+    leader had replaced, and the start knows of no such promise.
+
+    Guard: `replaces` in `cut` of raft/wal/journal.py and `install` of raft/wal/storage.py.
+    """
+    shard = Shard()
+    (two,) = make_entries(shard.entries[-1].mark, 1, (60,))
+    three, four = make_entries(two.mark, 3, (60, 60))
+    shard.run(shard.storage.carry_out(SyncBatch(HardState(3, 1), None, (two, three, four), ())))
+    shard.run(shard.storage.finish())
+    if how == "cut":
+        steps = shard.storage.carry_out(SyncBatch(HardState(4), 2, (), ()))
+    else:
+        leader = Shard()
+        (other,) = make_entries(two.mark, 2, (60,))
+        leader.run(leader.storage.carry_out(SyncBatch(HardState(2), None, (two, other), ())))
+        leader.save_snapshot(other)
+        _, data = read_piece(leader.files, LOG, 3, 2, 0, 1 << 20)
+        received = Received(LOG, 3)
+        for operations in (received.begin(), received.add(data)):
+            shard.files.execute(operations)
+        steps = shard.storage.install(received)
+    ends = set()
+    for operation in [None, *(operation for _, each in steps for operation in each)]:
+        if operation is not None:
+            shard.files.execute([operation])
+        for seed in range(4):
+            opened = Shard(after_power_cut(shard.files, Random(seed))).opened
+            assert opened.kept == (3, 4)
+            ends.add((opened.log.last.term, opened.log.last.index))
+    assert ends == {(3, 4), (1, 2) if how == "cut" else (2, 3)}
+    assert Replaced(3, 4, 3).kept(two.mark) == (1, 2)
 
 
 @pytest.mark.parametrize("how", ["flush", "next batch"])

@@ -33,7 +33,10 @@ MUTANTS: Final = (
         title="term and vote reach the disk in two writes, the vote first",
         source="hashicorp/raft #661",
         target="raftlog.raft.wal.journal:Journal.set_hard_state",
-        old="self.slot = Slot(self.slot.sequence + 1, state, cut)\n    return keep_slot(self.log, self.slot)",
+        old=(
+            "self.slot = Slot(self.slot.sequence + 1, state, cut, replaced=replaced or self.slot.replaced)\n"
+            "    return keep_slot(self.log, self.slot)"
+        ),
         new=(
             "half = HardState(self.slot.state.term, state.vote, state.boot)\n"
             "    first = keep_slot(self.log, Slot(self.slot.sequence + 1, half, cut))\n"

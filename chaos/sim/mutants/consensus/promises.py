@@ -12,8 +12,104 @@ _FORMATTED: Final = "tests/raft/consensus/test_recall_formatted.py::test_"
 _REFUSED: Final = "tests/raft/consensus/test_recall_refused.py::test_"
 _STARTED: Final = "tests/raft/consensus/test_recall_started.py::test_"
 _TESTS: Final = "tests/raft/consensus/test_recall.py::test_"
+_REPLACED_TESTS: Final = "tests/raft/consensus/test_recall_replaced.py::test_"
+_REPLACED: Final = "tests/raft/wal/test_storage.py::test_the_disk_keeps_what_it_had_promised_when_a_leader_replaced_it"
+_HANGS: Final = f"{_REPLACED_TESTS}a_node_whose_disk_hangs_does_not_campaign_and_keeps_no_leader_from_voting"
+_TORN_CUT: Final = (
+    "tests/raft/papers/test_scripts.py::test_every_story_plays_as_written[recall_cut_that_a_crash_tears_is_no_loss]"
+)
 
 MUTANTS: Final = (
+    Mutant(
+        name="cut_not_noted",
+        pitfall=66,
+        title="the disk does not say that a leader cut its log: after a crash the promises that went count as lost",
+        source=_SOURCE,
+        story=f"{_REPLACED}[cut]",
+        target="raftlog.raft.wal.journal:Journal.cut",
+        old="self.set_hard_state(state, kept.index, self.replaces(kept.index))",
+        new="self.set_hard_state(state, kept.index)",
+    ),
+    Mutant(
+        name="install_not_noted",
+        pitfall=66,
+        title="the disk does not say that a snapshot replaced its log: after a crash its old promises count as lost",
+        source=_SOURCE,
+        story=f"{_REPLACED}[install]",
+        target="raftlog.raft.wal.storage:Storage.install",
+        old="set_hard_state(journal.slot.state, replaced=journal.replaces(mark.index))",
+        new="set_hard_state(journal.slot.state)",
+    ),
+    Mutant(
+        name="promises_kept_below_a_lost_cut",
+        pitfall=66,
+        title="a disk that lost entries from before the place of a cut still counts as one that kept its promises",
+        source=_SOURCE,
+        story=f"{_REPLACED}[cut]",
+        target="raftlog.raft.types:Replaced.kept",
+        old="if last.index >= self.after else (0, 0)",
+        new="if last.index >= 0 else (0, 0)",
+    ),
+    Mutant(
+        name="cut_forgotten_at_the_start",
+        pitfall=66,
+        title="a start does not look at what its disk says of a cut, and goes under a floor for entries that were cut",
+        source=_SOURCE,
+        story=_TORN_CUT,
+        target="raftlog.raft.consensus.core:RaftCore.__init__",
+        old="kept=max(kept, (log.last.term, log.last.index))",
+        new="kept=(log.last.term, log.last.index)",
+    ),
+    Mutant(
+        name="cut_entries_wait_for_their_followers",
+        pitfall=66,
+        title="a former leader that was cut waits for the log of a follower that acknowledged what went",
+        source=_SOURCE,
+        story=f"{_REPLACED_TESTS}what_a_leader_replaced_on_this_disk_keeps_it_from_no_election",
+        target="raftlog.raft.consensus.recall:has_promised",
+        old="led if led > state.kept else (0, 0)",
+        new="led",
+    ),
+    Mutant(
+        name="blocking_reports_not_asked_again",
+        pitfall=66,
+        title="a report that keeps a node from campaigning stays until the peer's link closes",
+        source=_SOURCE,
+        story=f"{_REPLACED_TESTS}what_a_leader_replaced_on_this_disk_keeps_it_from_no_election",
+        target="raftlog.raft.consensus.recall:_unasked",
+        old=" or state.led.get(peer, least) > least",
+        new="",
+    ),
+    Mutant(
+        name="acknowledgements_remembered_before_they_left",
+        pitfall=72,
+        title="a follower whose disk hangs reports an entry that it never acknowledged to the leader that lost it",
+        source=_SOURCE,
+        story=f"{_REPLACED_TESTS}an_acknowledgement_that_has_not_left_is_not_remembered",
+        target="raftlog.raft.consensus.recall:_answer",
+        old="min(memory.led, _durable(state))",
+        new="memory.led",
+    ),
+    Mutant(
+        name="hanging_disk_keeps_its_leader_from_voting",
+        pitfall=72,
+        title="a node whose disk hangs reports an entry with which only that node could be elected",
+        source=_SOURCE,
+        story=_HANGS,
+        target="raftlog.raft.consensus.recall:_answer",
+        old="(0, 0) if state.is_stalled else ",
+        new="",
+    ),
+    Mutant(
+        name="hanging_disk_campaigns",
+        pitfall=72,
+        title="a node whose disk hangs asks for votes, although it could not begin its term",
+        source=_SOURCE,
+        story=_HANGS,
+        target="raftlog.raft.consensus.state:State.may_campaign",
+        old="if self.floor or self.is_stalled:",
+        new="if self.floor:",
+    ),
     Mutant(
         name="promises_forgotten_with_the_role",
         pitfall=66,

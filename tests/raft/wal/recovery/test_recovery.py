@@ -385,9 +385,9 @@ def test_pitfall_71_newer_formats_are_refused(name: str) -> None:
     data = bytearray(content[name])
     size = SEGMENT_HEADER_SIZE if name != HARD_STATE else SLOT_SIZE
     for start in (0, HARD_STATE_SLOT) if name == HARD_STATE else (0,):
-        data[start + 4] = 2
+        data[start + 4] = 3
         data[start + size - 4 : start + size] = crc32c(bytes(data[start : start + size - 4])).to_bytes(4, "little")
-    with pytest.raises(UnknownVersion, match="version 2"):
+    with pytest.raises(UnknownVersion, match="version 3"):
         Driver(MemoryFiles({**content, name: bytes(data)}))
 
 
