@@ -17,7 +17,6 @@ docs/decisions/0017-peers-remember-what-a-disk-promised.md.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from raftlog.raft.consensus.progress import FollowerProgress, Mode

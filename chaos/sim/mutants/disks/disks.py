@@ -120,9 +120,7 @@ MUTANTS: Final = (
         target="raftlog.raft.consensus.recall:may_grant",
         old="(not state.floor or state.reported is not None) and ",
         new="",
-        also=(
-            Edit("raftlog.raft.consensus.state:State.may_campaign", "if self.floor:\n        return False\n    ", ""),
-        ),
+        also=(Edit("raftlog.raft.consensus.state:State.may_campaign", "self.floor or ", ""),),
     ),
     Mutant(
         name="floor_not_durable",
