@@ -7,12 +7,10 @@ vote or such an acknowledgement. This `Memory` outlives changes of role, not the
 the term of its start, and which entries are committed.
 
 A process that starts asks every peer to recall (`Recall`). Each peer answers with its memory from before that start
-(`RecallReply`). A peer that refuses the process as an older copy sends its memory without being asked. The node gives
-no vote and acknowledges no entry until all voters have answered; for unreachable voters it waits an election timeout
-after the start. If its log lacks an entry that a peer remembers, it goes under a floor, as after damage
-(`raftlog.raft.wal.repair`). Then it has no vote until it holds an entry of a term at or above the floor, or until the
-leader of its term confirms that it has every entry it can have promised. Why that is safe:
-docs/decisions/0017-peers-remember-what-a-disk-promised.md.
+(`RecallReply`); one that refuses the process as an older copy does so unasked. The node gives no vote and acknowledges
+no entry until all voters have answered, or for too long. If it lacks an entry that a peer remembers, it goes under a
+floor, as after damage (`raftlog.raft.wal.repair`): it has no vote until it holds an entry of a term at or above it, or
+until the leader of its term confirms that it has all it can have promised. Why that is safe: docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -38,9 +36,7 @@ MEMORIES_MAX: Final = 64
 
 
 def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | None) -> None:
-    """A process of `peer` connected. A leader restarts its Progress if that process is new, and this node asks the peer
-    for its memory.
-    """
+    """A process of `peer` connected. A leader restarts its Progress if it is new, and this node asks for its memory."""
     if start is None:
         state.starts.pop(peer, None)
         return
@@ -212,8 +208,8 @@ def _answer(
     state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False,
     has: tuple[int, int] = (0, 0),
 ) -> None:  # fmt: skip
-    """What this node acknowledged to a leader counts only as far as it is durable here: else it has not left. If this
-    disk hangs, no node can be elected by that entry, and the report would keep the leader from voting."""
+    """What this node acknowledged to a leader counts as far as it is durable here, else it has not left; and not while
+    this disk hangs: no node could be elected by it, and it would keep the leader from voting."""
     led = (0, 0) if state.is_stalled else min(memory.led, _durable(state))
     (acked_term, acked_index), (led_term, led_index) = memory.acked, max(led, has, _newest(state, state.log.committed))
     state.out.messages.append(
@@ -301,11 +297,8 @@ def link_closed(state: State, peer: NodeId) -> None:
 
 def has_promised(state: State) -> tuple[int, int]:
     """The newest entry (term, index) that this node may have helped to commit and that its log may lack, by peers'
-    reports.
-
-    A log that ends before it must not win an election by this node's vote. What this disk held when a leader replaced
-    it was not committed, or is in the log.
-    """
+    reports: a log that ends before it must not win an election by this node's vote. What a leader replaced on this disk
+    was not committed, or is in the log."""
     led = max(state.led.values(), default=(0, 0))
     return max(state.reported or (0, 0), led if led > state.kept else (0, 0))
 
@@ -429,10 +422,8 @@ def _go_under_floor(state: State, message: RecallReply) -> None:
 
 
 def may_lift(state: State) -> None:
-    """Lift the floor once an entry of a leader that was elected without this node is durable here.
-
-    That leader's log has all committed entries. Every voter that can be reached must also have reported its memory.
-    """
+    """Lift the floor once an entry of a leader that was elected without this node is durable here: that leader's log has
+    all committed entries. Every voter that can be reached must also have reported its memory."""
     if state.floor == NEW_DISK:
         _look_at_all(state)
     elif state.floor and not is_waiting(state) and _durable(state)[0] >= state.floor:
