@@ -261,8 +261,7 @@ def _memory_of_connected(state: State, peer: NodeId) -> Memory | None:
     return None if said is None else _memory(state, peer, said[0])
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# What others remember of this node.
+# -- what others remember of this node
 
 
 def is_waiting(state: State) -> bool:
@@ -422,8 +421,8 @@ def _go_under_floor(state: State, message: RecallReply) -> None:
 
 
 def may_lift(state: State) -> None:
-    """Lift the floor once an entry of a leader that was elected without this node is durable here: that leader's log has
-    all committed entries. Every voter that can be reached must also have reported its memory."""
+    """Lift the floor once an entry of a leader that was elected without this node is durable here: its log has all
+    committed entries. Every voter that can be reached must also have reported its memory."""
     if state.floor == NEW_DISK:
         _look_at_all(state)
     elif state.floor and not is_waiting(state) and _durable(state)[0] >= state.floor:
