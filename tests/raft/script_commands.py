@@ -77,11 +77,9 @@ def _node(cluster: Cluster, words: Words) -> None:
 
 @command("crash")
 def _crash(cluster: Cluster, words: Words) -> None:
-    """`crash 1 2`: these nodes stop; what their disks had not confirmed is lost. `torn=cut`: a cut is done, and the
-    entries that should follow it are lost."""
-    is_cut = words.options.get("torn") == "cut"
+    """`crash 1 2`: these nodes stop; what their disks had not confirmed is lost, but for a cut with `torn=cut`."""
     for word in words.plain:
-        cluster.crash(int(word), is_cut=is_cut)
+        cluster.crash(int(word), is_cut="torn" in words.options)
 
 
 @command("restart")
