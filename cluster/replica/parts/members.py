@@ -16,6 +16,7 @@ from raftlog.cluster.replica.parts.reads import check_serving, wait_for
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import history_guard
 from raftlog.cluster.runtime import clock
+from raftlog.raft import changes
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus import recall
@@ -172,7 +173,8 @@ async def change(replica: ReplicaState, change: MemberChange, deadline: float) -
     except Refused as refused:
         raise _refusal(replica, refused) from refused
     replica.members.given_up.clear()
-    term = replica.core.state.log.term_at(index)
+    state = replica.core.state
+    term, begun = state.log.term_at(index), state.configurations[-1][1]
     replica.driver.wake()
     try:
         is_applied = await wait_for(replica, index, deadline)
@@ -185,9 +187,21 @@ async def change(replica: ReplicaState, change: MemberChange, deadline: float) -
             f"{replica.name}: the change is in its log at index {index} and was not committed by the deadline; "
             "GET /v1/members shows whether it is in force",
         )
-    if replica.core.state.log.term_at(index) != term:
-        raise ApiError(Code.OVERWRITTEN, f"{replica.name}: another leader's entry took the place of the change")
+    if (code := outcome(state, index, term, begun)) is Code.OVERWRITTEN:
+        raise ApiError(code, f"{replica.name}: another leader's entry took the place of the change")
+    if code is not None:
+        message = f"{replica.name}: a snapshot took the place of the log at index {index} before the outcome was known"
+        raise ApiError(code, f"{message}; GET /v1/members shows whether the change is in force")
     return index
+
+
+def outcome(state: State, index: int, term: int | None, begun: Configuration) -> Code | None:
+    """What became of the change that `begun` began at `index` in `term`, once `index` is applied; None: it was
+    committed. Where a snapshot took the place of the log, only the configuration in force may still show it."""
+    found = state.log.term_at(index)
+    if found == term or (found is None and state.configuration in (begun, changes.left(begun))):
+        return None
+    return Code.LEADER_LOST if found is None else Code.OVERWRITTEN
 
 
 async def transfer(replica: ReplicaState, to: NodeId, deadline: float) -> float:
