@@ -26,7 +26,7 @@ from raftlog.raft.consensus import (
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import Hold
 from raftlog.raft.consensus.roles import Follower, Leader
-from raftlog.raft.consensus.state import BEYOND, Outbox, State, become_follower, ignore, is_beyond
+from raftlog.raft.consensus.state import BEYOND, Outbox, State, become_follower, deny, ignore, is_beyond
 from raftlog.raft.consensus.status import CoreStatus, status_of
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import (
@@ -127,10 +127,8 @@ class RaftCore:
         recall.tick(state)
 
     def step(self, message: Message, now: Now, disk: str = "") -> None:
-        """Take a peer's message, which a connection of the disk with that incarnation brought; "": any disk's.
-
-        No message raises an exception: what this node cannot believe it refuses (`MessageIgnored`).
-        """
+        """Take a peer's message, which a connection of the disk with that incarnation brought; "": any disk's. No
+        message raises an exception: what this node cannot believe it refuses (`MessageIgnored`)."""
         state = self._state_at(now)
         if message.to != state.node or message.shard != state.shard or message.sender in {NOBODY, state.node}:
             reason = f"it is from node {message.sender} for node {message.to}, shard {message.shard}"
@@ -392,7 +390,11 @@ class RaftCore:
 
 def _meet_term(state: State, message: Message) -> bool:
     """Settle which of the two terms is newer (raft paper section 5.1); whether the message is to be looked at."""
+    is_from_leader = isinstance(message, AppendEntries | InstallSnapshot)
     if message.term == state.term:
+        if is_from_leader and state.leader not in {NOBODY, message.sender}:
+            deny(state, message, f"node {state.leader} leads that term")
+            return False
         if is_left := election.leaves_term(state, message):
             _enlighten(state, message)
         return not is_left
@@ -411,7 +413,6 @@ def _meet_term(state: State, message: Message) -> bool:
     if isinstance(message, RequestVote) and election.is_bound(state, message):
         ignore(state, message, "this node still hears its leader")
         return False
-    is_from_leader = isinstance(message, AppendEntries | InstallSnapshot)
     leader = message.sender if is_from_leader or isinstance(message, TimeoutNow) else NOBODY
     become_follower(state, message.term, leader, f"node {message.sender} is in a newer term")
     return True

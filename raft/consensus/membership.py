@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from raftlog.raft import changes, versions
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
+from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.configuration import decode_configuration, encode_configuration
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.progress import FollowerProgress, Mode
@@ -26,17 +27,27 @@ from raftlog.raft.types import NOBODY, Entry, EntryKind, NodeId
 # On every node.
 
 
+def unreadable(state: State, entries: Sequence[Entry]) -> str:
+    """Why this program cannot follow a configuration among entries of a leader; "" if it can follow all. It takes none
+    of them then, and goes on without (pitfall 71: newer data opened by older code)."""
+    try:
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIGURATION:
+                versions.check(decode_configuration(entry.data), state.knows)
+    except (Corrupt, UnknownVersion) as error:
+        return str(error)
+    return ""
+
+
 def take_effect(state: State, entries: Sequence[Entry]) -> None:
-    """Adopt each configuration among freshly appended `entries` at once. Raises Corrupt or UnknownVersion.
+    """Adopt each configuration among freshly appended `entries`, all of them readable, at once.
 
     Waiting for its commit would leave a window with two disjoint majorities (pitfall 50: a configuration in force only
     when applied).
     """
     for entry in entries:
         if entry.kind is EntryKind.CONFIGURATION:
-            configuration = decode_configuration(entry.data)
-            versions.check(configuration, state.knows)
-            state.configurations.append((entry.index, configuration))
+            state.configurations.append((entry.index, decode_configuration(entry.data)))
 
 
 def roll_back(state: State, after: int) -> None:

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raftlog.raft.codec.checks import INDEX_MAX
 from raftlog.raft.consensus import membership, recall, snapshots
 from raftlog.raft.consensus.progress import FollowerProgress, Hold, Mode
 from raftlog.raft.consensus.roles import Leader
-from raftlog.raft.consensus.state import State, hear_leader, ignore, note_difference, reject_difference
+from raftlog.raft.consensus.state import (
+    INDEX_FAR,
+    State,
+    deny,
+    hear_leader,
+    ignore,
+    note_difference,
+    reject_difference,
+)
 from raftlog.raft.events import ConflictTruncated, FollowerProbing, LogDiffers
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply
 from raftlog.raft.options import Options
@@ -270,16 +279,17 @@ def on_append(state: State, message: AppendEntries) -> None:
     fresh = _skip_known(state, entries)
     if fresh and _is_refused(state, message, fresh[0]):
         return
+    proved = entries[-1].index if entries else prev
+    commit = min(message.commit, proved)
+    if reason := _impossible(state, fresh, commit) or membership.unreadable(state, fresh):
+        deny(state, message, reason)
+        return
     if fresh:
         if fresh[0].before < log.last.index:
             _cut(state, fresh[0])
         log.append(fresh, state.now.monotonic_ms)
         membership.take_effect(state, fresh)
-    proved = entries[-1].index if entries else prev
-    commit = min(message.commit, proved)
-    if commit > log.committed:
-        assert log.may_end(commit), f"the leader commits {commit}, which is not the end of an entry here"
-        log.committed = commit
+    log.committed = max(commit, log.committed)
     if recall.is_waiting(state):
         return  # its disk may have lost a promise of a newer term: the leader asks again with each heartbeat
     recall.led(state, message, proved)
@@ -310,7 +320,10 @@ def _is_chain(state: State, message: AppendEntries) -> bool:
     index, term = message.prev_index, message.prev_term
     for entry in message.entries:
         if entry.before != index or not term <= entry.term <= message.term:
-            ignore(state, message, f"entry {entry.index} (term {entry.term}) does not follow {index} (term {term})")
+            deny(state, message, f"entry {entry.index} (term {entry.term}) does not follow {index} (term {term})")
+            return False
+        if max(entry.time_ms, entry.clock_ms) > INDEX_MAX:  # no leader could put an entry behind it
+            deny(state, message, f"entry {entry.index} has the time {entry.time_ms}, clock {entry.clock_ms}")
             return False
         index, term = entry.index, entry.term
     return not _has_other_header(state, message, message.entries[0])
@@ -353,6 +366,21 @@ def _skip_known(state: State, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
             break
         known += 1
     return entries[known:] if known else entries
+
+
+def _impossible(state: State, fresh: tuple[Entry, ...], commit: int) -> str:
+    """Why no log that agrees with this one up to its commit index has these entries, or is committed up to there; "" if
+    one may. It is asked before anything is changed, so that no message breaks an invariant."""
+    log = state.log
+    known = log.last.index
+    if fresh:
+        known = fresh[0].before
+        if fresh[-1].index > INDEX_FAR:
+            return f"no log has {fresh[-1].index} records"
+        if not log.may_end(known) or fresh[0].term < (log.term_at(known) or 0):
+            return f"no entry of term {fresh[0].term} or before ends at {known} here"
+    is_end = any(entry.index == commit for entry in fresh) if commit > known else log.may_end(commit)
+    return "" if commit <= log.committed or is_end else f"it commits {commit}, which is not the end of an entry here"
 
 
 def _cut(state: State, replacement: Entry) -> None:

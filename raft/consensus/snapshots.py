@@ -32,7 +32,7 @@ from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus import membership
 from raftlog.raft.consensus.progress import FIRST_CHUNKS, FollowerProgress, Mode, Sending
 from raftlog.raft.consensus.roles import Follower, Leader
-from raftlog.raft.consensus.state import Receiving, State, hear_leader, ignore, reject_difference
+from raftlog.raft.consensus.state import INDEX_FAR, Receiving, State, deny, hear_leader, ignore, reject_difference
 from raftlog.raft.events import FollowerNeedsSnapshot, LogDiffers, SnapshotInstalled, SnapshotSent, SnapshotStarted
 from raftlog.raft.messages import InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.ready import SnapshotFetch, SnapshotInstall, SnapshotWrite
@@ -149,6 +149,9 @@ def on_install(state: State, message: InstallSnapshot) -> None:
     hear_leader(state, message.sender)
     if state.is_installing:
         return  # the answer follows when that is done
+    if reason := _impossible(state, message):
+        deny(state, message, reason)
+        return
     if isinstance(state.role, Follower) and state.role.differs_at:
         event = LogDiffers(message.sender, state.role.differs_at, 0, 0)
         what = (
@@ -196,6 +199,8 @@ def on_written(state: State, write: SnapshotWrite) -> None:
     elif _has_all(state, receiving.index, receiving.term):  # entries came meanwhile, from another leader
         state.receiving = None
         _tell(state, receiving, accepted=True)
+    elif _is_inside(state, receiving.index, receiving.term):  # such entries as no leader has that has this snapshot
+        on_failed(state)
     else:
         receiving.is_installing = True
         # nothing is applied from here on (pitfall 54: apply that runs beside an install)
@@ -237,6 +242,23 @@ def on_failed(state: State) -> None:
         _tell(state, receiving, accepted=False)
 
 
+def _impossible(state: State, message: InstallSnapshot) -> str:
+    """Why no leader of that term has such a snapshot; "" if one may."""
+    index, term, end = message.snapshot_index, message.snapshot_term, message.offset + len(message.data)
+    committed = state.log.committed
+    if index > INDEX_FAR or term > message.term or (index > committed and term < (state.log.term_at(committed) or 0)):
+        return f"no snapshot of term {message.term} ends at {index} in term {term}"
+    if _is_inside(state, index, term):
+        return f"its snapshot ends at {index}, which is not the end of an entry here"
+    return f"bytes up to {end} of {message.total}" if end > message.total else ""
+
+
+def _is_inside(state: State, index: int, term: int) -> bool:
+    """Whether this log has the record at `index` in that term, and no entry ends there."""
+    log = state.log
+    return index > log.committed and log.term_at(index) == term and not log.may_end(index)
+
+
 def _has_all(state: State, index: int, term: int) -> bool:
     """Whether the log has what the snapshot (index, term) stands for, and so keeps all it has (thesis section 5.1).
 
@@ -245,9 +267,8 @@ def _has_all(state: State, index: int, term: int) -> bool:
     log = state.log
     if index <= log.committed:
         return True
-    if log.term_at(index) != term:
+    if log.term_at(index) != term or not log.may_end(index):
         return False
-    assert log.may_end(index), f"the snapshot ends at {index}, which is not the end of an entry here"
     log.committed = index
     membership.forget(state)
     return True

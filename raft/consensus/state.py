@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from raftlog.raft.codec.checks import INDEX_MAX
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import FollowerProgress
@@ -35,6 +36,13 @@ from raftlog.raft.types import NOBODY, Entry, EntryKind, NodeId, Now
 TERM_JUMP_MAX: Final = 1_000_000_000
 """Most terms between two messages that a node believes: a node that begins ten terms a second for three years comes so
 far. A forged message must not raise the term to its maximum, above which no node could be elected."""
+
+INDEX_FAR: Final = INDEX_MAX // 2
+"""Highest index that a peer's entry or snapshot may have: a million records a second for 142 years. A log whose last
+index is the highest one takes no entry any more, so no node could lead."""
+
+IMPOSSIBLE: Final = "impossible: "
+"""Begins the reason for dropping a message that no honest node sends. The simulator fails where it meets one."""
 
 BEYOND: Final = f"no node has begun {TERM_JUMP_MAX} terms that this node has not heard of"
 
@@ -312,6 +320,11 @@ def is_beyond(state: State, *terms: int) -> bool:
     """Whether a peer names a term that cannot be true (`BEYOND`). Each number of a peer that may raise this node's term
     or its floor is asked here first."""
     return max(terms) > state.term + TERM_JUMP_MAX
+
+
+def deny(state: State, message: Message, reason: str) -> None:
+    """Drop a message that no honest node sends: it would break an invariant."""
+    ignore(state, message, IMPOSSIBLE + reason)
 
 
 def ignore(state: State, message: Message, reason: str) -> None:

@@ -34,6 +34,7 @@ from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.consensus.state import IMPOSSIBLE
 from raftlog.raft.events import BecameLeader, ConflictTruncated, Event, MessageIgnored
 from raftlog.raft.ready import Ready
 from raftlog.raft.refusals import Refused
@@ -292,7 +293,7 @@ class World:
                 self.count("leaders")
             case ConflictTruncated():
                 self.count("conflicts cut")
-            case MessageIgnored(reason=reason) if "header CRC" in reason or "does not follow" in reason:
+            case MessageIgnored(reason=reason) if reason.startswith(IMPOSSIBLE) or "header CRC" in reason:
                 raise Failure("messages between healthy nodes make sense", f"node {node}: {event}")
         self.trace.line(self.now_us, node, repr(event))
 

@@ -20,7 +20,8 @@ from raftlog.cluster.peers.hello import WINDOW_VERSION
 from raftlog.cluster.records.snapshot_stream import chunks_of, decode_preamble, paced
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.runtime import clock
-from raftlog.raft.codec.checks import Corrupt
+from raftlog.raft import versions
+from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import Ready, SnapshotFetch, SnapshotInstall, SnapshotWrite
 from raftlog.raft.types import Mark
@@ -259,10 +260,15 @@ async def _install(replica: ReplicaState, install: SnapshotInstall) -> None:
         snapshots.saving.cancel()
         await asyncio.wait([snapshots.saving])
     received, stored = await replica.disk.check_received(install.index)
-    machine, last_user = await _restore(replica, stored)
+    try:
+        versions.check(stored.configuration, replica.core.state.knows)
+        machine, last_user = await _restore(replica, stored)
+    except _UNREADABLE as error:  # the leader may lie, or run a newer program: this node goes on without
+        raise StoredSnapshotDamaged(f"{stored.folder}: {error!r}") from error
     here = (stored.mark.index, stored.mark.term, machine.applied_index, machine.applied_term)
-    if here != 2 * (install.index, install.term):
-        raise StoredSnapshotDamaged(f"{stored.folder}: it is of {here}, not of {install}")
+    last = max(stored.mark.time_ms, stored.mark.clock_ms)
+    if here != 2 * (install.index, install.term) or stored.configuration_index > install.index or last > INDEX_MAX:
+        raise StoredSnapshotDamaged(f"{stored.folder}: it is of {here} and {last}, not of {install}")
     await replica.disk.install(received, stored)
     mark, older = stored.mark, replica.machine
     snapshots.index, snapshots.older = mark.index, 0
@@ -271,6 +277,9 @@ async def _install(replica: ReplicaState, install: SnapshotInstall) -> None:
     replica.writes.pending.skipped(mark.index, mark.term)
     replica.logger.info("snapshot_in_force", index=mark.index, seconds=round(clock.monotonic() - started, 3))
     replica.driver.spawn(_give_back(older))
+
+
+_UNREADABLE: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
 async def _restore(replica: ReplicaState, stored: StoredSnapshot) -> tuple[StateMachine, int]:

@@ -312,12 +312,23 @@ def test_a_voter_that_knows_this_terms_leader_refuses_others() -> None:
     assert not granted(core, vote_request(3, 1, 4, (9, 4)))
 
 
-def test_two_leaders_of_one_term_stop_the_node() -> None:
-    """Election safety is asserted, not assumed (figure 3)."""
-    core = make_core(1, 3)
-    lead(core)
-    with pytest.raises(AssertionError, match="both lead"):
-        append(core, prev=(1, 1), term=2, sender=2)
+def test_a_second_leader_of_one_term_is_refused() -> None:
+    """Of the leader's own term, and at a follower: a member that lies ends no node (figure 3).
+
+    Guard: `_meet_term` of raft/consensus/core.py.
+    """
+    for sender in (0, 3):
+        core = make_core(1, 3)
+        if sender:
+            append(core, prev=(1, 1), term=2, sender=sender)
+        else:
+            lead(core)
+        status = core.status()
+        core.step(AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0), at(300))
+        assert [event.reason for event in drain(core).events if isinstance(event, MessageIgnored)] == [
+            f"impossible: node {status.leader} leads that term"
+        ]
+        assert core.status() == status
 
 
 def test_leader_appends_a_no_op_and_sends_it_to_every_follower() -> None:

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.events import MessageIgnored
+from raftlog.raft.messages import AppendEntries
 from raftlog.raft.types import Entry, EntryKind, Mark
-from tests.raft.lab import append, configuration, extend, make_core
+from tests.raft.lab import append, at, configuration, drain, extend, make_core
 
 
 def change(previous: Mark, members: Configuration, term: int) -> Entry:
@@ -57,14 +58,18 @@ def test_older_configurations_are_forgotten_once_they_cannot_come_back() -> None
     assert [index for index, _ in core.state.configurations] == [2]
 
 
-def test_damaged_configuration_stops_the_node() -> None:
-    """It is never skipped."""
+def test_a_configuration_that_is_none_is_refused_with_its_entry() -> None:
+    """It is never skipped: nothing of the message is taken, and the process goes on."""
     core = make_core(1, 3)
     entry = seal_entry(
         core.state.log.last, term=2, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=b"\x00"
     )
-    with pytest.raises(Corrupt):
-        append(core, [entry], prev=(1, 1), term=2)
+    core.step(
+        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=0, round=0, entries=(entry,)), at(0)
+    )
+    out = drain(core)
+    assert any("impossible: configuration" in event.reason for event in out.events if isinstance(event, MessageIgnored))
+    assert (core.state.log.last.index, out.entries) == (1, [])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from raftlog.raft.changes import AddLearners, Remove
 from raftlog.raft.codec.checks import UnknownVersion
-from raftlog.raft.events import VersionRaised
+from raftlog.raft.events import MessageIgnored, VersionRaised
 from raftlog.raft.versions import known_to_all
 from tests.raft.consensus.members.growing_lab import GrowingLab, member
 from tests.raft.lab import at, configuration
@@ -142,15 +142,19 @@ def test_a_version_that_was_not_committed_is_rolled_back() -> None:
 
 
 def test_pitfall_71_an_older_program_follows_no_newer_version() -> None:
-    """It stops with a clear message at the entry itself, before any of it is durable. It also stops at a start on a log
-    or behind a snapshot with it, and at an arriving snapshot with it. So it never applies an unknown version.
+    """It refuses the entry itself with a clear message, before any of it is durable, and goes on: it may be a forged
+    one. It stops at a start on a log or behind a snapshot with it, and at an arriving snapshot with it. So it never
+    applies an unknown version.
 
-    Guards: `take_effect` of raft/consensus/membership.py, `RaftCore` and its `installed`.
+    Guards: `unreadable` of raft/consensus/membership.py, `RaftCore` and its `installed`.
     """
     lab = led(2, 2, 1)
     lab.cores[1].link_opened(3, lab.names[3], 2, at(lab.now_ms))  # it was another program when it said so
-    with pytest.raises(UnknownVersion, match="is at version 2, this program knows versions up to 1: start the version"):
-        lab.run(200)
+    lab.run(200)
+    reasons = {each.reason for each in lab.events[3] if isinstance(each, MessageIgnored)}
+    assert [reason.partition(": start the version")[0] for reason in reasons] == [
+        "impossible: the cluster is at version 2, this program knows versions up to 1"
+    ]
     assert lab.disks[3][-1].index < lab.cores[1].state.configurations[-1][0]
     del lab.cores[3]
     lab.run(200)
