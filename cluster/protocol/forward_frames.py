@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from raftlog.cluster.api.errors import Code
 from raftlog.cluster.protocol.digest_points import POINTS_KEPT, DigestReports
 from raftlog.cluster.protocol.request import Inflight, PeerReply
+from raftlog.cluster.records.entries import check_blocks
 from raftlog.raft.codec.block import decode_blocks
 from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
 from raftlog.raft.codec.frame import (
@@ -32,6 +33,8 @@ from raftlog.statemachine.digest import POINT_BYTES
 FORWARD_FRAME_BYTES_MAX: Final = 256 << 10  # a single larger request makes a frame by itself
 FORWARD_FRAME_REQUESTS_MAX: Final = 4_096
 HOP: Final = 1
+NUMBER_MAX: Final = 1 << 62
+"""Highest number of a request or a read of a peer. msgpack has no numbers from 2**64 on for the ones behind it."""
 _CODES: Final = {str(code): code for code in Code}
 _NEW_CODES: Final[dict[Code | None, tuple[int, Code | None]]] = {Code.DISK_FULL: (4, Code.BUSY)}
 """Code -> the version of the peer protocol that added it, and an older code of the same outcome. A peer of an older
@@ -63,13 +66,14 @@ def encode_forward(first_number: int, requests: Sequence[Inflight], now: float) 
 def decode_forward(frame: Frame, peer: NodeId, now: float) -> list[Inflight]:
     """The requests of such a frame. Their counts and sessions are read from the blocks. Raises Corrupt."""
     match frame.header:
-        case (int(hop), int(number), tuple(left_ms)) if hop == HOP:
+        case (int(hop), int(number), tuple(left_ms)) if hop == HOP and 0 <= number <= NUMBER_MAX:
             pass
         case _:
             raise Corrupt(f"forward with the header {frame.header!r:.200}")
     blocks = decode_blocks(frame.payload)
     if len(blocks) != len(left_ms):
         raise Corrupt(f"forward of {len(blocks)} requests with {len(left_ms)} deadlines")
+    check_blocks(frame.payload, sum([block.count for block in blocks]))
     requests: list[Inflight] = []
     for block, left in zip(blocks, left_ms, strict=True):
         if type(left) is not int or not 0 <= left <= INDEX_MAX:
@@ -132,12 +136,14 @@ class Answers(NamedTuple):
 def decode_answers(frame: Frame) -> Answers:
     """The answers of such a frame. Raises Corrupt."""
     match frame.header:
-        case (int(term), tuple(numbers), tuple(firsts), tuple(refused)) if len(numbers) == len(firsts):
+        case (int(term), tuple(numbers), tuple(firsts), tuple(refused)) if (
+            len(numbers) == len(firsts) and 0 <= term <= INDEX_MAX
+        ):
             pass
         case _:
             raise Corrupt(f"forward reply with the header {frame.header!r:.200}")
-    if any(type(value) is not int for value in (*numbers, *firsts)):
-        raise Corrupt("forward reply whose numbers or indexes are no integers")
+    if any(type(value) is not int or not 0 <= value <= NUMBER_MAX for value in (*numbers, *firsts)):
+        raise Corrupt("forward reply whose numbers or indexes cannot be any")
     pairs: list[tuple[int, Code]] = []
     for pair in refused:
         match pair:
@@ -156,7 +162,7 @@ def encode_read(number: int) -> bytes:
 def decode_read(frame: Frame) -> int:
     """The number of such a frame. Raises Corrupt."""
     match frame.header:
-        case (int(number),):
+        case (int(number),) if 0 <= number <= NUMBER_MAX:
             return number
         case _:
             raise Corrupt(f"read with the header {frame.header!r:.200}")
@@ -170,7 +176,7 @@ def encode_read_reply(number: int, index: int) -> bytes:
 def decode_read_reply(frame: Frame) -> tuple[int, int]:
     """number and index of such a frame. Raises Corrupt."""
     match frame.header:
-        case (int(number), int(index)):
+        case (int(number), int(index)) if 0 <= index <= INDEX_MAX:
             return number, index
         case _:
             raise Corrupt(f"read reply with the header {frame.header!r:.200}")

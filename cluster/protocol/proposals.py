@@ -336,7 +336,7 @@ class Pending:
         while expected and expected[0][0] <= index:
             last, _, expected_term, request = heapq.heappop(expected)
             self.outcomes += 1
-            if expected_term == term:
+            if expected_term == term and last in effect_of:  # else the leader named another index
                 request.settle(term, effect_of[last])
                 settled += 1
             else:

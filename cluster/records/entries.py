@@ -22,12 +22,12 @@ from raftlog.raft.codec.block_fast import (
 )
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.configuration import decode_configuration
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.raft.types import GENESIS, Entry, EntryKind
 from raftlog.statemachine.access.commands import UnknownAccess
 from raftlog.statemachine.commands import INTERNAL_FIRST, Command, LogEntry, RequestBlock, Result
 from raftlog.statemachine.consumers import UnknownConsumer
 from raftlog.statemachine.effects import Effects
-from raftlog.statemachine.entries import UnknownOperation
+from raftlog.statemachine.entries import UnknownOperation, check_entry
 from raftlog.statemachine.snapshot import UnknownSnapshot
 from raftlog.statemachine.txn import UnknownTxn
 from raftlog.statemachine.versions import UnknownClusterVersion
@@ -90,6 +90,16 @@ def log_entry(entry: Entry) -> LogEntry:
         return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms)
     told = decode_configuration(entry.data)
     return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, (), told.parameters, told.version)
+
+
+def check_blocks(data: bytes, count: int) -> None:
+    """Raises Corrupt unless the state machine can apply these request blocks, of `count` records, as an entry. A leader
+    asks before it takes blocks of a peer: every node would end at an entry that it cannot apply."""
+    entry = Entry(count, 0, EntryKind.COMMANDS, count, 0, 0, b"", data, 0, 0, GENESIS, 0)
+    try:
+        check_entry(log_entry(entry), 0, 0, 0)
+    except ValueError as error:
+        raise Corrupt(f"forward that no node can apply: {error}") from error
 
 
 def _admitted(admission: bytes, fields: Fields | None) -> RequestBlock:

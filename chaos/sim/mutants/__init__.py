@@ -10,6 +10,7 @@ from typing import Final
 
 from raftlog.chaos.sim.mutants.consensus import (
     elections,
+    hearing,
     members,
     memory,
     promises,
@@ -59,6 +60,7 @@ _MODULES: Final = (
     restored,
     made,
     reports,
+    hearing,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

@@ -1,6 +1,7 @@
 """Whose messages count: those of members' disks, and of other disks what a node that slept must be able to take."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import NAMES_REMOVED, Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import check_state
+from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import MessageIgnored
 from raftlog.raft.messages import (
     AppendEntries,
@@ -86,9 +88,10 @@ def is_moved(core: RaftCore, message: Message, disk: str) -> bool:
     return not is_ignored
 
 
-@pytest.mark.parametrize("sender", [*GONE, (STRANGER, STRANGER_DISK), (2, STRANGER_DISK)])
-@pytest.mark.parametrize("role", ["leader", "follower"])
-@pytest.mark.parametrize("term", [3, 2])
+@pytest.mark.parametrize(
+    ("sender", "role", "term"),
+    [*product([*GONE, (STRANGER, STRANGER_DISK), (2, STRANGER_DISK)], ["leader", "follower"], [3, 2])],
+)
 def test_a_node_that_hears_its_leader_takes_nothing_of_a_disk_that_is_no_member(
     sender: tuple[int, str], role: str, term: int
 ) -> None:
@@ -108,6 +111,18 @@ def test_a_node_that_hears_its_leader_takes_nothing_of_a_disk_that_is_no_member(
         else:
             assert not is_moved(core, message, sender[1]), message
         assert replace(core.status(), followers=()) == replace(status, followers=())
+
+
+def test_pitfall_46_a_promise_counts_only_from_the_disk_that_is_named() -> None:
+    """A wiped or foreign disk has forgotten what its number promised before: its vote elects no leader."""
+    for disk, is_elected in (("a wiped disk", False), (member(2).incarnation, True)):
+        core = make_core(1, 3)
+        for pre in (True, False):
+            core.tick(at(300))
+            drain(core, 300)
+            vote = RequestVoteReply(sender=2, to=1, term=1 if pre else 2, request_term=2, granted=True, pre=pre)
+            core.step(vote, at(300), disk if not pre else member(2).incarnation)
+        assert (core.status().role is RoleName.LEADER) == is_elected
 
 
 @pytest.mark.parametrize("sender", GONE)

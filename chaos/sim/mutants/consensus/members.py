@@ -59,10 +59,10 @@ MUTANTS: Final = (
         also=(
             Edit(
                 "raftlog.raft.consensus.replication:on_append",
-                "        log.committed = commit\n",
-                "        committed = [entry for entry in log.entries if log.committed < entry.index <= commit]\n"
-                "        membership.take_effect(state, committed)\n"
-                "        log.committed = commit\n",
+                "    log.committed = max(commit, log.committed)\n",
+                "    committed = [entry for entry in log.entries if log.committed < entry.index <= commit]\n"
+                "    membership.take_effect(state, committed)\n"
+                "    log.committed = max(commit, log.committed)\n",
             ),
         ),
     ),

@@ -34,8 +34,8 @@ MUTANTS: Final = (
         title="a snapshot that is a prefix of the log takes what follows away",
         source="thesis 5.1; etcd-io/raft #110",
         target="raftlog.raft.consensus.snapshots:_has_all",
-        old="if log.term_at(index) != term:",
-        new="if log.term_at(index) != term or log.last.index > index:",
+        old="if log.term_at(index) != term or",
+        new="if log.term_at(index) != term or log.last.index > index or",
         story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_pitfall_53_a_valid_suffix_is_kept",
     ),
     Mutant(
@@ -45,10 +45,10 @@ MUTANTS: Final = (
         title="a snapshot older than the commit index is taken",
         source="thesis 5.1; openraft 71a290cd",
         target="raftlog.raft.consensus.snapshots:_has_all",
-        old="if index <= log.committed:\n        return True\n    if log.term_at(index) != term:",
+        old="if index <= log.committed:\n        return True\n    if log.term_at(index) != term or",
         new=(
             "if index == log.last.index:\n        return True\n"
-            "    if log.term_at(index) != term or index < log.committed:"
+            "    if log.term_at(index) != term or index < log.committed or"
         ),
         story="tests/raft/consensus/snapshots/test_snapshots_receiver.py::test_pitfall_53_an_older_snapshot_is_answered_and_nothing_changes",
     ),
