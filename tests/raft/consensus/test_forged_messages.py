@@ -282,7 +282,6 @@ def denied(core: RaftCore, message: Message) -> str:
     [
         ((3, 1), [(3, 4)], 0, "entry 7 of term 3 is not the one that is committed here"),
         ((7, 2), [3], 0, "no entry of term 3 or before ends at 7 here"),
-        ((5, 0), [0], 0, "no entry of term 0 or before ends at 5 here"),
         ((8, 2), [2, 3], 0, "entry 9 has header CRC"),
         ((8, 2), [(3, 3)], 10, "it commits 10, which is not the end of an entry here"),
         ((7, 2), [], 7, "it commits 7, which is not the end of an entry here"),

@@ -42,7 +42,7 @@ def replica_of(**parts: Any) -> Any:
 
     replica = SimpleNamespace(
         name="node 1", identity=SimpleNamespace(node=1), is_leader=False, metrics=metrics, sent=sent,
-        life=SimpleNamespace(is_stopping=False, is_fenced=False, is_over=False),
+        life=SimpleNamespace(is_stopping=False, is_fenced=False, is_over=False, only_here=""),
         core=SimpleNamespace(
             state=SimpleNamespace(leader=3, term=4, log=SimpleNamespace(committed=9, last=SimpleNamespace(index=9)))
         ),
