@@ -1,6 +1,6 @@
 """What a node knows after a set of peers' reports does not depend on their order, and only rises meanwhile.
 
-Each network orders them anew. A table that one order leaves lower than another decides by chance.
+Each network delivers them in another order. A table that one order leaves lower than another decides by chance.
 """
 
 from __future__ import annotations
