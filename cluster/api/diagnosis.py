@@ -15,10 +15,10 @@ from raftlog.raft.types import NEW_DISK
 
 _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
-    "log_differs", "disk_fenced", "disk_hangs", "no_room", "disk_full", "cut_off", "no_majority", "link_one_way",
-    "link_down", "link_silent", "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent", "not_following",
-    "unreachable", "refused", "tls_files", "client_refused", "not_committed", "lags", "handed_over", "fetches_older",
-    "healing", "members_changing", "older_version", "election",
+    "log_differs", "disk_fenced", "disk_hangs", "no_room", "disk_full", "clock_differs", "cut_off", "no_majority",
+    "link_one_way", "link_down", "link_silent", "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent",
+    "not_following", "unreachable", "refused", "tls_files", "client_refused", "not_committed", "lags", "handed_over",
+    "fetches_older", "healing", "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the most important first."""
 
@@ -96,6 +96,13 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
             yield Cause("handed_over", words, view.node)
         if view.only_here:
             yield Cause("log_differs", f"node {view.node}: {view.only_here}", view.node)
+        if abs(view.clock_skew_ms) > view.clock_bound_ms:
+            side = "ahead of" if view.clock_skew_ms > 0 else "behind"
+            words = (
+                f"the clock of node {view.node} is {abs(view.clock_skew_ms) / 1_000:.1f} s {side} that of a majority: "
+                "it hands leadership over; look at its time server"
+            )
+            yield Cause("clock_differs", words, view.node)
         if view.floor == NEW_DISK:
             words = (
                 f"the disk of node {view.node} was formatted for a cluster that may exist already: it votes once all "

@@ -79,6 +79,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk_slow_ms: int = 50  # a leader whose syncs take this long (median of five seconds) hands over,
     disk_slow_factor: int = 4  # if a majority's are this many times faster, and
     disk_slow_pause_ms: int = 60_000  # at most this often
+    clock_skew_ms: int = 5_000  # a leader whose clock differs more from a majority's hands over
     stop_timeout_ms: int = 5_000  # hand-over and last answers at a clean stop
     deadline_default_ms: int = 10_000  # of a request that names none
     deadline_max_ms: int = 120_000

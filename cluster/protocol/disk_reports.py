@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -19,11 +19,17 @@ from raftlog.raft.codec.frame import FRAME_DISK, Frame, encode_frame
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.progress import Hold
 from raftlog.raft.consensus.status import FollowerView
-from raftlog.raft.quorum import VoteOutcome, outcome
+from raftlog.raft.quorum import VoteOutcome, agreed, outcome
 from raftlog.raft.types import NodeId
 
 PEER_VERSION: Final = 4
 """The first version of the peer protocol that knows these frames. Older peers send no reports."""
+
+CLOCK_VERSION: Final = 6
+"""The first version of the peer protocol whose reports have the clock. An older peer's clock counts as this node's."""
+
+CLOCK_AGE_S: Final = 10.0
+"""A clock that was heard longer ago counts no more: ten reports, in seconds."""
 
 EVERY_S: Final = 1.0
 """Seconds between two reports to a peer. A change of `is_full` or `takes_to` is reported at once."""
@@ -44,6 +50,7 @@ class DiskReport(NamedTuple):
     lacks_bytes: int = 0  # if full: space it needs to accept writes; 0: it has it, and is making sure
     takes_to: int = 0  # if full: entries that begin at or before this index help it to free space
     sync_us: int = 0  # recent time of one sync (`SyncTimes`); 0: unknown
+    wall_ms: int = 0  # its wall clock when it sent this; 0: unknown, its program does not say it
 
     def is_urgent_after(self, told: DiskReport | None) -> bool:
         """Whether a peer that last got the report `told` must get this one at once."""
@@ -52,13 +59,14 @@ class DiskReport(NamedTuple):
 
 def encode_report(report: DiskReport) -> bytes:
     """The frame for a peer."""
-    return encode_frame(FRAME_DISK, [report.is_full, *[min(number, INDEX_MAX) for number in report[1:]]])
+    numbers = [min(number, INDEX_MAX) for number in report[1:]]
+    return encode_frame(FRAME_DISK, [report.is_full, *(numbers if report.wall_ms > 0 else numbers[:-1])])
 
 
 def decode_report(frame: Frame) -> DiskReport:
     """The report of such a frame. Raises Corrupt."""
     match frame.header:
-        case (bool(is_full), *rest) if len(rest) == len(DiskReport._fields) - 1:
+        case (bool(is_full), *rest) if len(DiskReport._fields) - 2 <= len(rest) < len(DiskReport._fields):
             numbers = [value for value in rest if type(value) is int and 0 <= value <= INDEX_MAX]
             if len(numbers) == len(rest):
                 return DiskReport(is_full, *numbers)
@@ -72,9 +80,10 @@ class Reports:
     of a link whose hello it does not believe yet, so the newest one is sent again once it does.
     """
 
-    __slots__ = ("_heard", "_told")
+    __slots__ = ("_clocks", "_heard", "_told")
 
     def __init__(self) -> None:
+        self._clocks: dict[NodeId, tuple[float, int]] = {}  # when a peer's clock was heard, and what it showed
         self._told: dict[NodeId, tuple[float, DiskReport]] = {}  # on the present bulk link: time and report
         self._heard: dict[NodeId, DiskReport] = {}
 
@@ -91,9 +100,21 @@ class Reports:
         """The last report to that peer may not have arrived: the bulk link closed, or was not believed before."""
         self._told.pop(peer, None)
 
-    def take(self, peer: NodeId, report: DiskReport) -> None:
-        """That peer's newest report."""
-        self._heard[peer] = report
+    def take(self, peer: NodeId, report: DiskReport, now_s: float = 0.0) -> None:
+        """That peer's newest report. Its clock counts apart: a report with another time is no other report."""
+        self._heard[peer] = report._replace(wall_ms=0)
+        if report.wall_ms:
+            self._clocks[peer] = now_s, report.wall_ms
+
+    def clocks(self, peers: Iterable[NodeId], now_s: float) -> dict[NodeId, int]:
+        """What the wall clocks of those peers show now, of those that were heard lately: in Unix milliseconds, late by
+        the way of the report."""
+        heard = {peer: self._clocks[peer] for peer in peers if peer in self._clocks}
+        return {
+            peer: wall_ms + int(1_000 * (now_s - at_s))
+            for peer, (at_s, wall_ms) in heard.items()
+            if now_s - at_s <= CLOCK_AGE_S
+        }
 
     def of(self, peers: Iterable[NodeId]) -> dict[NodeId, DiskReport]:
         """The reports of those peers that sent one."""
@@ -136,14 +157,23 @@ class SyncTimes:
         self.median_us = self.any_us if len(busy) >= SLOTS_MIN else 0
 
 
+def majority_clock(configuration: Configuration, clocks: Mapping[NodeId, int]) -> int:
+    """The wall clock of a majority: the highest time that the clocks of a majority of the voters have reached.
+
+    0: too few clocks are known. Of three right clocks and one that is wrong it is a right one; of two voters it is the
+    lower one, because neither can know which is right."""
+    return agreed(configuration, clocks)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings `limits.disk_slow_…` and `limits.disk_full_pause_ms`."""
+    """The settings `limits.disk_slow_…`, `limits.disk_full_pause_ms` and `limits.clock_skew_ms`."""
 
     full_pause_ms: int
     slow_us: int
     slow_factor: int
     slow_pause_ms: int
+    clock_skew_ms: int = 5_000
 
 
 class Why(StrEnum):
@@ -151,6 +181,7 @@ class Why(StrEnum):
 
     FULL = "disk_full"
     SLOW = "disk_slow"
+    CLOCK = "clock"
 
 
 class Handover(NamedTuple):
@@ -169,6 +200,7 @@ class Disks:
     reports: Mapping[NodeId, DiskReport]  # by node, with its own; a node may have none
     followers: Sequence[FollowerView]
     answering: Collection[NodeId]  # followers that answered lately
+    clocks: Mapping[NodeId, int] = field(default_factory=dict)  # by node, with its own; a node may have none
 
     @property
     def own(self) -> DiskReport:
@@ -240,18 +272,30 @@ class Disks:
             and 0 < report.sync_us * rules.slow_factor <= self.own.sync_us
         ]
 
+    def right_clocks(self, rules: Rules) -> list[NodeId] | None:
+        """The nodes whose clocks agree with a majority's; None if that is not known, or the leader's own one does."""
+        majority_ms = majority_clock(self.configuration, self.clocks)
+        right = [node for node, ms in self.clocks.items() if abs(ms - majority_ms) <= rules.clock_skew_ms]
+        return None if not majority_ms or self.node in right else right
+
     def handover(self, rules: Rules, last_ms: Mapping[Handover, int], now_ms: int) -> Handover | None:
         """Whether to hand over now, with reason and voter. `last_ms`: times of the hand-overs of this process.
 
         A leader with a full disk hands over if a majority has space, within a pause to each voter once: one that turns
         out to be full does not keep it from trying the next. A leader with a slow disk hands over only if a majority of
         the voters has much faster disks (otherwise the new leader would wait for equally slow disks), once per pause:
-        two nodes must not pass leadership to and fro.
+        two nodes must not pass leadership to and fro. A leader whose clock differs from a majority's hands over to one
+        whose clock does not: it stamps the entries, and retention goes by their times.
         """
         if self.own.is_full:
             tried = _since(Why.FULL, last_ms, now_ms - rules.full_pause_ms)
             to = self.best([each.node for each in self.followers if each.node not in tried]) if self.has_room else None
             return None if to is None else Handover(Why.FULL, to)
+        right = self.right_clocks(rules)
+        if right is not None:
+            tried = _since(Why.CLOCK, last_ms, now_ms - rules.full_pause_ms)
+            to = self.best([node for node in right if node not in tried])
+            return None if to is None else Handover(Why.CLOCK, to)
         fast = self.fast(rules)
         if outcome(self.configuration, dict.fromkeys(fast, True)) is not VoteOutcome.WON:
             return None

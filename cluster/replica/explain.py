@@ -88,4 +88,6 @@ def view(replica: ReplicaState) -> NodeView:
         handed_over_ms=handed_over_ms,
         floor=told.floor,
         only_here=replica.life.only_here,
+        clock_skew_ms=disk_exchange.skew_ms(replica) or 0,
+        clock_bound_ms=replica.disks.rules.clock_skew_ms,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.readiness import is_cut_off
 from raftlog.cluster.replica.state import ReplicaState
@@ -27,6 +29,8 @@ def _consensus(replica: ReplicaState, metrics: ShardMetrics) -> None:
     gauge("raftlog_is_member", "1 while the configuration in force names this node", lambda: replica.members.is_member)
     gauge("raftlog_cut_off", "1 while the leader or a majority refuses this node", lambda: is_cut_off(replica))
     gauge("raftlog_healing", "1 while damage keeps this node from voting", lambda: state.floor > 0)
+    skew = partial(disk_exchange.skew_ms, replica)
+    gauge("raftlog_clock_skew_seconds", "This node's clock less that of a majority", lambda: (skew() or 0) / 1_000)
     gauge("raftlog_voters", "Voters of the configuration in force", lambda: len(state.configuration.voters))
     gauge("raftlog_learners", "Learners in it", lambda: len(state.configuration.learners))
     gauge("raftlog_cluster_version", "In force", lambda: state.configuration.version)

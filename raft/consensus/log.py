@@ -40,6 +40,7 @@ class Log:
         "run_terms",
         "snapshot",
         "start",
+        "time_bound",
         "unapplied",
         "unapplied_bytes",
         "uncommitted_freed",
@@ -67,6 +68,7 @@ class Log:
         self.unapplied: deque[tuple[int, int]] = deque()  # (last index, bytes) of entries given out and not applied
         self.unapplied_bytes = 0  # of all of them
         # (index, bytes) of entries that left memory before they were committed: a leader counts uncommitted bytes.
+        self.time_bound: tuple[int, int] | None = None  # at that monotonic time no entry of this node is stamped later
         self.uncommitted_freed: deque[tuple[int, int]] = deque()
         self.cut_after: int | None = None  # what the next Ready must cut from disk
         # A write that was under way when its entries were cut may still be acknowledged: see `acknowledge`.
@@ -183,7 +185,11 @@ class Log:
         last entry."""
         last = self.last
         clock_ms = last.clock_ms + max(0, now.monotonic_ms - self.appended_ms)
-        entry = seal_entry(last, term=term, kind=kind, count=count, time_ms=now.wall_ms, clock_ms=clock_ms, data=data)
+        time_ms = now.wall_ms
+        if self.time_bound is not None:
+            at_ms, bound_ms = self.time_bound
+            time_ms = min(time_ms, bound_ms + now.monotonic_ms - at_ms)
+        entry = seal_entry(last, term=term, kind=kind, count=count, time_ms=time_ms, clock_ms=clock_ms, data=data)
         self.append((entry,), now.monotonic_ms)
         return entry
 

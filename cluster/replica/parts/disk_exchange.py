@@ -7,9 +7,13 @@ several times a second (`raftlog.cluster.replica.housekeeping`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.protocol.disk_reports import (
+    CLOCK_VERSION,
     PEER_VERSION,
     DiskReport,
     Disks,
@@ -19,6 +23,7 @@ from raftlog.cluster.protocol.disk_reports import (
     all_lacks,
     decode_report,
     encode_report,
+    majority_clock,
 )
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import clock_entries
@@ -27,12 +32,19 @@ from raftlog.raft.codec.frame import Frame
 from raftlog.raft.refusals import CannotTransfer, Refused
 from raftlog.raft.types import NOBODY, NodeId, Now
 
+_WORDS: Final = {
+    Why.FULL: "its disk was full",
+    Why.SLOW: "its disk was much slower than those of a majority",
+    Why.CLOCK: "its clock differed from that of a majority",
+}
+
 
 def rules(limits: LimitSettings) -> Rules:
     """The settings that bound handing over."""
     return Rules(
-        limits.disk_full_pause_ms, 1_000 * limits.disk_slow_ms, limits.disk_slow_factor, limits.disk_slow_pause_ms
-    )
+        limits.disk_full_pause_ms, 1_000 * limits.disk_slow_ms, limits.disk_slow_factor, limits.disk_slow_pause_ms,
+        limits.clock_skew_ms,
+    )  # fmt: skip
 
 
 # -- reports ----------------------------------------------------------------------------------------------------
@@ -62,7 +74,7 @@ def take(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
     """Takes a peer's report. A leader acts on an urgent change at once. Raises Corrupt."""
     view = replica.disks
     report, before = decode_report(frame), view.reports.of((peer,)).get(peer)
-    view.reports.take(peer, report)
+    view.reports.take(peer, report, clock.monotonic())
     if replica.is_leader and report.is_urgent_after(before):
         _lead(replica, clock.read())
 
@@ -76,8 +88,40 @@ def _tell(replica: ReplicaState, mono: float) -> None:
     view = replica.disks
     report = own(replica)._replace(sync_us=view.times.any_us)
     for peer in _speaking(replica):
+        has_clock = view.has_clocks and replica.links.version_of(peer) >= CLOCK_VERSION
+        report = report._replace(wall_ms=clock.wall_ms() if has_clock else 0)
         if view.reports.is_due(peer, report, mono) and replica.links.send_bulk(peer, encode_report(report)):
             view.reports.told(peer, report, mono)
+
+
+# -- clocks -----------------------------------------------------------------------------------------------------
+
+
+def clocks(replica: ReplicaState, now: Now, mono: float) -> dict[NodeId, int]:
+    """The wall clocks of this node and of its peers, as far as they are known now. That of an older program counts as
+    this node's own: nothing is better known of it."""
+    peers, version_of = replica.core.state.configuration.peers(replica.identity.node), replica.links.version_of
+    older = [peer for peer in peers if 0 < version_of(peer) < CLOCK_VERSION]
+    return dict.fromkeys([replica.identity.node, *older], now.wall_ms) | replica.disks.reports.clocks(peers, mono)
+
+
+def majority_ms(replica: ReplicaState, now: Now, mono: float) -> int:
+    """The wall clock of a majority, in Unix milliseconds; 0: not known."""
+    return majority_clock(replica.core.state.configuration, clocks(replica, now, mono))
+
+
+def skew_ms(replica: ReplicaState) -> int | None:
+    """How far this node's clock is ahead of a majority's (below 0: behind); None: that is not known."""
+    now = clock.read()
+    majority = majority_ms(replica, now, clock.monotonic())
+    return now.wall_ms - majority if majority else None
+
+
+def _bound_times(replica: ReplicaState, now: Now, mono: float) -> None:
+    """No entry that this node makes as the leader gets a time far ahead of a majority's clock, from the first
+    millisecond of a jump on: later entries would keep that time."""
+    if replica.disks.has_clocks and (majority := majority_ms(replica, now, mono)):
+        replica.core.state.log.time_bound = now.monotonic_ms, majority + replica.disks.rules.clock_skew_ms
 
 
 # -- acting on the reports ----------------------------------------------------------------------------------------
@@ -89,6 +133,7 @@ def look(replica: ReplicaState, now: Now, mono: float) -> None:
     statistics = replica.disk.statistics()
     view.times.look(mono, statistics.syncs, statistics.sync_seconds, replica.disk.stalled_ms() / 1_000)
     _tell(replica, mono)
+    _bound_times(replica, now, mono)
     if not replica.is_leader:
         view.holds, view.takes_writes = {}, True
         return
@@ -110,6 +155,8 @@ def all_disks(replica: ReplicaState) -> Disks:
 def _lead(replica: ReplicaState, now: Now) -> None:
     view = replica.disks
     disks = all_disks(replica)
+    if view.has_clocks:
+        disks = replace(disks, clocks=clocks(replica, now, clock.monotonic()))
     view.takes_writes = disks.takes_writes
     holds = disks.holds(replica.disk_space.trim_index, replica.disk.snapshot_bytes)
     if holds != view.holds:
@@ -188,8 +235,7 @@ def told_handover(replica: ReplicaState) -> tuple[str, int]:
     if view.handed_over is None:
         return "", 0
     handover, when_ms = view.handed_over
-    why = "its disk was full" if handover.why is Why.FULL else "its disk was much slower than those of a majority"
-    return f"to node {handover.to}, because {why}", replica.core.state.now.monotonic_ms - when_ms
+    return f"to node {handover.to}, because {_WORDS[handover.why]}", replica.core.state.now.monotonic_ms - when_ms
 
 
 # -- errors for clients -------------------------------------------------------------------------------------------

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
 
 from raftlog.cluster.protocol.disk_reports import (
+    CLOCK_AGE_S,
     SLOT_S,
     SLOTS,
     DiskReport,
     Disks,
     Handover,
+    Reports,
     Rules,
     SyncTimes,
     Why,
     all_lacks,
     decode_report,
     encode_report,
+    majority_clock,
 )
 from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
 from raftlog.raft.codec.frame import FRAME_DISK, Frame, FrameDecoder, encode_frame
@@ -245,7 +249,7 @@ def only_frame(data: bytes) -> Frame:
     return frame
 
 
-@given(st.builds(DiskReport, st.booleans(), *[st.integers(0, 1 << 62)] * 4))
+@given(st.builds(DiskReport, st.booleans(), *[st.integers(0, 1 << 62)] * 5))
 def test_a_disk_report_decodes_to_the_encoded_value(report: DiskReport) -> None:
     """Whatever its numbers are; some file systems have 8 EiB of room, and a frame's numbers end at INDEX_MAX."""
     expected = DiskReport(report.is_full, *[min(number, INDEX_MAX) for number in report[1:]])
@@ -267,3 +271,48 @@ def test_news_that_others_act_on_is_urgent() -> None:
     assert FULL.is_urgent_after(ROOM)
     assert FULL._replace(takes_to=5).is_urgent_after(FULL)
     assert not ROOM._replace(free_bytes=7, sync_us=9).is_urgent_after(ROOM)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Clocks.
+
+NOON = 1_750_000_000_000
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("clocks", "majority", "to"),
+    [
+        ({1: NOON, 2: NOON + 900, 3: NOON - 700}, NOON, None),
+        ({1: NOON + 2 * HOUR, 2: NOON, 3: NOON + 10}, NOON + 10, 2),  # hands over to the first of equal voters
+        ({1: NOON - 2 * HOUR, 2: NOON, 3: NOON}, NOON, 2),
+        ({1: NOON, 2: NOON + 2 * HOUR, 3: NOON}, NOON, None),  # a follower is wrong
+        ({1: NOON + 2 * HOUR, 2: NOON}, NOON, 2),  # node 3 is silent: the lower one of two counts
+        ({1: NOON + 2 * HOUR}, 0, None),  # no majority is known: nothing gets worse than without these reports
+        ({1: NOON, 2: NOON + HOUR, 3: NOON + 2 * HOUR}, NOON + HOUR, 2),
+    ],
+)
+def test_a_leader_whose_clock_differs_from_a_majoritys_hands_over(
+    clocks: dict[NodeId, int], majority: int, to: NodeId | None
+) -> None:
+    """To a voter whose clock agrees with it. Within the pause it does not ask that voter again."""
+    found = replace(disks({1: ROOM, 2: ROOM, 3: ROOM}), clocks=clocks)
+    assert majority_clock(found.configuration, clocks) == majority
+    handover = found.handover(RULES, {}, 0)
+    assert handover == (None if to is None else Handover(Why.CLOCK, to))
+    if handover is not None:
+        assert found.handover(RULES, {handover: 1}, 2) != handover
+
+
+def test_a_clock_is_reported_each_second_and_goes_on_between_reports() -> None:
+    """An old one counts no more. Only the clock in it makes a report no other one; a peer without it sends none."""
+    reports = Reports()
+    reports.told(2, ROOM._replace(wall_ms=NOON), 10.0)
+    assert not reports.is_due(2, ROOM._replace(wall_ms=NOON + 500), 10.5)
+    assert reports.is_due(2, ROOM._replace(wall_ms=NOON + 1_000), 11.0)
+    (frame,) = FrameDecoder().feed(encode_report(ROOM._replace(wall_ms=NOON)))
+    reports.take(2, decode_report(frame), 20.0)
+    reports.take(3, ROOM, 20.0)
+    assert reports.of((2, 3)) == {2: ROOM, 3: ROOM}
+    assert reports.clocks((2, 3), 21.5) == {2: NOON + 1_500}
+    assert reports.clocks((2, 3), 20.0 + CLOCK_AGE_S + 0.1) == {}

@@ -9,7 +9,42 @@ from raftlog.chaos.sim.mutants.mutant import Mutant
 _REFEREE: Final = "planted by an outside referee"
 _OWN: Final = "planted by an adversarial review of the rooms"
 
+_CLOCK: Final = "issue 35: a wall clock two hours ahead trims records that are seconds old"
+
 MUTANTS: Final = (
+    Mutant(
+        name="retention_believes_the_newest_time",
+        pitfall=75,
+        title="retention by age goes by the time of the newest entry alone, which one wrong clock may have made",
+        source=_CLOCK,
+        story="tests/cluster/replica/upkeep/test_wall_clocks.py::"
+        "test_records_are_not_trimmed_by_a_time_that_no_majoritys_clock_has_reached",
+        target="raftlog.cluster.replica.upkeep.retention:_delete_and_trim",
+        old="if replica.disks.has_clocks:",
+        new="if False:",
+    ),
+    Mutant(
+        name="entries_stamped_by_a_wrong_clock",
+        pitfall=75,
+        title="a leader whose clock jumps stamps its entries with that time, and all later entries keep it",
+        source=_CLOCK,
+        story="tests/cluster/replica/upkeep/test_wall_clocks.py::"
+        "test_an_entry_gets_no_time_far_ahead_of_a_majoritys_clock",
+        target="raftlog.raft.consensus.log:Log.append_own",
+        old="if self.time_bound is not None:",
+        new="if False:",
+    ),
+    Mutant(
+        name="leader_with_a_wrong_clock_stays",
+        pitfall=75,
+        title="a leader whose clock differs from a majority's goes on leading",
+        source=_CLOCK,
+        story="tests/cluster/protocol/test_disk_reports.py::"
+        "test_a_leader_whose_clock_differs_from_a_majoritys_hands_over",
+        target="raftlog.cluster.protocol.disk_reports:Disks.handover",
+        old="if right is not None:",
+        new="if False:",
+    ),
     Mutant(
         name="replica_sends_before_its_sync",
         pitfall=62,

@@ -1,0 +1,59 @@
+"""A node whose wall clock is wrong: which times entries get, and what retention by age does (docs/decisions/0018)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raftlog.cluster.replica.parts import disk_exchange
+from raftlog.cluster.replica.replica import Replica
+from raftlog.cluster.runtime import clock
+from raftlog.raft.types import EntryKind, Now
+from tests.cluster.files.disk_lab import SEGMENT_BYTES
+from tests.cluster.nodes import cluster_of
+from tests.support import wait_until_async
+
+HOUR_MS = 3_600_000
+
+
+def jumped() -> Now:
+    """The clocks of a node whose wall clock is two hours ahead."""
+    now = clock.read()
+    return Now(now.monotonic_ms, now.wall_ms + 2 * HOUR_MS)
+
+
+def commit_a_clock(leader: Replica) -> int:
+    """Its clock entry by the wrong clock; its index."""
+    index = leader.state.core.propose(EntryKind.CLOCK, 1, b"", jumped()).last
+    leader.state.driver.carry_out()
+    return index
+
+
+async def test_an_entry_gets_no_time_far_ahead_of_a_majoritys_clock(tmp_path: Path) -> None:
+    """From the first entry after the jump on: every later entry would keep its time."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        log = leader.state.core.state.log
+        await wait_until_async(lambda: len(leader.state.disks.reports.clocks((1, 2, 3), clock.monotonic())) == 2)
+        await wait_until_async(lambda: log.time_bound is not None, what="a majority's clock")
+        await nodes.all_at(commit_a_clock(leader))
+        skew_ms = disk_exchange.skew_ms(leader.state)
+        assert skew_ms is not None
+        assert abs(skew_ms) < HOUR_MS
+        assert leader.state.machine.time_ms < clock.read().wall_ms + HOUR_MS
+
+
+async def test_records_are_not_trimmed_by_a_time_that_no_majoritys_clock_has_reached(tmp_path: Path) -> None:
+    """An entry two hours ahead is committed all the same, by a program without that bound. Retention keeps an hour, and
+    every record is seconds old: all stay."""
+    settings = {"retention__age_ms": HOUR_MS, "disk__segment_bytes": SEGMENT_BYTES}
+    async with cluster_of(3, tmp_path, **settings) as nodes:
+        leader = await nodes.leader()
+        for _ in range(12):
+            await nodes.append(leader, bytes(SEGMENT_BYTES // 4))
+        await wait_until_async(lambda: leader.state.core.state.log.time_bound is not None, what="a majority's clock")
+        leader.state.core.state.log.time_bound = None
+        await nodes.all_at(commit_a_clock(leader))
+        assert leader.state.machine.time_ms > clock.read().wall_ms + HOUR_MS
+        looks = leader.state.retention.looks
+        await wait_until_async(lambda: leader.state.retention.looks >= looks + 3, 30, what="looks of retention")
+        assert leader.state.machine.oldest == 1
