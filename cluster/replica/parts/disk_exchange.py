@@ -120,7 +120,8 @@ def skew_ms(replica: ReplicaState) -> int | None:
 def _bound_times(replica: ReplicaState, now: Now, mono: float) -> None:
     """No entry that this node makes as the leader gets a time far ahead of a majority's clock, from the first
     millisecond of a jump on: later entries would keep that time."""
-    if replica.disks.has_clocks and (majority := majority_ms(replica, now, mono)):
+    majority = replica.disks.majority_ms = majority_ms(replica, now, mono)
+    if replica.disks.has_clocks and majority:
         replica.core.state.log.time_bound = now.monotonic_ms, majority + replica.disks.rules.clock_skew_ms
 
 

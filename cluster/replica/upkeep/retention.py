@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from raftlog.cluster.api.errors import ApiError
-from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import snapshots
 from raftlog.cluster.runtime import clock
@@ -59,7 +58,7 @@ async def _delete_and_trim(replica: ReplicaState) -> None:
         lowest = machine.consumers.lowest()
         time_ms = machine.time_ms
         if replica.disks.has_clocks:  # a wrong clock may have made the newest times: a majority's must be as far
-            time_ms = min(time_ms, disk_exchange.majority_ms(replica, clock.read(), clock.monotonic()))
+            time_ms = min(time_ms, replica.disks.majority_ms)
         before = trim_before(retention.policy, pieces, machine.oldest, time_ms, coming, lowest)
         if before is not None:
             await _trim(replica, before)
