@@ -10,6 +10,17 @@ _REFEREE: Final = "planted by an adversarial review of the rooms"
 
 MUTANTS: Final = (
     Mutant(
+        name="change_passed_by_a_snapshot_told_as_overwritten",
+        pitfall=30,
+        title="a change of the members that is in force counts as overwritten where a snapshot replaced the log",
+        source="an outside review",
+        story="tests/cluster/replica/parts/test_member_outcomes.py"
+        "::test_a_change_that_a_snapshot_passed_is_applied_or_unknown_and_never_overwritten[newest0-True-None]",
+        target="raftlog.cluster.replica.parts.members:outcome",
+        old="found == term or (found is None and state.configuration in (begun, changes.left(begun)))",
+        new="found == term",
+    ),
+    Mutant(
         name="watch_skips_an_event_at_a_reconnect",
         pitfall=80,
         title="a watch that names its last event goes on behind the next one",
