@@ -7,7 +7,6 @@ as `raftlog.cluster.node.host` is on a real machine. `life` counts starts and en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -116,8 +115,7 @@ class Node(Watching):
             earlier=opened.earlier, snapshot=snapshot, ledger_last=opened.ledger_last,
             committed=opened.committed, notices=opened.notices, floor=opened.floor, kept=opened.kept,
         )  # fmt: skip
-        start = replace(recovered.start(run), floor=opened.floor)
-        self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node], start)
+        self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node], recovered.start(run))
         own: Any = NodeDisk(self, 0 if opened.snapshot is None else opened.snapshot.size)
         self._files = own
         logger: Any = SimLogger(self._logged, LOGGED)

@@ -36,7 +36,7 @@ up to 1.2 s for peers, and a few elections of 0.6 s may fail by chance."""
 
 @dataclass(slots=True)
 class Disk:
-    """What is durable, and what waits."""
+    """The durable part of a node, and the batches that wait."""
 
     hard_state: HardState
     entries: list[Entry]
@@ -160,7 +160,7 @@ class World:
             self._feed(one, lambda core: core.link_dialled(other, at(self.now_ms)))
 
     def unlink(self, one: NodeId, other: NodeId) -> None:
-        """What is under way is lost."""
+        """Messages under way are lost."""
         if self.links.pop((one, other), None) is not None and other in self.cores:
             self._feed(other, lambda core: core.link_closed(one, at(self.now_ms)))
 
