@@ -5,6 +5,7 @@ from typing import Final
 from raftlog.chaos.sim.mutants.mutant import Mutant
 
 _STRANGERS: Final = "tests/cluster/peers/test_strangers.py::test_"
+_FORGERS: Final = "tests/cluster/peers/test_forgers.py::test_no_forger_is_believed"
 _REFUSED: Final = "tests/cluster/peers/test_refused_hello.py::test_"
 
 MUTANTS: Final = (
@@ -258,6 +259,46 @@ MUTANTS: Final = (
         target="raftlog.cluster.peers.accepted:Accepted._is_removed",
         old="hello.sender if has_certificate else NOBODY",
         new="NOBODY",
+    ),
+    Mutant(
+        name="answer_of_another_peer_counts",
+        pitfall=28,
+        title="a hello is believed for the challenge of any member",
+        source="this project, planted",
+        story=_FORGERS,
+        target="raftlog.cluster.peers.hello_proof:Proofs.standing",
+        old="answer == self.challenge(link)",
+        new="answer in self._challenges.values()",
+    ),
+    Mutant(
+        name="proof_for_any_disk",
+        pitfall=28,
+        title="the disk of a hello is not compared with the dialled one",
+        source="this project, planted",
+        story=_FORGERS,
+        target="raftlog.cluster.peers.hello_proof:Proofs.standing",
+        old="link is None or link.disk != hello.incarnation",
+        new="link is None",
+    ),
+    Mutant(
+        name="forged_challenge_replaces_the_true_one",
+        pitfall=28,
+        title="the challenge of an unproved connection is repeated in this node's hellos",
+        source="this project, planted",
+        story=_FORGERS,
+        target="raftlog.cluster.peers.hello_proof:Proofs.challenged",
+        old="if accepted.standing is Standing.BELIEVED:",
+        new="if True:",
+    ),
+    Mutant(
+        name="one_more_connection_waits",
+        pitfall=28,
+        title="the bound of waiting connections is off by one",
+        source="this project, planted",
+        story=_FORGERS,
+        target="raftlog.cluster.peers.hello_proof:Proofs.wait",
+        old="len(self._waiting) >= WAITING_MAX",
+        new="len(self._waiting) > WAITING_MAX",
     ),
 )
 """The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""
