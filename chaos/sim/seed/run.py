@@ -73,6 +73,7 @@ def _run(world: World, seconds: int) -> Outcome:
     with_bad_disks(world)
     every_node_serves(world, waiting)
     with_full_disks(world)
+    agree(world)  # the end of the recording is the leader's state, and it may apply slowly
     clients.check()
     world.witness.finished()
     world.count("healed runs")
