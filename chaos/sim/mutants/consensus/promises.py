@@ -374,8 +374,8 @@ MUTANTS: Final = (
         source="issue 35: an acknowledged write is lost in six commands",
         story=f"{_FORMATTED}a_voter_answers_a_formatted_disk_with_its_newest_entry",
         target="raftlog.raft.consensus.recall:on_recall",
-        old="if message.floor == NEW_DISK:",
-        new="if message.floor < 0:",
+        old="if message.floor == NEW_DISK else",
+        new="if message.floor < 0 else",
     ),
     Mutant(
         name="format_asks_no_member",
