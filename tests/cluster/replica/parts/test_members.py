@@ -97,7 +97,7 @@ async def test_a_new_node_catches_up_and_votes(tmp_path: Path) -> None:
         placed = await nodes.append(four, b"by the new one")
         await nodes.all_at(placed.last)
         assert four.machine.digest() == leader.machine.digest()
-        assert four.status().role == "follower"
+        await wait_until_async(lambda: four.status().role == "follower")  # it has no vote until it has everything
         assert sorted(four.status().voters) == [1, 2, 3, 4]
 
 
