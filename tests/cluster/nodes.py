@@ -84,8 +84,9 @@ class Nodes:
             self.cluster = msgspec.structs.replace(self.cluster, cluster=head)
         self.file = folder / "cluster.toml"
         self.flags = QUICK | flags
+        longer = stretch()
         for bound in ("raft.election_timeout_min_ms", "raft.election_timeout_max_ms"):  # no election for want of a core
-            self.flags[bound] = int(self.flags[bound] * stretch())
+            self.flags[bound] = int(self.flags[bound] * longer)
         self.running: dict[int, Replica] = {}
         entry = first_entry(self.cluster)
         self.first = to_b64(entry.header + entry.data)  # for the join files of nodes that are added

@@ -55,16 +55,11 @@ def housekeeping(replica: ReplicaState, now: Now, mono: float) -> None:
             pass  # busy or handing over: later
 
 
-def check(replica: ReplicaState) -> None:
-    """Raises ApiError while the states differ, or if this log has committed entries that its leader lacks."""
-    if replica.life.only_here:
-        raise ApiError(Code.STATES_DIFFER, f"{replica.name}: {replica.life.only_here}")
-    if replica.watch.points.differ:
-        raise refusal(replica)
-
-
 def refusal(replica: ReplicaState) -> ApiError:
-    """The reason why no request is taken while the states differ."""
+    """The reason why no request is taken while the states differ, or while this log has committed entries that its
+    leader lacks."""
+    if replica.life.only_here:
+        return ApiError(Code.STATES_DIFFER, f"{replica.name}: {replica.life.only_here}")
     differ = replica.watch.points.differ
     return ApiError(
         Code.STATES_DIFFER,

@@ -29,7 +29,8 @@ def check(replica: ReplicaState) -> None:
     life = replica.life
     if life.is_stopping or life.is_fenced or replica.members.is_removed:
         raise unavailable(replica)
-    digest_exchange.check(replica)
+    if replica.watch.points.differ or replica.life.only_here:
+        raise digest_exchange.refusal(replica)
     check_waiters(replica)
 
 

@@ -33,7 +33,8 @@ def check(replica: ReplicaState, block: bytes) -> None:
         or not ((replica.syncer.has_space and replica.disks.takes_writes) or frees_disk_space(block))
     ):  # fmt: skip
         raise unavailable(replica)
-    digest_exchange.check(replica)
+    if replica.watch.points.differ or replica.life.only_here:
+        raise digest_exchange.refusal(replica)
 
 
 def unavailable(replica: ReplicaState) -> ApiError:

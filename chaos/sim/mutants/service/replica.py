@@ -233,8 +233,8 @@ MUTANTS: Final = (
         source=_OWN,
         story="tests/cluster/replica/parts/test_requests.py::test_reads_and_writes_are_refused_while_states_differ",
         target="raftlog.cluster.replica.parts.reads:check",
-        old="    digest_exchange.check(replica)\n",
-        new="",
+        old="replica.watch.points.differ or replica.life.only_here",
+        new="replica.life.only_here",
     ),
     Mutant(
         name="reports_of_points_not_compared",

@@ -17,9 +17,11 @@ from raftlog.cluster.records.snapshot_stream import decode_preamble
 from raftlog.cluster.replica.state import DiskSpace
 from raftlog.cluster.replica.upkeep import disk_space, snapshots
 from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SnapshotInstall, SnapshotWrite
 from raftlog.raft.types import GENESIS, Mark
 from raftlog.statemachine.machine import StateMachine
+from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.replica.log.test_applier import entries_after
 
 
@@ -45,7 +47,12 @@ def replica_of(
         metrics=Metrics(),
         settings=SimpleNamespace(limits=LimitSettings(), retention=SimpleNamespace(bytes=0)),
         disk=SimpleNamespace(end_before=end_before, snapshot_bytes=1_000, install=lambda *_: asked("disk", None)),
-        core=SimpleNamespace(compact=note("compact"), installed=note("core"), status=lambda: status),
+        core=SimpleNamespace(
+            compact=note("compact"),
+            installed=note("core"),
+            status=lambda: status,
+            state=SimpleNamespace(knows=CLUSTER_VERSION),
+        ),
         applier=SimpleNamespace(installed=note("applier"), waiting=0, is_written=True),
         syncer=SimpleNamespace(is_idle=True, has_space=True),
         writes=SimpleNamespace(pending=SimpleNamespace(skipped=note("pending"))),
@@ -129,7 +136,7 @@ async def test_an_installed_snapshot_reaches_core_applier_and_waiting_writes(
 
     monkeypatch.setattr(snapshots, "_restore", restored)
     replica = replica_of(calls)
-    stored = SimpleNamespace(mark=mark, folder=Path("s"), configuration=None, configuration_index=1)
+    stored = SimpleNamespace(mark=mark, folder=Path("s"), configuration=Configuration(), configuration_index=1)
 
     async def check_received(index: int) -> Any:
         return SimpleNamespace(), stored
