@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -247,12 +248,11 @@ def test_the_certificate_of_a_removed_node_is_refused_at_the_peer_port(secure: L
 
     def change(body: dict[str, Any]) -> None:
         def answered() -> bool:
-            connection = http.client.HTTPSConnection(
-                *api_of(secure), timeout=10, context=context_of(secure, "client-alice")
-            )
-            connection.request("POST", "/v1/members", json.dumps(body))
-            answer = connection.getresponse()
-            told = answer.read()
+            context = context_of(secure, "client-alice")
+            with closing(http.client.HTTPSConnection(*api_of(secure), timeout=10, context=context)) as connection:
+                connection.request("POST", "/v1/members", json.dumps(body))
+                answer = connection.getresponse()
+                told = answer.read()
             return answer.status == 200 or b"already_member" in told or b"unknown_node" in told  # asked before
 
         wait_until(answered, 30, what=f"{body}")
