@@ -130,9 +130,11 @@ async def test_the_new_node_gets_the_log_of_the_only_voter_that_leaves(tmp_path:
         only = await nodes.leader()
         wanted = await everything(only, only.applied)
         await change(nodes, Replace(1, formatted(nodes, 2)))
-        before = only.state.snapshots.index
         await write(nodes, 600)
-        await wait_until_async(lambda: only.state.snapshots.index > before, 60, what="a snapshot")
+        end = only.applied
+        while only.state.snapshots.index < end:  # a snapshot so new that the log before it could go
+            await write(nodes, 50)
+        await wait_until_async(lambda: only.state.snapshots.saving is None, 60, what="the end of that save")
         joined = await nodes.start(2)
         await settled(nodes, (2,))
         await nodes.stop(1)
