@@ -218,7 +218,7 @@ def _show_until(
 ) -> None:
     """Shows the table of nodes until Ctrl-C; without a terminal once, and then each end of a node.
 
-    `other`: the cluster to which commands go unless they are given a URL of this one.
+    `other`: the cluster to which reads go unless they are given a URL of this one.
     """
     from rich.console import Group
     from rich.live import Live
@@ -231,7 +231,7 @@ def _show_until(
         "\nIn another terminal:\n"
         + (
             f"  export RAFTLOG_ENDPOINTS={own}\n"
-            f"  # without it they go to the cluster at {other[0]}, which ran before this one\n"
+            f"  # without it reads go to the cluster at {other[0]}, which ran before this one, and writes are refused\n"
             if other
             else ""
         )

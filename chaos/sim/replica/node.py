@@ -260,15 +260,14 @@ class Node(Watching):
             run=said.run, is_removed=core.state.has_removed(NOBODY, said.incarnation),
         )  # fmt: skip
 
-    def greet(self, sender: NodeId, said: Hello, *, is_forged: bool = False) -> bool:
-        """A process of `sender` connected and said so of itself; whether it is taken. `is_forged`: another process did,
-        which does not know what the listener at the node's address is asked."""
+    def greet(self, sender: NodeId, said: Hello) -> bool:
+        """A process of `sender` connected and said so of itself; whether it is taken."""
         if self.core is None:
             return False
         if self.refusal_of(sender, said) is not None:
             self.world.count("hellos refused")
             refused = RefusedHello(sender, said.incarnation, said.start)
-            self.refused_hellos.refuse(refused, is_proved=not is_forged and self._proves(sender, said))
+            self.refused_hellos.refuse(refused, is_proved=self._proves(sender, said))
             for each in self.refused_hellos.due(self.world.now_us / 1_000_000):
                 self._input(link_events.hello_refused, self.state, *each)
             return False
