@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-env setup-java demo quick test test-all check fix lock sim chaos long notebook coverage peers bench bench-spark wheel test-compiled clean
+.PHONY: help setup setup-env setup-java demo quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark wheel test-compiled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -36,9 +36,11 @@ test-all: setup ## check, types of Python 3.14, then every test that does not ta
 check: setup-env ## formatting, lint, types, imports, house rules; never edits
 	@.ci/check
 
-fix: setup-env ## the only target that edits: formatting, safe lint repairs, layers and modules in docs/modules.md
+fix: setup-env ## the only target that edits: formatting and safe lint repairs
 	@$(PY) -m ruff check -q --fix-only .
 	@$(PY) -m ruff format -q .
+
+modules: setup-env ## print the layers of the import contracts, and what each module says that it is for
 	@$(PY) -m tests.house.architecture
 
 lock: ## write requirements.lock from pyproject.toml

@@ -1,1 +1,1 @@
-"""The house rules: what every file of the project keeps to, the counts of its structure, and random mutations."""
+"""The house rules: what every file of the project keeps to, and the counts of its structure."""

@@ -15,7 +15,6 @@ from tests.house.words import comments_and_docstrings, prose
 # path -> why its names stay as they are
 NOT_CHECKED: Final = {
     "CHANGELOG.md": "history stays as it was written",
-    "docs/mutation.md": "one run, with the names of its commit",
 }
 _FOLDERS: Final = "|".join((*PACKAGES, "tests", "bench", "docs", "package"))
 _DOTTED: Final = re.compile(rf"`raftlog\.((?:{'|'.join(PACKAGES)})(?:\.\w+)*)")

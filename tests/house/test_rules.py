@@ -11,9 +11,7 @@ from tests.house.rules import Finding, Rule, Source
 
 RULES: tuple[Rule, ...] = (
     *rules.RULES, *imports.RULES, *words.RULES, *names.RULES,
-    architecture.page_lists_every_module,
     compiling.compiled_modules_compile,
-    architecture.page_shows_the_layers,
     structure.imports_form_no_circle,
 )  # fmt: skip
 
@@ -34,9 +32,6 @@ def test_rule_holds(rule: Rule, files: list[Source]) -> None:
 
 HOST = "https://registry.example/sim" + "ple"
 GONE = "/ho" + "me/someone/raftlog"
-LAYERS = f"{architecture.LAYERS_BEGIN}\n\n{{}}\n\n{architecture.LAYERS_END}\n"
-DRAWN = architecture.layers_picture((rules.ROOT / architecture.CONTRACTS).read_text(encoding="utf-8"))
-PAGE = f"{architecture.BEGIN}\n{{}}\n{architecture.END}\n"
 
 # rule, path, a text that breaks it, a text beside it that does not
 PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, str]] = [
@@ -110,10 +105,6 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
     (names.names_lead_somewhere, "raft/x.py", "# `node_end.fail`\n", "# `disk_reports.Hold`, `disk_full`\n"),
     (words.no_riddles, "new/x.py", "# nobody is told\n", "# no node is informed\n"),
     (words.no_riddles, "new/x.md", "whoever asks\n", "each client that asks\n"),
-    (architecture.page_shows_the_layers, "docs/modules.md", LAYERS.format(DRAWN.replace("replica", "tables")),
-     LAYERS.format(DRAWN)),
-    (architecture.page_lists_every_module, "docs/modules.md", PAGE.format("| `raft/x.py` | Was. |"),
-     PAGE.format("| module | what it is for |\n| --- | --- |")),
 ]  # fmt: skip
 
 
@@ -162,24 +153,19 @@ def test_a_circle_of_imports_is_a_breach() -> None:
     assert list(structure.imports_form_no_circle([*modules[:1], *folders[:3]])) == []
 
 
-def test_module_table_is_rewritten_between_its_markers() -> None:
-    """The helper lists packages before modules in the order of the layout, and keeps the text around the table."""
+def test_modules_are_listed_in_the_order_of_the_layout() -> None:
+    """Packages stand before their modules, each with the sentence that it opens with; tests are not listed."""
     files = [
-        Source("raft/consensus/log.py", '"""The tail | the rest."""'),
+        Source("raft/consensus/log.py", '"""The tail."""'),
         Source("raft/__init__.py", '"""Pure."""'),
         Source("cluster/replica/replica.py", '"""Owner."""'),
         Source("tests/x.py", '"""Not listed."""'),
     ]
-    page = architecture.rewritten("above\n" + PAGE.format("old") + "below\n", files)
-    assert page.startswith("above\n")
-    assert page.endswith("below\n")
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
-    assert rows == [
-        "| `raft/` | Pure. |",
-        "| `raft/consensus/log.py` | The tail \\| the rest. |",
-        "| `cluster/replica/replica.py` | Owner. |",
+    assert list(architecture.module_list(files)) == [
+        "raft/  Pure.",
+        "raft/consensus/log.py  The tail.",
+        "cluster/replica/replica.py  Owner.",
     ]
-    assert list(architecture.page_lists_every_module([*files, Source("docs/modules.md", page)])) == []
 
 
 def test_layers_are_drawn_from_top_to_bottom() -> None:
@@ -195,7 +181,7 @@ name = "a does not import e"
 type = "forbidden"
 """
     lines = [line.strip("| ") for line in architecture.layers_picture(contracts).splitlines()]
-    assert [line for line in lines if line and not line.startswith(("+", "`"))] == [
+    assert [line for line in lines if line and not line.startswith("+")] == [
         "a: b over c and d:",
         "b",
         "c  |  d",
