@@ -30,7 +30,7 @@ from bench.instruments import conditions, machine, tools
 from bench.instruments.figures import Figure, compare
 from bench.instruments.options import named
 from bench.loads import followers, openloop
-from bench.studies import growth, imports, many, overload, pause, postgres, rejoin, snapshot_line, strace, years
+from bench.studies import growth, imports, overload, pause, rejoin
 
 FOLLOWERS, OPEN_LOOP, CHAOS = "followers", "openloop", "chaos"
 PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP, CHAOS)
@@ -45,14 +45,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 app.command("growth")(growth.main)
 app.command("imports")(imports.main)
-app.command("many")(many.main)
 app.command("overload")(overload.main)
-app.command("postgres")(postgres.main)
-app.command("strace")(strace.main)
-app.command("years")(years.main)
 app.command("rejoin")(rejoin.main)
 app.command("pause")(pause.main)
-app.command("snapshot-line")(snapshot_line.main)
 
 
 def commit() -> str:

@@ -47,7 +47,6 @@ EXTRA: Final = {
         "tests/spark_export/tables/test_truth.py::test_a_killed_export_goes_on_and_gives_the_truth",
     ),
     "further pages, inputs and studies": (
-        "tests/bench/studies/test_commands.py",
         "tests/bench/studies/test_imports.py::test_an_import_is_measured_and_checked",
         "tests/bench/studies/test_loop_cost.py",
         "tests/bench/test_run.py",

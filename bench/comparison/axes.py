@@ -140,7 +140,6 @@ def commits(field: Field, in_flight: tuple[int, ...] = IN_FLIGHT) -> list[Axis]:
     size = len(VALUE)
     entrants = [_made(ours.name, ours, lambda peer, c, s: peer.commit(size, c, s))]
     entrants += [_made(nats.name, nats, _publish) for nats in field.nats()]
-    entrants += [_made(each.name, each, lambda peer, c, s: peer.commit(size, c, s)) for each in field.pysyncobj()]
     return [Axis(COMMIT, "commits/s", in_flight, entrants)]
 
 

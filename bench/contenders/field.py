@@ -13,9 +13,7 @@ from rich.console import Console
 from bench.contenders.etcd import Etcd
 from bench.contenders.nats import Nats
 from bench.contenders.noop import Noop
-from bench.contenders.pysyncobj import PySyncObj
 from bench.contenders.raftlog import Raftlog
-from bench.contenders.redis import Redis
 from bench.contenders.zookeeper import ZooKeeper
 from bench.instruments import tools
 
@@ -115,25 +113,6 @@ class Field:
             found += self._start(lambda at: Nats(tools.built("nats-server"), at, sync_always=True), always)
         return found
 
-    def redis(self) -> list[Redis]:
-        """Debian's."""
-        if not self._peers:
-            return []
-        return self._start(lambda at: Redis(tools.debian("redis-server", "redis-server"), at), "Redis")
-
     def zookeeper(self) -> list[ZooKeeper]:
         """Debian's."""
         return self._start(lambda at: ZooKeeper(tools.java_archives(), at), "ZooKeeper") if self._peers else []
-
-    def pysyncobj(self) -> list[PySyncObj]:
-        """PyPI's, in both of its ways to send: one is ahead with few commits in flight, the other with many."""
-        if not self._peers:
-            return []
-
-        def make(at: Path, *, batches: bool) -> PySyncObj:
-            return PySyncObj(tools.python_packages("pysyncobj"), at, batches=batches)
-
-        return [
-            *self._start(partial(make, batches=False), "PySyncObj"),
-            *self._start(partial(make, batches=True), "PySyncObj, batches"),
-        ]

@@ -28,7 +28,7 @@ def test_missing_peers_are_named_with_the_fix(tmp_path: Path, monkeypatch: pytes
     for look in (
         lambda: tools.debian("wrk", "wrk"),
         lambda: tools.built("etcd"),
-        lambda: tools.python_packages("pysyncobj"),
+        lambda: tools.python_packages("nats"),
     ):
         with pytest.raises(tools.MissingTool, match="make peers"):
             look()

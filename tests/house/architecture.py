@@ -1,4 +1,4 @@
-"""Prints the layers of the import contracts, and every module with the first sentence of its docstring (`make modules`)."""
+"""Prints the layers of the import contracts, and what each module says that it is for (`make modules`)."""
 
 import sys
 import tomllib

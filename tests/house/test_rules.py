@@ -120,7 +120,7 @@ def test_rule_sees_a_planted_breach(rule: Rule, path: str, bad: str, good: str) 
 def test_a_source_archive_has_the_same_files(tmp_path: Path) -> None:
     """Without git, a walk that keeps to `.gitignore` finds what git would list: no caches, builds or environments."""
     shutil.copy(rules.ROOT / ".gitignore", tmp_path)
-    kept = {".gitignore", "raft/consensus/log.py", "docs/demo.svg", "bench/results/latest.json", "tests/data/x.py"}
+    kept = {".gitignore", "raft/consensus/log.py", "docs/demo.svg", "bench/results/latest.md", "tests/data/x.py"}
     for path in (*kept, ".venv/bin/x", "raft/__pycache__/log.pyc", "data/x", "runs/a/b", "x.egg-info/y", "a.tmp"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()

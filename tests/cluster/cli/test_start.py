@@ -22,7 +22,6 @@ SLOW = (
     "yaml",
     "prometheus_client",
     "structlog",
-    "stamina",
     "raftlog.raft.consensus.core",
 )
 """What a client's command does without: each takes from 0.01 to 0.2 s to import."""
