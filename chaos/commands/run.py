@@ -104,10 +104,8 @@ def run_command(
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
     except UnknownNemesis as error:
         raise typer.BadParameter(str(error), param_hint="--nemesis") from error
-    from raftlog.chaos.runs.scenarios import ETCD, ETCD_STALE, FAILOVER
+    from raftlog.chaos.runs.scenarios import FAILOVER
 
-    if secure and chosen.name in (ETCD, ETCD_STALE):
-        raise typer.BadParameter("the runs of etcd have no TLS", param_hint="--secure")
     command = _node_command(mutant)
     settings = _settings(set_ or [])
     drawn = seed if seed is not None else secrets.randbelow(1_000_000)
@@ -186,17 +184,13 @@ def _run(
 ) -> dict[str, Any]:
     from raftlog.chaos.deploy import toxiproxy_server
     from raftlog.chaos.deploy.ports import Ports
-    from raftlog.chaos.etcd import cluster as etcd_cluster, run as etcd_run
     from raftlog.chaos.runs import aftermath, failover, report, run_folder
     from raftlog.chaos.runs.judgement import judge_run
     from raftlog.chaos.runs.runner import Run, execute
-    from raftlog.chaos.runs.scenarios import ETCD, ETCD_STALE, FAILOVER
+    from raftlog.chaos.runs.scenarios import FAILOVER
     from raftlog.chaos.workloads.workload import Arena
 
     toxiproxy_server.server_path()
-    is_etcd = scenario.name in (ETCD, ETCD_STALE)
-    if is_etcd:
-        etcd_cluster.etcd_path()
     ports = Ports(base_port)
     folder = run_folder.new_folder(out, scenario.name, nodes, seed)
     if resume is not None:
@@ -209,9 +203,6 @@ def _run(
         }  # fmt: skip
 
         async def carry_out() -> Run:
-            if is_etcd:
-                stale = scenario.name == ETCD_STALE
-                return await etcd_run.execute(scenario, planned, serializable=stale, **common)
             if scenario.name == FAILOVER:
                 arena = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
                 drive = failover.lose_leaders

@@ -25,8 +25,6 @@ from raftlog.chaos.runs.runner import FaultRun, Run
 from raftlog.chaos.runs.scenarios import (
     ALWAYS,
     DIRECT_WORKLOADS,
-    ETCD,
-    ETCD_STALE,
     INSTALLED_SHARE_MIN,
     RATE_MIN,
     TRIED_MIN,
@@ -92,7 +90,7 @@ def judge_run(run: Run) -> Judgement:
         *(_inside(run, happened, met) if run.scenario.always else ()),
     )
     verdict = worst([each.verdict for each in workloads])
-    problems = (*run.aftermath.problems, *([] if _is_etcd(run) else _two_leaders(leaders)))
+    problems = (*run.aftermath.problems, *_two_leaders(leaders))
     if problems:
         verdict = Verdict.INVALID
     if verdict is Verdict.VALID and missing:
@@ -115,11 +113,6 @@ def judge_run(run: Run) -> Judgement:
         happened,
         met,
     )
-
-
-def _is_etcd(run: Run) -> bool:
-    """An etcd reports the term of the last entry that it has applied: its new leader reports the old term at first."""
-    return run.scenario.name in (ETCD, ETCD_STALE)
 
 
 def _two_leaders(leaders: Sequence[tuple[int, int]]) -> list[str]:

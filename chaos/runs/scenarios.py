@@ -23,15 +23,12 @@ INSTALLED_SHARE_MIN: Final = 0.8
 """Of the faults that were due, how many must have taken effect."""
 
 ALWAYS: Final = ("left-behind", "power-cut-slow", "power-cut-leader")
-"""Faults that every run has: a follower that needs a snapshot, and power cuts of all nodes. The exceptions are `calm`,
-`failover` and the runs of etcd: they measure or compare.
+"""Faults that every run has: a follower that needs a snapshot, and power cuts of all nodes. `calm` and `failover`
+have none: they measure.
 """
 
 CALM: Final = "calm"
 FAILOVER: Final = "failover"
-ETCD: Final = "etcd"
-ETCD_STALE: Final = "etcd-stale"
-"""Against a real etcd: that the harness finds nothing where there is nothing, and what there is."""
 
 
 class UnknownScenario(ValueError):
@@ -65,10 +62,6 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
                  workloads=("register", "log", "direct", "direct-keys"), faults_min=3),
         Scenario(name=FAILOVER, says="leaders lost one after the other: how soon writes go on",
                  nemeses=("kill-leader", "pause-leader", "partition-leader"), workloads=("log",), always=()),
-        Scenario(name=ETCD, says="a real etcd instead of raftlog: must be valid", nemeses=("partitions", "kills"),
-                 workloads=("register",), always=()),
-        Scenario(name=ETCD_STALE, says="an etcd whose members answer reads by themselves: must be invalid",
-                 nemeses=("partitions",), workloads=("register",), always=()),
         *(
             Scenario(name=family, says=f"only {', '.join(each.name for each in members)}",
                      nemeses=tuple(each.name for each in members))

@@ -63,11 +63,18 @@ def test_java_that_ends_at_once_is_named(java_home: Path) -> None:
 LISTENING = """
 import json, os, subprocess
 from pathlib import Path
+from pyspark.sql.streaming import StreamingQueryListener
 from spark_export import session
-from raftlog.spark_export.source.listener import LagListener
+
+
+class Silent(StreamingQueryListener):
+    def onQueryStarted(self, event): ...
+    def onQueryProgress(self, event): ...
+    def onQueryTerminated(self, event): ...
+
 
 spark = session(spark__ui__enabled="true")
-spark.streams.addListener(LagListener())
+spark.streams.addListener(Silent())
 spark.range(2).mapInArrow(lambda batches: batches, "id bigint").collect()
 parents = {}
 for stat in Path("/proc").glob("[0-9]*/stat"):

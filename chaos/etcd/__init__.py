@@ -1,1 +1,0 @@
-"""Runs the same faults and checks against a real etcd."""
