@@ -21,6 +21,11 @@ _WEIGHT: Final = (
     "fetches_older", "healing", "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the most important first."""
+_PASSING: Final = frozenset(
+    {"refused", "client_refused", "not_committed", "lags", "handed_over", "fetches_older", "members_changing",
+     "older_version", "election"}
+)  # fmt: skip
+"""Causes that are past, pass by themselves, or stand in the table of the nodes."""
 
 
 def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leaderless:
@@ -51,6 +56,15 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
         [Unreached(node, reason) for node, reason in sorted(unreachable.items())],
         max(view.applied for view in views), max(view.term for view in views),
     )  # fmt: skip
+
+
+def trouble_of(told: Leaderless) -> str | None:
+    """What an operator must know first: why there is no leader, else the weightiest cause that does not pass."""
+    causes = [cause for cause in told.causes if cause.code not in _PASSING]
+    if told.leader and not causes:
+        return None
+    first = f"{causes[0].words}." if told.leader else told.summary
+    return first + (" `raftlog explain` has all causes." if len(told.causes) > 1 else "")
 
 
 def leader_of(views: Sequence[NodeView]) -> NodeView | None:
@@ -143,12 +157,9 @@ def _cut_off(views: Sequence[NodeView]) -> Iterator[Cause]:
     for view in views:
         if view.is_cut_off:
             refusing = [peer.node for peer in view.peers if peer.refuses]
-            words = f"node {view.node} is cut off: {_refuse(refusing)} its connections, so its messages do not count"
+            refuse = f"{_nodes(refusing)} refuse{'s' if len(refusing) == 1 else ''}"
+            words = f"node {view.node} is cut off: {refuse} its connections, so its messages do not count"
             yield Cause("cut_off", words, view.node)
-
-
-def _refuse(refusing: Sequence[int]) -> str:
-    return f"node {refusing[0]} refuses" if len(refusing) == 1 else f"nodes {_list(refusing)} refuse"
 
 
 def _gone(unreachable: Mapping[int, str]) -> Iterator[Cause]:
@@ -209,18 +220,23 @@ def _majority(newest: NodeView, by_node: Mapping[int, NodeView], unreachable: Ma
         answering = [node for node in voters if node in by_node and not by_node[node].is_fenced]
         missing = [node for node in voters if node in unreachable or (node in by_node and by_node[node].is_fenced)]
         if len(voters) - len(missing) < needed:
-            words = (
-                f"of the voters {_list(voters)} only {_list(answering) or 'none'} answer, {needed} are needed: "
-                f"bring back {_list(missing, 'or')}"
+            only = (
+                f"only {_nodes(answering)} answer{'s' if len(answering) == 1 else ''}" if answering else "none answers"
             )
+            lacking = needed - (len(voters) - len(missing))
+            back = _nodes(missing) if lacking == len(missing) else f"{lacking} of the nodes {_list(missing)}"
+            words = f"of the voters {_list(voters)} {only}, and {needed} must: bring back {back}"
             yield Cause("no_majority", words, answering[0] if answering else newest.node)
             continue
         if all(len(_connected(by_node[node], by_node, voters)) + 1 < needed for node in answering):
             told = "; ".join(
-                f"node {node} with {_list(_connected(by_node[node], by_node, voters)) or 'no other voter'}"
+                f"node {node} with {_nodes(found) if (found := _connected(by_node[node], by_node, voters)) else 'none'}"
                 for node in answering
             )
-            words = f"no voter is connected both ways with enough others to be elected ({needed} are needed): {told}"
+            words = (
+                f"no voter is connected both ways with {needed - 1} other voter{'s' if needed > 2 else ''}, as an "
+                f"election needs: {told}"
+            )
             yield Cause("no_majority", words, answering[0] if answering else newest.node)
 
 
@@ -300,11 +316,11 @@ def _peer(view: NodeView, node: int) -> PeerView | None:
     return next((peer for peer in view.peers if peer.node == node), None)
 
 
-def _list(nodes: Sequence[int], last: str = "and") -> str:
+def _list(nodes: Sequence[int]) -> str:
     """1, 2 and 3."""
     if len(nodes) < 2:
         return ", ".join(map(str, nodes))
-    return f"{', '.join(map(str, nodes[:-1]))} {last} {nodes[-1]}"
+    return f"{', '.join(map(str, nodes[:-1]))} and {nodes[-1]}"
 
 
 # ---------------------------------------------------------------------------------------------------------------

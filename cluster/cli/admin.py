@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from raftlog.cluster.api.diagnosis import diagnose, trouble_of
+from raftlog.cluster.api.explain import Leaderless
 from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.text import as_row
@@ -85,6 +87,24 @@ def member_urls(client: SyncClient, endpoints: Sequence[str]) -> dict[int, str]:
     return {member.node: member.url for member in members.members}
 
 
+def look(urls: dict[int, str], timeout_s: float = ASK_S) -> dict[str, Any]:
+    """The overview of the nodes as they are now, with what `raftlog explain` would say first as `trouble`."""
+    told = ask_all(urls.values(), _status_and_view, timeout_s)
+    shown = overview(urls, {url: each if isinstance(each, ClientError) else each[0] for url, each in told.items()})
+    views = [view for each in told.values() if isinstance(each, tuple) and each[1] for view in each[1].nodes]
+    silent = {node: str(each) for node, url in urls.items() if isinstance(each := told[url], ClientError)}
+    return shown | ({"trouble": trouble_of(diagnose(views, silent))} if views else {})
+
+
+def _status_and_view(client: SyncClient) -> tuple[Status, Leaderless | None]:
+    """A user who may not operate the cluster gets no view."""
+    status = client.status()
+    try:
+        return status, client.call(requests.explain_leaderless())
+    except ClientError:
+        return status, None
+
+
 def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dict[str, Any]:
     """The cluster as one mapping: the leader, and a row per node with the leader's facts about it."""
     statuses = [status for status in told.values() if isinstance(status, Status)]
@@ -139,7 +159,7 @@ def status_command(
         urls = member_urls(client, cli.endpoints)
     dialled = {node: _dialled(url) for node, url in urls.items()}
     if not watch:
-        shown = overview(dialled, ask_all(dialled.values(), SyncClient.status))
+        shown = look(dialled)
         _print_status(cli, shown)
         for row in shown["nodes"]:
             if row.get("is_insecure"):
@@ -161,14 +181,21 @@ def status_command(
 
     def again_and_again() -> Iterator[dict[str, Any]]:
         for number in itertools.count(1):
-            yield overview(dialled, ask_all(dialled.values(), SyncClient.status))
+            yield look(dialled)
             if number == count:
                 return
             time.sleep(interval)
 
+    def rows() -> Iterator[dict[str, Any]]:
+        before = None
+        for shown in again_and_again():
+            if not with_json and (trouble := shown.get("trouble")) != before:
+                print(trouble or "the trouble is over", file=sys.stderr)
+                before = trouble
+            yield from [shown] if with_json else shown["nodes"]
+
     if not is_live:
-        rows = (row for shown in again_and_again() for row in ([shown] if with_json else shown["nodes"]))
-        cli.printer.each(rows, NODE)
+        cli.printer.each(rows(), NODE)
         return
     with Live(console=console, auto_refresh=False, transient=False) as live:
         for shown in again_and_again():
@@ -191,6 +218,8 @@ def _print_status(cli: Cli, shown: dict[str, Any]) -> None:
         print_status(shown)
     else:
         cli.printer.all(shown["nodes"], NODE)
+        if shown.get("trouble"):
+            print(shown["trouble"], file=sys.stderr)
 
 
 def digest_command(

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from raftlog.cluster.api.diagnosis import diagnose, leader_of, tell_record
-from raftlog.cluster.api.explain import EntryView, Leaderless, NodeView
+from raftlog.cluster.api.explain import Cause, EntryView, Leaderless, NodeView
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.admin import ask_all
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
@@ -102,7 +102,8 @@ def _print_leader(cli: Cli, told: Leaderless) -> None:
         for cause in told.causes:
             print(f"- {cause.words}")
         return
-    printer.all([as_row(cause) for cause in told.causes], CAUSE)
+    causes = told.causes or [Cause("none", told.summary, told.leader)]  # an empty answer says nothing
+    printer.all([as_row(cause) for cause in causes], CAUSE)
 
 
 def _print_record(cli: Cli, told: EntryView) -> None:

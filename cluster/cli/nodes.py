@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import signal
 import socket
@@ -18,11 +19,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from raftlog.cluster.cli.admin import ask_all, node_flags, overview
+from raftlog.cluster.cli.admin import look, node_flags
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command, ended
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remember
 from raftlog.cluster.cli.frame.output import Column, View, lines_of
-from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import FORCE, SettingsError
 from raftlog.cluster.config.exit_codes import NodeExit
@@ -41,6 +41,8 @@ LEAVING_S: Final = 3.0
 MENDED_BY_A_START: Final = (NodeExit.DIVERGED, NodeExit.DAMAGED)
 STARTS_AGAIN_MAX: Final = 5
 """Most restarts of one node by `raftlog up`; then an operator must look at its disk."""
+TROUBLE_TURNS: Final = 10
+"""Without a terminal `raftlog up` asks its nodes every so many half seconds whether something is wrong."""
 
 CREATED: Final = View((Column("node"), Column("url"), Column("copy"), Column("start")), lines_of("copy"))
 FORMATTED: Final = View((Column("data"),), lines_of("data"))
@@ -216,7 +218,7 @@ def _is_free(port: int) -> bool:
 def _show_until(
     stop: threading.Event, console: Console, cluster: Any, urls: dict[int, str], note: str, other: Sequence[str] = ()
 ) -> None:
-    """Shows the table of nodes until Ctrl-C; without a terminal once, and then each end of a node.
+    """Shows the table of nodes until Ctrl-C; without a terminal once, and then each end of a node and each trouble.
 
     `other`: the cluster to which reads go unless they are given a URL of this one.
     """
@@ -246,8 +248,11 @@ def _show_until(
         sys.stdout.flush()
     gone: set[int] = set()
     started_again = dict.fromkeys(cluster.nodes, 0)
+    trouble = None
     with Live(console=console, auto_refresh=False) as live:
-        while not stop.is_set():
+        for turn in itertools.count(1):
+            if stop.is_set():
+                break
             for node in cluster.nodes:
                 if cluster.pid(node) is not None or node in gone:
                     continue
@@ -262,8 +267,10 @@ def _show_until(
             if len(gone) == len(cluster.nodes):
                 raise Failed("every node of this cluster has ended: see their logs")
             if console.is_terminal:
-                shown = overview(urls, ask_all(urls.values(), SyncClient.status, 0.5))
-                live.update(Group(status_table(shown), tips), refresh=True)
+                live.update(Group(status_table(look(urls, 0.5)), tips), refresh=True)
+            elif turn % TROUBLE_TURNS == 0 and (now := look(urls, 0.5).get("trouble")) != trouble:
+                console.print(now or "the trouble is over", style="red" if now else "", soft_wrap=True)
+                trouble = now
             stop.wait(0.5)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from raftlog.cluster.cli.frame.output import UNBOUNDED, Row
@@ -44,12 +45,13 @@ def status_table(shown: Row) -> Table:
         table.add_column(name, justify="left" if is_text else "right", no_wrap=name != "url", overflow="fold")
     for row in shown["nodes"]:
         row = row | {"role": f"{row['role']}, cut off"} if "cut_off" in row else row
-        style = {"leader": "green", "unreachable": "red"}.get(row["role"], "")
+        style = {"leader": "yellow" if shown.get("trouble") else "green", "unreachable": "red"}.get(row["role"], "")
         cells = [row.get(field) for field in COLUMNS]
         table.add_row(*("" if each is None else f"{each}" for each in cells), style=style)
-    cut = [f"node {row['node']} is cut off: {row['cut_off']}" for row in shown["nodes"] if "cut_off" in row]
-    if cut:
-        table.caption, table.caption_justify, table.caption_style = "\n".join(cut), "left", "red"
+    told = [f"node {row['node']} is cut off: {row['cut_off']}" for row in shown["nodes"] if "cut_off" in row]
+    told += filter(None, [shown.get("trouble")])
+    if told:
+        table.caption, table.caption_justify, table.caption_style = escape("\n".join(told)), "left", "red"
     return table
 
 

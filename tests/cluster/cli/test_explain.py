@@ -120,12 +120,12 @@ async def test_a_stopped_majority_is_named_with_the_missing_nodes(tmp_path: Path
             assert result.exit_code == 5
             assert told["leader"] == 0
             assert told["summary"].startswith(
-                "There is no leader. Main cause: of the voters 1, 2 and 3 only 1 answer, 2 are needed: bring back 2"
+                "There is no leader. Main cause: of the voters 1, 2 and 3 only node 1 answers, and 2 must: bring back 1 of the nodes 2 and 3."
             )
             assert [each["node"] for each in told["unreachable"]] == [2, 3]
         alone = await told_by(left)
         assert alone.leader == 0
-        assert "node 1 with no other voter" in alone.summary
+        assert "with 1 other voter, as an election needs: node 1 with none" in alone.summary
         await nodes.start(2)
         await nodes.start(3)
         leader = await nodes.leader()
@@ -162,6 +162,38 @@ async def test_fenced_full_and_hanging_disks_are_named(tmp_path: Path) -> None:
         told = await told_by(leader)
         assert codes(told.causes)[0] == ("disk_fenced", 1, 0)
         assert told.summary.startswith("There is no leader. Main cause: node 1 is fenced")
+
+
+async def test_status_says_what_explain_would_say_first(tmp_path: Path) -> None:
+    """While a full disk refuses every write: below the table, on standard error beside rows, in JSON; once where it
+    watches. A healthy node has nothing to say, and `explain` says so in a pipe too.
+    """
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+
+        async def run(*words: str) -> Result:
+            async with doors(nodes) as url:
+                return await asyncio.to_thread(CliRunner().invoke, build(), [*words, "-e", url])
+
+        assert "trouble" not in (await run("status", "-o", "json")).stdout
+        healthy = (await run("explain", "-o", "tsv")).stdout
+        assert f"\nnone\t1\t0\tNode 1 leads term {leader.term}, and all its records are committed.\n" in healthy
+
+        async def full(batch: SyncBatch) -> None:
+            raise NoSpace("no room for a segment")
+
+        sync_with(leader, full)
+        waiting = leader.submit(append_block(b"x"), 1, deadline=deadline(60))
+        await wait_until_async(lambda: not leader.state.syncer.has_space)
+        first = "the disk of node 1 is full"
+        assert f"\ndisk_full\t1\t0\t{first}" in (await run("explain", "-o", "tsv")).stdout
+        assert f'"trouble": "{first}' in (await run("status", "-o", "json")).stdout
+        assert f"\n{first}" in (await run("status", "-o", "table")).stdout
+        assert first in (await run("status", "-o", "tsv")).stderr
+        watched = ("status", "--watch", "--count", "3", "--interval", "0.1", "-o")
+        assert (await run(*watched, "tsv")).stderr.count(first) == 1
+        assert (await run(*watched, "jsonl")).stdout.count(f'"trouble": "{first}') == 3
+        waiting.cancel()
 
 
 async def test_a_refused_peer_is_named_with_the_reason(tmp_path: Path) -> None:
@@ -279,6 +311,22 @@ def test_explain_names_members_that_hold_the_cluster_version_back() -> None:
     assert told(cluster_version=2) == []
     del knows[3]
     assert told() == []
+
+
+def test_explain_counts_the_nodes_that_a_majority_lacks() -> None:
+    """Where each missing node is needed it names them, else how many of them; one node answers, two nodes answer."""
+
+    def told(*answering: int, voters: int = 5) -> str:
+        views = [a_view(node, voters=[*range(1, voters + 1)]) for node in answering]
+        silent = {node: "refused" for node in range(1, voters + 1) if node not in answering}
+        return next(cause.words for cause in diagnose(views, silent).causes if cause.code == "no_majority")
+
+    assert (
+        told(2)
+        == "of the voters 1, 2, 3, 4 and 5 only node 2 answers, and 3 must: bring back 2 of the nodes 1, 3, 4 and 5"
+    )
+    assert "only nodes 2 and 3 answer, and 3 must: bring back 1 of the nodes 1, 4 and 5" in told(2, 3)
+    assert told(2, voters=2) == "of the voters 1 and 2 only node 2 answers, and 2 must: bring back node 1"
 
 
 @pytest.mark.parametrize(

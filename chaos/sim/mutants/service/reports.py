@@ -49,4 +49,14 @@ MUTANTS: Final = (
         old="self.again(number)",
         new="pass",
     ),
+    Mutant(
+        name="status_silent_about_full_disks",
+        pitfall=61,
+        title="the status of a cluster whose full disks refuse every write says nothing of it",
+        source="this project, until a stranger's first week",
+        story="tests/cluster/cli/test_explain.py::test_status_says_what_explain_would_say_first",
+        target="raftlog.cluster.api.diagnosis:trouble_of",
+        old="if cause.code not in _PASSING",
+        new="if cause.code not in _PASSING and cause.code != 'disk_full'",
+    ),
 )
