@@ -97,7 +97,7 @@ def look(urls: dict[int, str], timeout_s: float = ASK_S) -> dict[str, Any]:
 
 
 def _status_and_view(client: SyncClient) -> tuple[Status, Leaderless | None]:
-    """A user who may not operate the cluster gets no view."""
+    """Without a view for a user that may not operate the cluster."""
     status = client.status()
     try:
         return status, client.call(requests.explain_leaderless())

@@ -120,7 +120,8 @@ async def test_a_stopped_majority_is_named_with_the_missing_nodes(tmp_path: Path
             assert result.exit_code == 5
             assert told["leader"] == 0
             assert told["summary"].startswith(
-                "There is no leader. Main cause: of the voters 1, 2 and 3 only node 1 answers, and 2 must: bring back 1 of the nodes 2 and 3."
+                "There is no leader. Main cause: of the voters 1, 2 and 3 only node 1 answers, and 2 must: bring "
+                "back 1 of the nodes 2 and 3."
             )
             assert [each["node"] for each in told["unreachable"]] == [2, 3]
         alone = await told_by(left)
