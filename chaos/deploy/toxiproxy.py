@@ -145,13 +145,6 @@ class Toxiproxy:
             for name, proxy in sorted(told.items())
         }
 
-    def attributes(self, proxy: str, name: str) -> dict[str, Any]:
-        """The server's attributes of a toxic: its settings, and the counters of the toxics in `chaos/toxics`."""
-        toxic = self._call(f"read toxic {name} of {proxy}", lambda: self._proxy(proxy).get_toxic(name))
-        if toxic is None:
-            raise ToxiproxyError(f"there is no toxic {name} on {proxy}")
-        return dict(toxic.attributes)
-
     def reset(self) -> None:
         """Enables every proxy and takes every toxic away."""
         self._call("reset", self._api.reset)

@@ -13,7 +13,6 @@ from raftlog.chaos.nemesis import (
     files,
     links,
     members,
-    own_toxics,
     partitions,
     restarts,
     signals,
@@ -25,7 +24,6 @@ __all__ = ["FAMILIES", "NEMESES", "Field", "Injected", "Nemesis", "Skipped", "Un
 FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "partitions": partitions.NEMESES,
     "links": links.NEMESES,
-    "own-toxics": own_toxics.NEMESES,
     "clients": clients.NEMESES,
     "kills": signals.KILLS,
     "pauses": signals.PAUSES,

@@ -1,6 +1,5 @@
 """Tests that only the measured version of the Toxiproxy server is used, and that a missing one is reported."""
 
-import re
 import subprocess
 from pathlib import Path
 
@@ -56,37 +55,3 @@ def test_the_machines_server_reports_its_version(toxiproxy_path: Path) -> None:
     """The server that set-up built starts and says 2.12.0, not "git"."""
     told = subprocess.run([toxiproxy_path, "-version"], capture_output=True, text=True, check=True)
     assert toxiproxy_server.VERSION in told.stdout + told.stderr
-
-
-def _own(folder: Path, source: str) -> Path:
-    """A script that prints that digest of its sources."""
-    folder.mkdir(parents=True)
-    path = folder / "toxiproxy-server-own"
-    path.write_text(f'#!/bin/sh\n[ "$1" = -toxics ] && echo {source} || echo version {toxiproxy_server.VERSION}\n')
-    path.chmod(0o755)
-    return path
-
-
-def test_server_with_own_toxics_goes_first(nowhere: Path) -> None:
-    """Where it was built from the sources that are there, it is the server for everything."""
-    _script(nowhere, toxiproxy_server.VERSION)
-    own = _own(nowhere / "checkout" / ".tools" / "bin", toxiproxy_server.source())
-    assert toxiproxy_server.server_path() == own == toxiproxy_server.own_server_path()
-
-
-def test_own_toxics_of_other_sources_are_not_used(nowhere: Path) -> None:
-    """One built from older sources is ignored, with the reason; without any other the fix is reported."""
-    stock = _script(nowhere, toxiproxy_server.VERSION)
-    with pytest.raises(toxiproxy_server.ToxiproxyNotFoundError, match="where Go is found"):
-        toxiproxy_server.own_server_path()
-    _own(nowhere / "checkout" / ".tools" / "bin", "0123456789abcdef")
-    with pytest.raises(toxiproxy_server.ToxiproxyNotFoundError, match="built from other sources"):
-        toxiproxy_server.own_server_path()
-    assert toxiproxy_server.server_path() == stock
-
-
-def test_own_toxics_are_built_for_the_same_version() -> None:
-    """The library in go.mod is that of the server which the harness was measured with."""
-    told = (Path(toxiproxy_server.__file__).parent.parent / "toxics" / "go.mod").read_text()
-    (version,) = re.findall(r"Shopify/toxiproxy/v2 v(\S+)", told)
-    assert version == toxiproxy_server.VERSION
