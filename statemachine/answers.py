@@ -42,6 +42,9 @@ class Reason(StrEnum):
     WINDOW_FULL = "window_full"  # too many sequences of the session are open
     ANSWERS_FULL = "answers_full"  # the kept answers of this session, or of all, take too many bytes
     SESSIONS_FULL = "sessions_full"
+    ANSWERS_SHARE = "answers_share"  # the principal has its share of what ANSWERS_FULL bounds, and so on
+    SESSIONS_SHARE = "sessions_share"
+    CONSUMERS_SHARE = "consumers_share"
     BAD_TTL = "bad_ttl"
     MALFORMED = "malformed"
     DUPLICATE_KEY = "duplicate_key"  # a branch puts a key twice, or puts one that it deletes

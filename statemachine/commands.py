@@ -189,6 +189,15 @@ def unpack_versioned(
 
 LIMIT_MAX: Final = 2**53 - 1
 
+SHARE_PARTS: Final = 8
+"""While access control is on, one user that is no admin may have this part of the sessions, of their kept answers and
+of the consumer groups: an eighth of the limit. Seven others find room beside a user that takes all that it gets."""
+
+
+def share_of(limit: int, parts: int) -> int:
+    """What one user may have of a limit that is cut into so many parts; one of anything in any case."""
+    return max(1, limit // parts)
+
 
 class BadParameter(ValueError):
     """A limit that is unknown or out of its range."""

@@ -17,7 +17,7 @@ import msgpack
 from xxhash import xxh64_intdigest
 
 from raftlog.statemachine.answers import Reason
-from raftlog.statemachine.commands import LIMIT_MAX, ConsumerGroup, Limits, Result, unpack_versioned
+from raftlog.statemachine.commands import LIMIT_MAX, ConsumerGroup, Limits, Result, share_of, unpack_versioned
 
 CONSUMER_VERSION: Final = 1
 _ROW: Final = Struct("<QQQQQQ")  # of a group in `ConsumerTable.digest`, before its name and owner
@@ -94,10 +94,11 @@ class ConsumerResult(NamedTuple):
 class ConsumerTable:
     """All groups. It never evicts one: a full table refuses new ones."""
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "_makers")
 
     def __init__(self) -> None:
         self._groups: dict[bytes, ConsumerGroup] = {}
+        self._makers: dict[bytes, str] = {}  # the principals that made them; of older groups it is not known
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -110,11 +111,15 @@ class ConsumerTable:
         """All groups as they are now, by name."""
         return sorted(self._groups.items())
 
+    def maker(self, name: bytes) -> str:
+        """The principal that made the group; "" where that is not known."""
+        return self._makers.get(name, "")
+
     def digest(self, seed: int) -> int:
         """A hash of all groups, for digest points; it goes on from `seed`."""
         for name, (next_, generation, owner, time_ms, clock_ms) in self.rows():
             numbers = _ROW.pack(next_, generation, time_ms, clock_ms, len(name), len(owner))
-            seed = xxh64_intdigest(numbers + name + owner, seed)
+            seed = xxh64_intdigest(numbers + name + owner + self.maker(name).encode(), seed)
         return seed
 
     def lowest(self) -> int | None:
@@ -130,10 +135,12 @@ class ConsumerTable:
         clock_ms: int,
         limits: Limits,
         oldest: int,
+        maker: str = "",
+        parts: int = 1,
     ) -> ConsumerResult:
         """Carries out the command of the record at `index`: everything before that is applied, so it is the highest
         position that there can be. `oldest` is the first index that can be read: where a new group begins if its claim
-        does not say."""
+        does not say. A group that it makes is the `maker`'s, which may have one of `parts` of all groups."""
         action, generation, next_, owner = command
         group = self._groups.get(name)
         if not _is_name(name, limits) or len(owner) > limits.consumer_owner_bytes_max or not _is_whole(command):
@@ -147,11 +154,16 @@ class ConsumerTable:
                 return ConsumerResult(Result.REFUSED, None, Reason.NO_CONSUMER)
             if len(self._groups) >= limits.consumers_max:
                 return ConsumerResult(Result.REFUSED, None, Reason.CONSUMERS_FULL)
+            if maker:
+                if list(self._makers.values()).count(maker) >= share_of(limits.consumers_max, parts):
+                    return ConsumerResult(Result.REFUSED, None, Reason.CONSUMERS_SHARE)
+                self._makers[name] = maker
         else:
             if generation not in (0, group.generation):
                 return ConsumerResult(Result.COMPARE_FAILED, group)
             if action == ConsumerAction.DELETE:
                 del self._groups[name]
+                self._makers.pop(name, None)
                 return ConsumerResult(Result.APPLIED, deleted=1)
             if action == ConsumerAction.COMMIT and next_ < group.next:
                 return ConsumerResult(Result.REFUSED, group, Reason.POSITION_BACK)
@@ -163,13 +175,15 @@ class ConsumerTable:
         self._groups[name] = consumer
         return ConsumerResult(Result.APPLIED, consumer)
 
-    def load(self, name: Any, consumer: ConsumerGroup) -> None:
+    def load(self, name: Any, consumer: ConsumerGroup, maker: str = "") -> None:
         """Takes back a group from a snapshot; they come in the order of their names. Raises ValueError."""
         if type(name) is not bytes:
             raise ValueError(f"a consumer named {name!r}")
         if self._groups and name <= next(reversed(self._groups)):
             raise ValueError(f"consumer {name!r} comes out of order")
         self._groups[name] = consumer
+        if maker:
+            self._makers[name] = maker
 
 
 def _is_name(name: bytes, limits: Limits) -> bool:

@@ -20,6 +20,7 @@ from raftlog.statemachine.access.table import AccessTable, KnownPrincipal
 from raftlog.statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
 from raftlog.statemachine.commands import (
     KEY_BYTES_MAX,
+    SHARE_PARTS,
     Command,
     Limits,
     LogEntry,
@@ -137,10 +138,10 @@ class StateMachine:
         first = last - request[0] + 1
         principal, owner = self._principal, self._owner
         if len(commands) == 1 and commands[0].operation == Operation.VOID:
-            voided = self._sessions.void(request, commands[0].argument, self.clock_ms, self.limits, owner)
+            voided = self._sessions.void(request, commands[0].argument, self.clock_ms, self.limits, owner, self._parts)
             return self._verdict(voided, first, last)
         # First what became of an earlier copy: if that was applied, then this one is not refused for what came since.
-        admitted = self._sessions.admit(request, self.clock_ms, self.limits, owner)
+        admitted = self._sessions.admit(request, self.clock_ms, self.limits, owner, self._parts)
         if isinstance(admitted, Verdict):
             return self._verdict(admitted, first, last)
         if principal is not None and not is_permitted(principal, commands):  # kept: every copy gets the same answer
@@ -170,6 +171,14 @@ class StateMachine:
     def _owner(self) -> str | None:
         """Whose sessions the request under way may use; None: any."""
         return None if self._principal is None else self._principal.name
+
+    @property
+    def _parts(self) -> int:
+        """In how many parts the limits of what stays are cut, of which the principal of the request may have one."""
+        principal = self._principal
+        if principal is None or self.version < versions.SHARES:
+            return 1
+        return 1 if principal.permissions is not None and principal.permissions.is_admin else SHARE_PARTS
 
     # -- the operations ---------------------------------------------------------------------------------------
 
@@ -264,7 +273,7 @@ class StateMachine:
         return self._verdict(Verdict(Result.APPLIED), last, last)
 
     def _open_session(self, command: Command, last: int) -> RequestEffect:
-        reason = self._sessions.open(last, command.argument, self.clock_ms, self.limits, self._owner or "")
+        reason = self._sessions.open(last, command.argument, self.clock_ms, self.limits, self._owner or "", self._parts)
         return self._verdict(Verdict(Result.REFUSED if reason else Result.APPLIED, reason), last, last)
 
     def _keep_session(self, command: Command, last: int) -> RequestEffect:
@@ -297,9 +306,11 @@ class StateMachine:
             asked = decode_consumer(command.value or b"")
         except MalformedConsumer:
             return self._refused(Reason.MALFORMED, last)
+        maker = self._owner if self.version >= versions.SHARES else None
         done = self.consumers.execute(
-            command.key or b"", asked, last, self.time_ms, self.clock_ms, self.limits, self.oldest
-        )
+            command.key or b"", asked, last, self.time_ms, self.clock_ms, self.limits, self.oldest, maker or "",
+            self._parts,
+        )  # fmt: skip
         revision = self._store.revision
         answer = Answer(done.result, revision, last, last, done.deleted, reason=done.reason, consumer=done.consumer)
         return RequestEffect(done.result, revision, answer=encode_answer(answer))

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from xxhash import xxh64_intdigest
 
 from raftlog.statemachine.answers import Answer, Reason, decode_answer
-from raftlog.statemachine.commands import Limits, RequestBlock, Result
+from raftlog.statemachine.commands import Limits, RequestBlock, Result, share_of
 
 _HASH: Final = Struct("<Q")
 _ROW: Final = Struct("<QQQQQQ")  # of a session in `SessionTable.digest`
@@ -71,13 +71,27 @@ class Session:
         return Session(self.id, self.ttl_ms, self.expires_ms, self.low, self.kept.copy(), self.owner)
 
 
+class Holding:
+    """What all sessions of one owner are together; that of nobody is empty."""
+
+    __slots__ = ("answer_bytes", "sessions")
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.answer_bytes = 0
+
+
+_NOTHING: Final = Holding()
+
+
 class SessionTable:
     """All live sessions. It never evicts one: a full table refuses new ones."""
 
-    __slots__ = ("_sessions", "_walks", "answer_bytes", "due")
+    __slots__ = ("_held", "_sessions", "_walks", "answer_bytes", "due")
 
     def __init__(self) -> None:
         self.answer_bytes = 0  # of all sessions
+        self._held: dict[str, Holding] = {}  # by owner, of those that have a session; only `_count` changes it
         self._sessions: dict[int, Session] = {}  # in order of their ids, which only grow
         # (a time at or before which it does not expire, session): put right when it comes up
         self.due: list[tuple[int, int]] = []
@@ -118,13 +132,18 @@ class SessionTable:
     # -- the life of a session --------------------------------------------------------------------------------
 
     # An `owner` of None may use every session. To any other, a session of somebody else is one that is not known.
+    # One owner may have one of `parts` of each limit: `raftlog.statemachine.commands.SHARE_PARTS`.
 
-    def open(self, session: int, ttl_ms: int | None, clock_ms: int, limits: Limits, owner: str = "") -> Reason | None:
+    def open(
+        self, session: int, ttl_ms: int | None, clock_ms: int, limits: Limits, owner: str = "", parts: int = 1
+    ) -> Reason | None:
         """Registers a session under the index of its registration, or says why not."""
         if ttl_ms is None or not limits.session_ttl_min_ms <= ttl_ms <= limits.session_ttl_max_ms:
             return Reason.BAD_TTL
         if len(self._sessions) >= limits.sessions_max:
             return Reason.SESSIONS_FULL
+        if self._held.get(owner, _NOTHING).sessions >= share_of(limits.sessions_max, parts):
+            return Reason.SESSIONS_SHARE
         self._add(Session(session, ttl_ms, clock_ms + ttl_ms, 0, {}, owner))
         return None
 
@@ -155,16 +174,27 @@ class SessionTable:
         if any(sequence <= session.low for sequence in session.kept):
             raise ValueError(f"session {session.id} keeps sequences that are settled")
         self._add(session)
-        self.answer_bytes += session.answer_bytes
 
     def _add(self, session: Session) -> None:
         self._sessions[session.id] = session
+        self._count(session.owner, 1, session.answer_bytes)
         heappush(self.due, (session.expires_ms, session.id))
 
     def _remove(self, session: Session) -> None:
         self._before_change(session)
         del self._sessions[session.id]
-        self.answer_bytes -= session.answer_bytes
+        self._count(session.owner, -1, -session.answer_bytes)
+
+    def _count(self, owner: str, sessions: int, answer_bytes: int) -> None:
+        """The owner has so many more sessions, and bytes of kept answers."""
+        held = self._held.get(owner)
+        if held is None:
+            held = self._held[owner] = Holding()
+        held.sessions += sessions
+        held.answer_bytes += answer_bytes
+        self.answer_bytes += answer_bytes
+        if not held.sessions:
+            del self._held[owner]
 
     def _known(self, session: int, owner: str | None) -> Session | None:
         known = self._sessions.get(session)
@@ -181,7 +211,7 @@ class SessionTable:
     # -- sequences --------------------------------------------------------------------------------------------
 
     def admit(
-        self, request: RequestBlock, clock_ms: int, limits: Limits, owner: str | None = None
+        self, request: RequestBlock, clock_ms: int, limits: Limits, owner: str | None = None, parts: int = 1
     ) -> Session | Verdict:
         """The request's session if the request must be carried out (then `keep` its answer), else the answer
         instead."""
@@ -196,7 +226,7 @@ class SessionTable:
             return Verdict(Result.REFUSED, Reason.SEQUENCE_SETTLED)
         kept = session.kept.get(sequence)
         if kept is None:
-            reason = self._refusal(session, limits)
+            reason = self._refusal(session, limits, parts)
             return Verdict(Result.REFUSED, reason) if reason else session
         if kept == VOID:
             return Verdict(Result.VOIDED)
@@ -210,8 +240,9 @@ class SessionTable:
             self._keep(session, sequence, _HASH.pack(payload_hash) + answer)
 
     def void(
-        self, request: RequestBlock, sequence: int | None, clock_ms: int, limits: Limits, owner: str | None = None
-    ) -> Verdict:
+        self, request: RequestBlock, sequence: int | None, clock_ms: int, limits: Limits, owner: str | None = None,
+        parts: int = 1,
+    ) -> Verdict:  # fmt: skip
         """Makes a sequence of the request's session void, if it was not applied: it never will be."""
         session = self._touch(request.session, clock_ms, owner)
         if session is None:
@@ -223,7 +254,7 @@ class SessionTable:
             return Verdict(Result.REFUSED, Reason.SEQUENCE_SETTLED)
         kept = session.kept.get(sequence)
         if kept is None:
-            if reason := self._refusal(session, limits):
+            if reason := self._refusal(session, limits, parts):
                 return Verdict(Result.REFUSED, reason)
             self._keep(session, sequence, VOID)
         elif kept != VOID:
@@ -244,18 +275,20 @@ class SessionTable:
             return ReceiptState(ReceiptKind.VOIDED)
         return ReceiptState(ReceiptKind.APPLIED, decode_answer(kept[_HASH.size :]))
 
-    def _refusal(self, session: Session, limits: Limits) -> Reason | None:
+    def _refusal(self, session: Session, limits: Limits, parts: int) -> Reason | None:
         """Why the session can keep no more answers."""
         if len(session.kept) >= limits.session_window_max:
             return Reason.WINDOW_FULL
         if session.answer_bytes >= limits.answer_bytes_max or self.answer_bytes >= limits.session_answers_bytes_max:
             return Reason.ANSWERS_FULL
+        if self._held[session.owner].answer_bytes >= share_of(limits.session_answers_bytes_max, parts):
+            return Reason.ANSWERS_SHARE
         return None
 
     def _keep(self, session: Session, sequence: int, kept: bytes) -> None:
         session.kept[sequence] = kept
         session.answer_bytes += len(kept)
-        self.answer_bytes += len(kept)
+        self._count(session.owner, 0, len(kept))
 
     def _settle(self, session: Session, settled: int) -> None:
         """The client has the answers of all sequences below `settled`."""
@@ -267,10 +300,9 @@ class SessionTable:
             done = [sequence for sequence in range(session.low + 1, low + 1) if sequence in kept]
         else:
             done = [sequence for sequence in kept if sequence <= low]
-        for sequence in done:
-            size = len(kept.pop(sequence))
-            session.answer_bytes -= size
-            self.answer_bytes -= size
+        size = sum([len(kept.pop(sequence)) for sequence in done])
+        session.answer_bytes -= size
+        self._count(session.owner, 0, -size)
         session.low = low
 
     def digest(self) -> int:

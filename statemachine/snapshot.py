@@ -66,6 +66,7 @@ _ARRAY_HEAD_SHORT: Final = 1
 _ARRAY_HEAD: Final = 3
 """Bytes in front of the items of a MessagePack array of up to 15 items, and of one of up to 65,535."""
 
+_FIELDS: Final = len(ConsumerGroup._fields)
 _KEPT_MIN: Final = 8 + ANSWER_SIZE  # payload hash and the shortest answer
 
 
@@ -121,7 +122,7 @@ class SnapshotWalk:
         self._compacted = state.store.compacted
         self._head = _head(state)
         self._digests = state.digests.copied_rows()
-        self._consumers = state.consumers.rows()
+        self._consumers = [_consumer_row(row, state.consumers.maker(row[0])) for row in state.consumers.rows()]
         self._access = state.access.rows()
         self._version = state.snapshot_version
         self._sessions = state.sessions.start_walk()
@@ -174,7 +175,7 @@ class SnapshotWalk:
         yield from framed(KEYS, counted(0, walk(store, self._compacted, self._revision)))
         yield from framed(SESSIONS, one_by_one(1, map(row_of, sessions.walked(self._sessions))))
         yield from framed(DIGESTS, one_by_one(2, self._digests))
-        yield from framed(CONSUMERS, one_by_one(3, map(_consumer_row, self._consumers)))
+        yield from framed(CONSUMERS, one_by_one(3, self._consumers))
         yield from framed(ACCESS, one_by_one(4, self._access))
         yield from framed(END, [[counts]])
 
@@ -198,9 +199,10 @@ def _session_row_3(session: Session) -> list[Any]:
     return [session.id, session.ttl_ms, session.expires_ms, session.low, kept]
 
 
-def _consumer_row(row: tuple[bytes, ConsumerGroup]) -> list[Any]:
+def _consumer_row(row: tuple[bytes, ConsumerGroup], maker: str) -> list[Any]:
+    """No group has a maker before cluster version 4."""
     name, consumer = row
-    return [name, *consumer]
+    return [name, *consumer, maker] if maker else [name, *consumer]
 
 
 def _framed(pack: Callable[[Any], bytes], version: int, kind: int, slices: Iterable[list[Any]]) -> Iterator[bytes]:
@@ -359,8 +361,11 @@ class Restorer:
 
     def _take_consumer(self, row: Any) -> None:
         name, *fields = row
+        makers = fields[_FIELDS:]
         assert self._state is not None, "the head comes first"
-        self._state.consumers.load(name, decode_consumer_row(*fields))
+        if len(makers) > 1 or not all(type(maker) is str and maker for maker in makers):
+            raise ValueError(f"consumer {name!r} has makers {makers}")
+        self._state.consumers.load(name, decode_consumer_row(*fields[:_FIELDS]), *makers)
         self._counts[3] += 1
 
     def _take_access(self, row: Any) -> None:

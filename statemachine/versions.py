@@ -26,6 +26,9 @@ ACCESS_CONTROL: Final = 3
 """From this version on the first admin may be made. Only then do blocks carry admissions, do snapshots have version 4,
 and do sessions have owners: until then all bytes are as before."""
 
+SHARES: Final = 4
+"""From this version on a consumer group has the principal that made it, and what stays of one principal has a share."""
+
 
 class UnknownClusterVersion(ValueError):
     """The cluster is at a version that this code does not know: upgrade before going on."""

@@ -42,7 +42,7 @@ _NONE: Final = Ranges([], [])
 class Permissions:
     """What a principal may do: the union of the grants of its roles."""
 
-    __slots__ = ("_everywhere", "_ranges", "may_write")
+    __slots__ = ("_everywhere", "_ranges", "is_admin", "may_write")
 
     def __init__(self, grants: Iterable[Grant]) -> None:
         by_kind: dict[tuple[Verb, Resource], list[tuple[bytes, bytes]]] = {}
@@ -54,6 +54,7 @@ class Permissions:
             else:
                 everywhere[verb, resource] = True
             self.may_write = self.may_write or verb in _WRITING
+        self.is_admin = (Verb.ACCESS, Resource.CLUSTER) in everywhere  # such a principal has no share: it could end any
         self._everywhere = everywhere
         self._ranges = {kind: merged(ranges) for kind, ranges in by_kind.items()}
 

@@ -67,10 +67,11 @@ def _frames(version: int = 1) -> list[bytes]:
     return list(driver.machine.snapshot())
 
 
-def _with_access() -> list[bytes]:
-    """The frames of a small machine with access control: the first admin with a token, a role, a user, its session."""
+def _with_access(version: int = versions.ACCESS_CONTROL) -> list[bytes]:
+    """The frames of a small machine with access control: the first admin with a token, a role, a user, its session, and
+    a group of the admin."""
     driver = Driver()
-    driver.machine.version = versions.ACCESS_CONTROL
+    driver.machine.version = version
     role = (parse_grant("write on keys:a*"), parse_grant("read on log"))
     for command in (
         AccessCommand(AccessAction.INIT, "root", token="t1", token_hash=b"h" * 32, label="first"),
@@ -80,6 +81,9 @@ def _with_access() -> list[bytes]:
         one = request(Operation.ACCESS, None, encode_access(command))
         assert driver.answer(one._replace(admission=_admission("root", 9))).result is Result.APPLIED
     driver.entry(request(Operation.SESSION_OPEN, argument=60_000)._replace(admission=_admission("ada", 3)))
+    if version >= versions.SHARES:
+        claim = request(Operation.CONSUMER, b"g", _consumer(ConsumerAction.CLAIM))
+        driver.entry(claim._replace(admission=_admission("root", 9)))
     return list(driver.machine.snapshot())
 
 
@@ -141,6 +145,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "snapshot digests": lambda: _payload(4),
     "snapshot consumers": lambda: _payload(6),
     "snapshot sessions of version 4": lambda: _payload_of(_with_access(), 3),
+    "snapshot consumers of cluster version 4": lambda: _payload_of(_with_access(versions.SHARES), 6),
     "snapshot access": lambda: _payload_of(_with_access(), 7),
     "snapshot frame of version 4": lambda: _with_access()[-1],
     "admission": lambda: _admission("ada", 7),

@@ -112,6 +112,9 @@ WRONG: dict[str, tuple[list[Frame], str]] = {
     "a consumer without a number": (with_kind(CONSUMERS, packed([b"g", 1, -2, b"", 3, 4])), "a consumer of"),
     "an owner of text": (with_kind(CONSUMERS, packed([b"g", 1, 2, "x", 3, 4])), "a consumer of"),
     "a name of text": (with_kind(CONSUMERS, packed(["g", 1, 2, b"", 3, 4])), "a consumer named"),
+    "a maker without a name": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, ""])), "has makers"),
+    "a maker of bytes": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, b"x"])), "has makers"),
+    "two makers": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, "x", "y"])), "has makers"),
     "consumers out of order": (
         with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4], [b"a", 1, 2, b"", 3, 4])),
         "out of order",

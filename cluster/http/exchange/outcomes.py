@@ -15,7 +15,7 @@ from raftlog.cluster.protocol.request import Settled, code_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.block_fast import encode_single, encode_values
 from raftlog.statemachine.answers import Answer, Reason, answer_of
-from raftlog.statemachine.commands import Operation, Result
+from raftlog.statemachine.commands import SHARE_PARTS, Limits, Operation, Result, share_of
 
 Records = Sequence[BlockRecord] | Sequence[bytes]
 """The records of a request; if all of them append nothing but a value, the values."""
@@ -109,10 +109,10 @@ async def submit(
     `session`: from the headers, unless given.
     """
     session = call.session() if session is None else session
-    return done_of(await commit(service, call, records, session), session)
+    return done_of(service, await commit(service, call, records, session), session)
 
 
-def done_of(settled: Settled, session: SessionHeaders) -> AppliedRequest:
+def done_of(service: Service, settled: Settled, session: SessionHeaders) -> AppliedRequest:
     """The result of a request that was applied. Raises ApiError for every outcome but `applied`."""
     effect = settled.effect
     if effect.result is _APPLIED and not effect.answer:
@@ -121,7 +121,7 @@ def done_of(settled: Settled, session: SessionHeaders) -> AppliedRequest:
     if answer.result is Result.APPLIED:
         result = "repeated" if effect.result is Result.REPEATED else "applied"
         return AppliedRequest(answer.first, answer.last, settled.term, result, answer.revision, answer)
-    refuse(answer, settled.term, session)
+    refuse(service, answer, settled.term, session)
 
 
 def told(settled: Settled, session: SessionHeaders) -> Answer:
@@ -182,9 +182,19 @@ _REASONS: Final = {
     Reason.LAST_ADMIN: "no user could change permissions any more: give another user the role admin first",
     Reason.FUTURE_INDEX: "the log has not reached that index: trim at or below the last committed index",
 }
+_SHARES: Final = {
+    Reason.ANSWERS_SHARE: (
+        "session_answers_bytes_max",
+        "bytes of kept answers",
+        "send Raftlog-Settled, or close sessions",
+    ),
+    Reason.SESSIONS_SHARE: ("sessions_max", "sessions", "close some, or let them expire"),
+    Reason.CONSUMERS_SHARE: ("consumers_max", "consumer groups", "delete some"),
+}
+"""Of a share that is used up: the limit that it is a part of, what it counts, and what to do."""
 
 
-def refuse(answer: Answer, term: int, session: SessionHeaders, **more: object) -> NoReturn:
+def refuse(service: Service, answer: Answer, term: int, session: SessionHeaders, **more: object) -> NoReturn:
     """Raises the error for an answer other than applied; `more` are further fields of the problem."""
     if answer.result is Result.COMPARE_FAILED:
         raise ApiError(
@@ -196,5 +206,14 @@ def refuse(answer: Answer, term: int, session: SessionHeaders, **more: object) -
         )
     code = code_of(answer.reason)
     where = f" (session {session.session}, sequence {session.sequence})" if session.session else ""
-    text = "the request was refused" if answer.reason is None else _REASONS[answer.reason]
+    if answer.reason in _SHARES:
+        text = _share_text(service.node.machine.limits, *_SHARES[answer.reason])
+    else:
+        text = "the request was refused" if answer.reason is None else _REASONS[answer.reason]
     raise ApiError(code, f"{text}{where}", index=answer.last, term=term, **more)
+
+
+def _share_text(limits: Limits, name: str, what: str, mend: str) -> str:
+    limit = getattr(limits, name)
+    share = share_of(limit, SHARE_PARTS)
+    return f"this user has its share of {what}: {share} of the {limit} in all ({name}): {mend}"

@@ -71,7 +71,7 @@ async def _append_batch(service: Service, call: Call, query: Query, media_type: 
 
 def appended(service: Service, _: Call, settled: Settled, session: SessionHeaders) -> HttpAnswer:
     """The answer to an append. Raises ApiError."""
-    done = done_of(settled, session)
+    done = done_of(service, settled, session)
     body = Appended(_APPLIED, done.result, done.first, done.last, done.last - done.first + 1, done.last, done.term)
     return HttpAnswer(service.identity, encode_json(body), done.last, done.term)
 

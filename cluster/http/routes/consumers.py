@@ -143,7 +143,7 @@ async def _commit(
             term=settled.term,
             **where,
         )
-    refuse(answer, settled.term, session, **where)
+    refuse(service, answer, settled.term, session, **where)
 
 
 def readable_groups(service: Service, call: Call) -> Iterable[tuple[bytes, ConsumerGroup]]:

@@ -111,7 +111,7 @@ async def delete_range(service: Service, call: Call) -> HttpAnswer:
 
 def written(service: Service, _: Call, settled: Settled, session: SessionHeaders) -> HttpAnswer:
     """The answer to the write of keys. Raises ApiError."""
-    done = done_of(settled, session)
+    done = done_of(service, settled, session)
     return HttpAnswer(service.identity, encode_json(written_of(done)), done.last, done.term)
 
 

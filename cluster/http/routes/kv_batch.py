@@ -92,7 +92,7 @@ def _item(service: Service, call: Call, each: asyncio.Future[Settled] | ApiError
     try:
         if isinstance(each, ApiError):
             raise each
-        return BatchItem(written=written_of(done_of(each.result(), session)))
+        return BatchItem(written=written_of(done_of(service, each.result(), session)))
     except ApiError as error:
         node = service.node
         problem = make_problem(

@@ -55,7 +55,7 @@ async def _of_session(service: Service, call: Call, operation: Operation) -> Htt
     settled = await commit(service, call, (record,), NO_SESSION)
     answer = told(settled, SessionHeaders(session))
     if answer.result is not Result.APPLIED:
-        refuse(answer, settled.term, SessionHeaders(session))
+        refuse(service, answer, settled.term, SessionHeaders(session))
     return service.answer(SessionDone(session, settled.last, settled.term), settled.last, settled.term)
 
 
@@ -78,7 +78,7 @@ async def void(service: Service, call: Call) -> HttpAnswer:
     settled = await commit(service, call, (BlockRecord(int(Operation.VOID), argument=sequence),), headers)
     answer = told(settled, headers)
     if answer.result is not Result.APPLIED and answer.reason not in _DECIDED:
-        refuse(answer, settled.term, headers)
+        refuse(service, answer, settled.term, headers)
     return _receipt(service, call, headers.session, sequence, service.node.machine.applied_index, settled.term)
 
 

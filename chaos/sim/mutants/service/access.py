@@ -10,6 +10,7 @@ _MACHINE: Final = "raftlog.statemachine.machine:StateMachine."
 _TABLE: Final = "raftlog.statemachine.access.table:AccessTable."
 _DOOR: Final = "raftlog.cluster.http.exchange.access:Access."
 _ACCESS: Final = "tests/cluster/http/test_access.py::test_"
+_SHARES: Final = "tests/statemachine/access/test_shares.py::test_"
 _REVIEW: Final = "this project, until a review found it"
 
 MUTANTS: Final = (
@@ -202,5 +203,35 @@ MUTANTS: Final = (
         target="raftlog.statemachine.digest:log_row_hashes",
         old='if kind == "configuration" or operation == "access":',
         new="if False:",
+    ),
+    Mutant(
+        name="sessions_without_a_share",
+        pitfall=87,
+        title="one user that may append something opens all sessions, and no other client gets one",
+        source=_REVIEW,
+        story=f"{_SHARES}a_user_gets_its_share_and_the_others_theirs",
+        target="raftlog.statemachine.sessions:SessionTable.open",
+        old="sessions >= share_of(limits.sessions_max, parts):",
+        new="sessions >= limits.sessions_max:",
+    ),
+    Mutant(
+        name="closed_sessions_stay_in_the_share",
+        pitfall=87,
+        title="a session that ended still counts in the share of its user, which gets no new ones in the end",
+        source="raftlog itself",
+        story=f"{_SHARES}what_ends_makes_room_in_the_share",
+        target="raftlog.statemachine.sessions:SessionTable._remove",
+        old="self._count(session.owner, -1, -session.answer_bytes)",
+        new="self._count(session.owner, 0, -session.answer_bytes)",
+    ),
+    Mutant(
+        name="shares_before_their_cluster_version",
+        pitfall=71,
+        title="a node refuses by a share what members of an older version apply",
+        source="raftlog itself",
+        story=f"{_SHARES}before_that_cluster_version_nobody_has_a_share",
+        target=_MACHINE + "_parts",
+        old="if principal is None or self.version < versions.SHARES:",
+        new="if principal is None:",
     ),
 )

@@ -92,13 +92,13 @@ MUTANTS: Final = (
         also=(
             Edit(
                 "raftlog.statemachine.machine:StateMachine._session_request",
-                "admitted = self._sessions.admit(request, self.clock_ms, self.limits, owner)",
-                "admitted = self._sessions.admit(request, self.time_ms, self.limits, owner)",
+                "self._sessions.admit(request, self.clock_ms,",
+                "self._sessions.admit(request, self.time_ms,",
             ),
             Edit(
                 "raftlog.statemachine.machine:StateMachine._open_session",
-                'self._sessions.open(last, command.argument, self.clock_ms, self.limits, self._owner or "")',
-                'self._sessions.open(last, command.argument, self.time_ms, self.limits, self._owner or "")',
+                "self._sessions.open(last, command.argument, self.clock_ms,",
+                "self._sessions.open(last, command.argument, self.time_ms,",
             ),
             Edit(
                 "raftlog.statemachine.machine:StateMachine._keep_session",

@@ -13,6 +13,7 @@ from raftlog.statemachine.access.commands import AccessAction, AccessCommand
 from raftlog.statemachine.commands import Limits
 from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.fake_node import LOG_ID, FakeNode, Served, serve
+from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.http.http_probe import Reply, ask
 
 
@@ -130,6 +131,29 @@ async def test_full_window_and_full_table() -> None:
         assert (await ask(served.port, "POST", "/v1/log", b"x", headers(session, 3, settled=2))).status == 200
         assert (await ask(served.port, "POST", "/v1/sessions")).problem().code is Code.SESSIONS_FULL
         assert (await receipt(served, session, 2))["state"] == "applied"
+
+
+async def test_a_share_that_is_used_up_is_named_with_its_numbers() -> None:
+    """What the user has, of how much in all, by which limit, and what to do; another user is served."""
+    async with AccessWorld() as world:
+        world.node.machine.limits = Limits(sessions_max=8, session_answers_bytes_max=400, consumers_max=8)
+        for name in ("ada", "ben"):
+            world.user(name, "append on log", "write on groups:*")
+        session = (await world.ask("ada", "POST", "/v1/sessions")).json()["session"]
+        told = [await world.ask("ada", "POST", "/v1/sessions")]
+        for number in (1, 2, 3):
+            fields = [f"{name}: {value}" for name, value in headers(session, number).items()]
+            told.append(await world.ask("ada", "POST", "/v1/log", *fields, body=b"x"))
+        for group in ("g", "h"):
+            told.append(await world.ask("ada", "POST", f"/v1/consumers/{group}/claim"))
+        assert [reply.status for reply in told] == [429, 200, 200, 429, 200, 429]
+        problems = [reply.problem() for reply in told if reply.status == 429]
+        assert [problem.code for problem in problems] == [Code.SESSIONS_FULL, Code.WINDOW_FULL, Code.CONSUMERS_FULL]
+        sessions, answers, groups = (problem.message for problem in problems)
+        assert "this user has its share of sessions: 1 of the 8 in all (sessions_max): close some" in sessions
+        assert "50 of the 400 in all (session_answers_bytes_max): send Raftlog-Settled" in answers
+        assert "this user has its share of consumer groups: 1 of the 8 in all (consumers_max): delete some" in groups
+        assert (await world.ask("ben", "POST", "/v1/sessions")).status == 200
 
 
 @pytest.mark.parametrize(
