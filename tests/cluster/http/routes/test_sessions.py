@@ -144,8 +144,7 @@ async def test_a_share_that_is_used_up_is_named_with_its_numbers() -> None:
         for number in (1, 2, 3):
             fields = [f"{name}: {value}" for name, value in headers(session, number).items()]
             told.append(await world.ask("ada", "POST", "/v1/log", *fields, body=b"x"))
-        for group in ("g", "h"):
-            told.append(await world.ask("ada", "POST", f"/v1/consumers/{group}/claim"))
+        told += [await world.ask("ada", "POST", f"/v1/consumers/{group}/claim") for group in ("g", "h")]
         assert [reply.status for reply in told] == [429, 200, 200, 429, 200, 429]
         problems = [reply.problem() for reply in told if reply.status == 429]
         assert [problem.code for problem in problems] == [Code.SESSIONS_FULL, Code.WINDOW_FULL, Code.CONSUMERS_FULL]
