@@ -37,6 +37,7 @@ class ChangeAnswer(msgspec.Struct, frozen=True):
     index: int
     term: int
     join: str | None = None  # add, replace: the join file, from which `raftlog format --join` makes the new data folder
+    settings: str | None = None  # add, replace: the new node's settings file, but for the line that names the join file
     outcome: Outcome = Outcome.APPLIED
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,10 +17,12 @@ from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, View, bar, lines_of
 from raftlog.cluster.client.backup import BackupCursor, BackupPiece
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
+from raftlog.cluster.config.joining import TLS_FOLDER
 from raftlog.cluster.config.settings import DiskSettings
 from raftlog.cluster.files.errors import DiskError
 from raftlog.cluster.records.backup_format import BackupDamaged, BackupEnd, BackupHead
 from raftlog.cluster.runtime.file_errors import create_private, naming, replace_file, sync_folder
+from raftlog.cluster.security.tls import TlsError
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.statemachine.snapshot import FRAME_SIZE, KEYS
 
@@ -209,6 +211,31 @@ def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...]
         for folder in folders
     ]  # fmt: skip
     cli.printer.all(rows, MADE)
+    if told := _certificates_told(cluster, file, nodes):
+        print(told, file=sys.stderr)
+
+
+def _certificates_told(cluster: ClusterFile, file: Path, nodes: Sequence[int]) -> str:
+    """How to make certificates that name the new log; empty without TLS, or if they are beside the cluster file."""
+    from raftlog.cluster.security.authority import holder_of_file
+    from raftlog.cluster.security.names import Holder, HolderKind, UnknownHolder
+
+    lacking: list[str] = []
+    for node in cluster.node:
+        if node.url.startswith("https:") and (not nodes or node.id in nodes):
+            with suppress(TlsError, UnknownHolder):
+                made = holder_of_file(file.parent / TLS_FOLDER / f"node-{node.id}.pem")
+                if made == Holder(cluster.cluster.log, HolderKind.NODE, str(node.id)):
+                    continue
+            lacking.append(str(node.id))
+    if not lacking:
+        return ""
+    return (
+        "Certificates of the old cluster name the old log and do not count in the new one. Before its nodes start, "
+        f"where ca.key is: raftlog cert node {' '.join(lacking)} --cluster {file}; likewise for clients: raftlog cert "
+        f"client NAME --cluster {file}. On one machine `raftlog up --data {file.parent}` makes a new authority and all "
+        f"of them, if there is no {file.parent / TLS_FOLDER}."
+    )
 
 
 @contextmanager

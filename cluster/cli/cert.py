@@ -85,6 +85,25 @@ def _client(
     _show(cli, make_client(folder, name, log, days or HOLDER_DAYS))
 
 
+def _renew(
+    cli: Cli,
+    certificates: Annotated[list[Path], typer.Argument(help="Certificates that this authority has signed.")],
+    names: Annotated[
+        list[str] | None, typer.Option("--also", help="One more host name or address; may be repeated.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Where the authority's ca.pem and ca.key are.")] = FOLDER,
+    days: DaysOption = None,
+) -> None:
+    """Put new certificates in the place of these: for the same holder, hosts and key, so that the key stays as it is.
+
+    A running node takes the new file within a second.
+    """
+    from raftlog.cluster.security.authority import HOLDER_DAYS, renew
+
+    rows = [_row(renew(each, folder, names or (), days or HOLDER_DAYS)) for each in certificates]
+    cli.printer.all(rows, LISTED)
+
+
 def _revoke(
     cli: Cli,
     certificates: Annotated[list[Path], typer.Argument(help="Certificates that shall count no more.")],
@@ -149,7 +168,9 @@ def _check(
     facts = read_facts(certificate)
     cli.printer.all([_row(facts)], LISTED)
     if facts.days_left() < WARN_DAYS:
-        print(f"{certificate}: it expires in {facts.days_left():.0f} days: renew it", file=sys.stderr)
+        print(
+            f"{certificate}: it expires in {facts.days_left():.0f} days: renew it (raftlog cert renew)", file=sys.stderr
+        )
 
 
 def _show(cli: Cli, made: Any) -> None:
@@ -174,6 +195,7 @@ def register(app: typer.Typer) -> None:
         ("ca", _ca),
         ("node", _node),
         ("client", _client),
+        ("renew", _renew),
         ("list", _list),
         ("check", _check),
         ("revoke", _revoke),

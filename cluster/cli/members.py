@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -15,6 +18,8 @@ from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, NotApplied
+from raftlog.cluster.config.cluster_file import parse_cluster_file, quoted
+from raftlog.cluster.config.joining import TLS_FOLDER, settings_file_of, steps_to_join
 from raftlog.raft.refusals import WhyRefused
 
 POLL_S: Final = 0.1
@@ -99,6 +104,17 @@ def address_command(cli: Cli, node: Node, peer: Peer = None, url: Url = None, wa
     """Change the addresses of a member; its disk and its data stay."""
     if peer is None and url is None:
         raise Failed("nothing changes: give --peer, --url or both", Exit.USAGE)
+    if (url or cli.endpoints[0]).startswith("https:"):
+        with cli.client() as client:
+            old = next((each for each in client.members().members if each.node == node), None)
+        known = {_host(old.peer), _host(old.url)} if old is not None else set()
+        for host in dict.fromkeys(_host(each) for each in (url, peer) if each is not None):
+            if host not in known:
+                typer.echo(
+                    f"The certificate of node {node} must name {host} before the node listens there. Where ca.key is: "
+                    f"raftlog cert renew FOLDER/node-{node}.pem --also {host}",
+                    err=True,
+                )
     _change(cli, ChangeIn("address", node, peer=peer, url=url), wait)
 
 
@@ -131,10 +147,11 @@ def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None
     The file is made first: the answer alone has its content, so a change whose file cannot be kept must not be made.
     """
     file = join_file or Path(f"join-{node}.toml")
-    try:
-        file.touch(exist_ok=False)
-    except FileExistsError:
-        raise Failed(f"{file} is there already: name another --join-file, or remove it", Exit.USAGE) from None
+    settings = settings_file_of(file)
+    for each in (settings, file):
+        if each.exists():
+            raise Failed(f"{each} is there already: name another --join-file, or remove it", Exit.USAGE)
+    file.touch(exist_ok=False)
     with cli.client() as client:
         try:
             answer = client.change_members(change)
@@ -148,23 +165,41 @@ def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None
                 )
             raise
     assert answer.join is not None
+    lines = f"cluster_file = {quoted(file.name)}\n{answer.settings or ''}"
     try:
         file.write_text(answer.join, encoding="utf-8")
+        settings.write_text(lines, encoding="utf-8")
     except OSError:  # no disk space
         typer.echo(
-            f"The change has begun. Its join file could not be written to {file}; this is its content:", err=True
+            f"The change has begun. Its join file could not be written to {file}, nor the settings to {settings}; this "
+            "is what they contain:",
+            err=True,
         )
-        typer.echo(answer.join, err=True)
+        typer.echo(f"{answer.join}\n{lines}", err=True)
         raise
     _print(cli, answer)
-    typer.echo(
-        f"Next, on the machine of node {node}:\n"
-        f"  raftlog format --join {file} --data FOLDER\n"
-        f"  raftlog node --config {file}\n"
-        f"then, if raftlog members list still says learner:\n"
-        f"  raftlog members promote {node}",
-        err=True,
-    )
+    place = parse_cluster_file(answer.join, str(file)).of(node)
+    assert place is not None, "a join file has its node"
+    certificate = _certificate_step(node, file) if "security.ca = " in lines else ""
+    typer.echo(f"Next, {steps_to_join(node, file, place.data, certificate=certificate)}", err=True)
+
+
+def _certificate_step(node: int, join: Path) -> str:
+    """The command that makes the certificate of a new node; empty if it is beside the join file already."""
+    if (join.parent / TLS_FOLDER / f"node-{node}.key").exists():
+        return ""
+    step = f"raftlog cert node {node} --cluster {shlex.quote(str(join))}"
+    beside_ca = Path(os.environ.get("RAFTLOG_CA", "")).parent
+    if (Path(TLS_FOLDER) / "ca.key").exists():
+        return step
+    if (beside_ca / "ca.key").exists():
+        return f"{step} --folder {shlex.quote(str(beside_ca))}"
+    return f"{step} --folder FOLDER   # with ca.key; from another authority: docs/security.md"
+
+
+def _host(address: str) -> str:
+    """The host of a URL, or of host:port."""
+    return urlsplit(address if "//" in address else f"//{address}").hostname or ""
 
 
 def _change(cli: Cli, change: ChangeIn, wait_s: float) -> None:

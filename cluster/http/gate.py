@@ -67,7 +67,9 @@ class Api:
         self._id_prefix = f"{node}-{secrets.token_hex(4)}-"
         self._ids = itertools.count(1)
         limits = service.limits
-        lines = RequestLog(node, limits.request_lines_max, limits.request_slow_ms, has_all=service.http.access_log)
+        lines = RequestLog(
+            node, limits.request_lines_max, limits.request_slow_ms, has_all=service.settings.http.access_log
+        )
         self._lines = lines if lines.is_enabled else None
 
     async def handle(self, request: web.BaseRequest) -> HttpAnswer | StreamedAnswer:

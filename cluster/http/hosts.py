@@ -51,7 +51,7 @@ class HostCheck:
     def _own(self) -> set[str]:
         service = self._service
         urls = [member.url for member in service.node.members().members if member.node == service.node.node_id]
-        return {host.lower() for host in service.http.hosts} | {urlsplit(url).hostname or "" for url in urls}
+        return {host.lower() for host in service.settings.http.hosts} | {urlsplit(url).hostname or "" for url in urls}
 
 
 def check_origin(origin: str, host: str) -> None:

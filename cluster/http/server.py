@@ -63,13 +63,13 @@ def build_runner(
     """
     limits = settings.limits
     service = Service(
-        node, settings.http, limits, settings.options().entry_bytes_max, clock.monotonic,
+        node, limits, settings.options().entry_bytes_max, clock.monotonic,
         ServerIdentity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), Lags(node),
         Access(
             node, limits, provider, is_exposed=settings.is_exposed and not settings.security.insecure,
             has_tls=credentials is not None,
         ),
-        credentials, is_insecure=settings.is_exposed and settings.security.insecure, routes=route_lines(),
+        settings, credentials, is_insecure=settings.is_exposed and settings.security.insecure, routes=route_lines(),
     )  # fmt: skip
     api = Api(service, audit)
     parser = HeadParser(limits.head_bytes_max, limits.head_fields_max, limits.body_bytes_max) if fast_path else None

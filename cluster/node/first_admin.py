@@ -15,7 +15,8 @@ from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.client.access_requests import can, change
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import NotApplied
-from raftlog.cluster.node.formatting import OPERATOR, TLS_FOLDER
+from raftlog.cluster.config.joining import TLS_FOLDER
+from raftlog.cluster.node.formatting import OPERATOR
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLES, save_token
 from raftlog.cluster.security.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE

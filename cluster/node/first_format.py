@@ -7,7 +7,6 @@ answers, the new disk has no vote before all voters have answered it (`raftlog.r
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,8 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import Policy
 from raftlog.cluster.client.errors import ClientError, Forbidden, Unauthorized
 from raftlog.cluster.config.cluster_file import FORCE, ClusterFile, ClusterNode
-from raftlog.cluster.node.formatting import OPERATOR, TLS_FOLDER, tls_files
+from raftlog.cluster.config.joining import TLS_FOLDER, steps_to_join
+from raftlog.cluster.node.formatting import OPERATOR, tls_files
 from raftlog.cluster.security.tls import TlsError, TlsFiles
 
 ASK_S: Final = 2.0
@@ -89,12 +89,9 @@ def _refusal(cluster: ClusterFile, nodes: Sequence[int], why: str) -> str:
         if own is None:
             continue
         ask = next((each.url for each in cluster.node if each.id not in nodes), own.url)
-        data = shlex.quote(own.data)
         lines += [
-            f"Give node {node} a new disk:",
+            f"Give node {node} a new disk (with TLS, its certificate stays):",
             f"  raftlog members replace {node} --peer {own.peer} --url {own.url} -e {ask}   # writes join-{node}.toml",
-            f"  raftlog format --join join-{node}.toml --data {data}   # an empty folder",
-            f"  raftlog node --config join-{node}.toml",
-            f"  raftlog members promote {node} -e {ask}",
+            f"then {steps_to_join(node, Path(f'join-{node}.toml'), own.data, f' -e {ask}')}",
         ]
     return "\n".join([*lines, f"Only if this is to be a new cluster all the same: {FORCE}"])

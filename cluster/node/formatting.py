@@ -25,13 +25,12 @@ from raftlog.cluster.config.cluster_file import (
     render_cluster_file,
     split_address,
 )
+from raftlog.cluster.config.joining import TLS_FOLDER, tls_lines
 from raftlog.cluster.files.folder import DiskIdentity, format_node
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.file_errors import replace_file
 from raftlog.cluster.security.tls import TlsFiles
 from raftlog.statemachine.versions import CLUSTER_VERSION
-
-TLS_FOLDER: Final = "tls"  # certificates, beside the cluster file
 
 OPERATOR: Final = "operator"  # the client whose certificate a new cluster with TLS gets
 
@@ -128,16 +127,6 @@ def tls_files(folder: Path, holder: str) -> TlsFiles:
     """The files of `client-NAME` or `node-N` in a folder of certificates, by absolute paths."""
     folder = folder.resolve()
     return TlsFiles(str(folder / "ca.pem"), str(folder / f"{holder}.pem"), str(folder / f"{holder}.key"))
-
-
-def tls_lines(node: int) -> list[str]:
-    """Lines of a settings file: this node's certificate, in the folder `tls` beside the cluster file."""
-    stem = f"{TLS_FOLDER}/node-{node}"
-    return [
-        f'security.ca = "{TLS_FOLDER}/ca.pem"',
-        f'security.certificate = "{stem}.pem"',
-        f'security.key = "{stem}.key"',
-    ]
 
 
 def format_cluster(

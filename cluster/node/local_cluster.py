@@ -33,17 +33,16 @@ from raftlog.cluster.config.cluster_file import (
     quoted,
 )
 from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.config.joining import TLS_FOLDER, tls_lines
 from raftlog.cluster.config.settings import DiskSettings
 from raftlog.cluster.node.formatting import (
     OPERATOR,
-    TLS_FOLDER,
     format_cluster,
     format_join,
     hosts_of,
     make_certificates,
     new_cluster,
     tls_files,
-    tls_lines,
 )
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, replace_file
 from raftlog.cluster.security.tls import TlsFiles, client_context
@@ -132,8 +131,9 @@ class LocalCluster:
                 nodes, peer_ports=chosen[:nodes], http_ports=chosen[nodes:], scheme="https" if secure else "http"
             )
             self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            if secure:
-                make_certificates(self.folder / TLS_FOLDER, self.cluster)
+        if self.is_secure and not (self.folder / TLS_FOLDER).exists():  # also beside a restored cluster
+            make_certificates(self.folder / TLS_FOLDER, self.cluster)
+        if self.is_new:
             format_cluster(self.cluster, self.file, segment_bytes=self._segment_bytes())
         self._client = client_context(self.tls_files(), checks_host=True) if self.is_secure else None
         for node in self.cluster.node:

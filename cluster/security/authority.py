@@ -1,8 +1,8 @@
 """Makes and reads certificates: a cluster's own authority, its nodes and its clients.
 
 `raftlog cert` and `raftlog up --secure` make them, and a node reads its own at the start. Keys are ECDSA on P-256.
-Files are PEM with mode 0600, and are never overwritten. Certificates that were made elsewhere serve as well, if they
-have the fields that docs/security.md lists. The cryptography is that of the library `cryptography`.
+Files are PEM with mode 0600, and are overwritten by `renew` alone. Certificates that were made elsewhere serve as well,
+if they have the fields that docs/security.md lists. The cryptography is that of the library `cryptography`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes, PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.runtime.file_errors import naming
+from raftlog.cluster.runtime.file_errors import naming, replace_file
 from raftlog.cluster.security.names import Holder, HolderKind, UnknownHolder, holder_of, holder_uri
+from raftlog.cluster.security.revoked import parse_revoked
 from raftlog.cluster.security.tls import TlsError
 
 CA_DAYS: Final = 3_650
@@ -63,7 +64,7 @@ def make_authority(folder: Path, name: str, days: int = CA_DAYS) -> MadeFiles:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
-        _builder(subject, subject, key, days)
+        _builder(subject, subject, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -89,6 +90,30 @@ def make_client(folder: Path, name: str, log: str = "", days: int = HOLDER_DAYS)
     _check_name(name)
     holder = Holder(log, HolderKind.CLIENT, name)
     return _make(folder, f"client-{name}", holder, name, (), [ExtendedKeyUsageOID.CLIENT_AUTH], days)
+
+
+def renew(certificate: Path, folder: Path, also: Iterable[str] = (), days: int = HOLDER_DAYS) -> CertificateFacts:
+    """Puts a new certificate in the place of one that the authority in `folder` has signed: for the same holder, hosts
+    and key. Only the certificate is read, so the key may be elsewhere. Raises TlsError.
+
+    `also`: further host names and addresses.
+    """
+    old = _read_certificate(certificate)
+    facts = read_facts(certificate)
+    try:
+        holder, usages = _holder(old), old.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except (UnknownHolder, x509.ExtensionNotFound) as error:
+        raise TlsError(f"{certificate}: it is no certificate of a node or client: {error}") from error
+    if not any(_has_signed(each, old) for each in _read_authorities(folder / "ca.pem")):
+        raise TlsError(f"{certificate}: the authority in {folder} has not signed it; name its folder: --folder FOLDER")
+    listed, digest = folder / "revoked", old.fingerprint(hashes.SHA256())
+    if listed.exists() and parse_revoked(listed.read_text(encoding="utf-8")).has(old.serial_number, digest):
+        raise TlsError(
+            f"{certificate}: it was revoked; make one with a new key: raftlog cert node, raftlog cert client"
+        )
+    made = _sign(folder, old.subject, old.public_key(), holder, (*facts.names, *also), usages, days)
+    replace_file(certificate, made.public_bytes(serialization.Encoding.PEM), is_private=True)
+    return read_facts(certificate)
 
 
 def read_facts(path: Path) -> CertificateFacts:
@@ -139,31 +164,39 @@ def _make(
     folder: Path, stem: str, holder: Holder, common_name: str, names: Iterable[str],
     usages: Sequence[x509.ObjectIdentifier], days: int,
 ) -> MadeFiles:  # fmt: skip
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    certificate = _sign(folder, subject, key.public_key(), holder, names, x509.ExtendedKeyUsage(usages), days)
+    return _write(folder, stem, certificate, key)
+
+
+def _sign(
+    folder: Path, subject: x509.Name, key: CertificatePublicKeyTypes, holder: Holder, names: Iterable[str],
+    usages: x509.ExtendedKeyUsage, days: int,
+) -> x509.Certificate:  # fmt: skip
     ca_file, ca_key_file = folder / "ca.pem", folder / "ca.key"
     if not ca_key_file.exists():
         raise TlsError(f"{ca_key_file}: there is no authority; make one first: raftlog cert ca --folder {folder}")
     authority, authority_key = _read_certificate(ca_file), _read_key(ca_key_file)
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey), "_read_key"
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     alternative = [_general_name(name) for name in dict.fromkeys(names)]
     builder = (
         _builder(subject, authority.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(usages, critical=False)
         .add_extension(
             x509.SubjectAlternativeName([x509.UniformResourceIdentifier(holder_uri(holder)), *alternative]),
             critical=False,
         )
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
     )
-    return _write(folder, stem, builder.sign(authority_key, hashes.SHA256()), key)
+    return builder.sign(authority_key, hashes.SHA256())
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, days: int
 ) -> x509.CertificateBuilder:
     if days < 1:
         raise TlsError(f"a certificate of {days} days never counts: it must be at least 1")
@@ -172,7 +205,7 @@ def _builder(
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + datetime.timedelta(days=days))

@@ -25,7 +25,7 @@ from raftlog.cluster.api.headers import (
     H_TIME,
 )
 from raftlog.cluster.api.values import NUMBER_MAX
-from raftlog.cluster.config.settings import HttpSettings, LimitSettings
+from raftlog.cluster.config.settings import LimitSettings, Settings
 from raftlog.cluster.http.exchange.access import Access, Caller
 from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, StreamedAnswer, encode_answer
 from raftlog.cluster.http.exchange.budget import SCANS_MAX, SMALL_BYTES, Budget, Share, bodies_full
@@ -54,13 +54,13 @@ class Service:
     """The objects that all handlers share."""
 
     node: NodeInterface
-    http: HttpSettings
     limits: LimitSettings
     entry_bytes_max: int
     clock: Callable[[], float]  # seconds of the event loop
     identity: ServerIdentity
     lags: Lags
     access: Access
+    settings: Settings
     credentials: Credentials | None = None  # with TLS
     is_insecure: bool = False  # the node listens beyond loopback with security.insecure
     open_requests: int = 0

@@ -23,6 +23,7 @@ from raftlog.cluster.config.cluster_file import (
     render_cluster_file,
     split_address,
 )
+from raftlog.cluster.config.joining import joining_lines
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call, Service
 from raftlog.cluster.http.exchange.decoding import decode
@@ -72,11 +73,20 @@ async def change_members(service: Service, call: Call) -> HttpAnswer:
     before = node.configuration
     _check_url(service, asked.url)
     change, newcomer = _change_of(asked, before)
-    join = None if newcomer is None else await _join_file(service, before, newcomer)
+    join = settings = None
+    if newcomer is not None:
+        join = await _join_file(service, before, newcomer)
+        settings = "\n".join(joining_lines(service.settings, newcomer.node, newcomer.peer, newcomer.url)) + "\n"
     index = await node.change_members(change, call.deadline)
     after = node.members()
     answer = ChangeAnswer(
-        asked.change, asked.node if newcomer is None else newcomer.node, after.is_changing, index, node.term, join
+        asked.change,
+        asked.node if newcomer is None else newcomer.node,
+        after.is_changing,
+        index,
+        node.term,
+        join,
+        settings,
     )
     return service.answer(answer)
 

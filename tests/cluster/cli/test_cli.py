@@ -256,10 +256,16 @@ def test_members_and_leader(cli: Running, tmp_path: Path) -> None:
     )
     result = cli.run(*add)
     assert result.exit_code == 0, result.output
-    assert f"raftlog format --join {file}" in result.stderr
+    assert f"raftlog format --join {file} --data node-4" in result.stderr
+    settings = tmp_path / "join-4-node.toml"
+    assert f"raftlog node --config {settings}\n" in result.stderr
+    assert load_settings(settings).settings.node == 4
     joining = parse_cluster_file(file.read_text(), str(file))
     assert joining.cluster.join == 4
     assert cli.run(*add).exit_code == 2
+    file.rename(tmp_path / "elsewhere")
+    again = cli.run(*add)
+    assert (again.exit_code, "join-4-node.toml is there already" in again.stderr) == (2, True)
     change = cli.node.changes.pop()
     assert isinstance(change, AddLearners)
     assert change.members[0] == joining.configuration().member(4)

@@ -76,6 +76,7 @@ SAMPLES: dict[str, list[str]] = {
     "cert client": ["cert", "client", "alice", "--folder", "{folder}/tls"],
     "cert list": ["cert", "list", "--folder", "{folder}/tls"],
     "cert check": ["cert", "check", "{folder}/tls/client-bob.pem"],
+    "cert renew": ["cert", "renew", "{folder}/tls/client-bob.pem", "--folder", "{folder}/tls"],
     "cert revoke": ["cert", "revoke", "{folder}/tls/client-bob.pem", "--list", "{folder}/tls/revoked"],
     "access show": ["access", "show"],
     "access can": ["access", "can", "bob", "read on log"],

@@ -11,8 +11,8 @@ import pytest
 
 from raftlog.cluster.api.errors import Code
 from raftlog.cluster.client.errors import NotApplied, OutcomeUnknown
+from raftlog.cluster.config.joining import TLS_FOLDER
 from raftlog.cluster.node import first_admin
-from raftlog.cluster.node.formatting import TLS_FOLDER
 from raftlog.cluster.node.local_cluster import LocalCluster
 
 

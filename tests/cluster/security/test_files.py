@@ -24,6 +24,7 @@ from raftlog.cluster.security.authority import (
     make_client,
     make_node,
     read_facts,
+    renew,
 )
 from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles, client_context, credentials_for
@@ -66,6 +67,38 @@ def test_a_file_that_exists_is_never_overwritten(folder: Path) -> None:
     with pytest.raises(TlsError, match=r"node-1.pem: it exists, and is not overwritten"):
         make_node(folder, LOG, 1, [])
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_renewed_certificate_has_its_holder_hosts_and_key(folder: Path, tmp_path: Path) -> None:
+    """Renewed from the certificate alone, by an authority elsewhere: the key on the node's disk still fits. One more
+    host is added, and the lifetime begins again."""
+    certificate = folder / "node-1.pem"
+    alone = tmp_path / "node-1.pem"
+    alone.write_bytes(certificate.read_bytes())
+    facts = renew(alone, folder, ["10.0.0.9"], 700)
+    assert (facts.holder, facts.names) == (f"node 1 of log {LOG}", ("one.example", "127.0.0.1", "10.0.0.9"))
+    assert facts.days_left() > 699
+    assert facts.fingerprint != read_facts(certificate).fingerprint
+    assert alone.stat().st_mode & 0o777 == 0o600
+    assert check_files(folder / "ca.pem", alone, folder / "node-1.key") == []
+    usages = (x509.load_pem_x509_certificate(each.read_bytes()).extensions for each in (alone, certificate))
+    new, old = (each.get_extension_for_class(x509.ExtendedKeyUsage).value for each in usages)
+    assert new == old
+    assert renew(folder / "client-alice.pem", folder).holder == "client alice"
+
+
+def test_a_certificate_that_must_not_count_on_is_not_renewed(folder: Path, tmp_path: Path) -> None:
+    """One that another authority signed, an authority itself, and one that was revoked: the file stays as it is."""
+    make_authority(tmp_path / "other", "other")
+    before = (folder / "node-1.pem").read_bytes()
+    with pytest.raises(TlsError, match="has not signed it"):
+        renew(folder / "node-1.pem", tmp_path / "other")
+    with pytest.raises(TlsError, match="it is no certificate of a node or client"):
+        renew(folder / "ca.pem", folder)
+    (folder / "revoked").write_text(f"sha256:{read_facts(folder / 'node-1.pem').fingerprint}\n", encoding="utf-8")
+    with pytest.raises(TlsError, match="it was revoked"):
+        renew(folder / "node-1.pem", folder)
+    assert (folder / "node-1.pem").read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 65, "line\nbreak"])
