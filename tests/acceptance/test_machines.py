@@ -1,78 +1,18 @@
-"""A cluster on three machines, set up by hand with the commands of docs/security.md: TLS, beyond loopback.
-
-The machines are network namespaces with addresses of their own. Where the system allows none, they are three loopback
-addresses; the test says so in its output.
-"""
+"""A cluster on three machines, set up by hand with the commands of docs/security.md: TLS, beyond loopback."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from raftlog import Forbidden, SyncClient, TlsFiles, Unavailable
 from tests.acceptance.conftest import Measure
+from tests.acceptance.machines import RAFTLOG, machines, run
 from tests.support import wait_until
-
-RAFTLOG = (sys.executable, "-m", "raftlog.cluster.cli.main")
-IP = shutil.which("ip")
-
-
-def ip(*words: str) -> None:
-    """Runs a command of iproute2. Raises CalledProcessError."""
-    assert IP is not None
-    subprocess.run([IP, *words], check=True, capture_output=True, timeout=20)
-
-
-@contextlib.contextmanager
-def machines(record_property: Measure) -> Iterator[dict[str, tuple[str, ...]]]:
-    """Three addresses, each with the words that run a command on its machine."""
-    own = f"rl{os.getpid() % 100_000}"
-    subnet = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
-    with contextlib.ExitStack() as ends:
-        try:
-            if IP is None:
-                raise OSError("no command ip")
-            ip("link", "add", f"{own}b", "type", "bridge")
-            ends.callback(ip, "link", "del", f"{own}b")
-            ip("addr", "add", f"{subnet}.100/24", "dev", f"{own}b")
-            ip("link", "set", f"{own}b", "up")
-            found: dict[str, tuple[str, ...]] = {}
-            for number in (1, 2, 3):
-                name = f"{own}n{number}"
-                ip("netns", "add", name)
-                ends.callback(ip, "netns", "del", name)  # its link goes with it
-                ip("link", "add", f"{own}v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-                ip("link", "set", f"{own}v{number}", "master", f"{own}b", "up")
-                for words in (
-                    ("addr", "add", f"{subnet}.{number}/24", "dev", "eth0"),
-                    ("link", "set", "eth0", "up"),
-                    ("link", "set", "lo", "up"),
-                ):
-                    ip("netns", "exec", name, IP, *words)
-                found[f"{subnet}.{number}"] = (IP, "netns", "exec", name)
-        except (OSError, subprocess.SubprocessError) as error:
-            ends.close()
-            record_property("measured", f"no network namespaces ({error}): three loopback addresses instead")
-            found = {f"127.0.0.{number}": () for number in (11, 12, 13)}
-        yield found
-
-
-def run(*words: str, cwd: Path, environment: dict[str, str] | None = None) -> str:
-    """What a command prints. Raises CalledProcessError."""
-    done = subprocess.run(
-        [*RAFTLOG, *words], cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def _is_closed(client: SyncClient) -> bool:

@@ -26,7 +26,7 @@ from tests.house.rules import ROOT
 from tests.support import free_ports
 
 COMMANDS: Final = re.compile(
-    r"\$?\s*(raftlog|curl|make|pip|kill|until|prlimit|cd|\. |NODE=|[\w./-]*python[\d.]* |\.venv/)"
+    r"\$?\s*(raftlog|curl|make|mkdir|pip|kill|until|prlimit|cd|\. |NODE=|[\w./-]*python[\d.]* |\.venv/)"
 )
 """A block that begins so is one of commands; any other shows a file, an answer, bytes or a drawing."""
 
@@ -35,10 +35,16 @@ RUN: Final = ("docs/http_api.md", "README.md", "docs/cli.md", "docs/import.md")
 
 RUN_BLOCKS: Final = (
     ("docs/operations.md", "raftlog log --group billing"),
-    ("docs/operations.md", "raftlog backup nightly.backup"),
-    ("docs/operations.md", "raftlog members add 4"),
-    ("docs/operations.md", "raftlog members replace 3  "),
-)
+    *(
+        ("docs/operations.md", start)  # tests/acceptance/test_stories.py
+        for start in (
+            "raftlog members add 4", "raftlog members remove 4", "raftlog members replace 3  ",
+            "raftlog cert renew tls/node-3.pem", "raftlog backup nightly.backup", "mkdir new && cp data/cluster.toml",
+            "raftlog create 10.0.0.1 10.0.0.2 10.0.0.3 --folder new",
+            "raftlog restore nightly.backup --cluster cluster",
+        )
+    ),
+)  # fmt: skip
 """Single blocks of other pages, by how they begin."""
 
 LINES_NOT_RUN: Final = {
@@ -85,7 +91,7 @@ raftlog() {
     case "$*" in
     *--watch*|watch*|*--follow*)
         timeout 3 "$PYTHON" -m raftlog.cluster.cli.main "$@" || code=$?; [ $code = 124 ] || return $code ;;
-    node*) exec "$PYTHON" -m raftlog.cluster.cli.main "$@" ;; # in the background: the job is the node
+    node*) exec ${MACHINE:-} "$PYTHON" -m raftlog.cluster.cli.main "$@" ;; # in the background: the job is the node
     *) "$PYTHON" -m raftlog.cluster.cli.main "$@" ;;
     esac
 }
@@ -128,6 +134,12 @@ def blocks(page: str) -> list[Block]:
 def pages() -> list[str]:
     """README and every page of the docs."""
     return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+def found_block(page: str, start: str) -> Block:
+    """The block of that page that begins so."""
+    (block,) = (each for each in blocks(page) if each.text.startswith(start))
+    return block
 
 
 def is_run(block: Block) -> bool:
@@ -213,16 +225,10 @@ def test_the_blocks_of_a_page_run(page: str, place: Place) -> None:
 
 @pytest.mark.serial
 def test_the_stories_of_operations_run(place: Place) -> None:
-    """Groups, a backup, a new node, and a wiped node: as the page has them, under `set -e`."""
+    """Consumer groups, as the page has them, under `set -e`. Those of members and restore: tests/acceptance."""
     with SyncClient(place.cluster.urls) as client:
         client.append_many([NewRecord(b"record %d" % number) for number in range(30)])
-    for page, start in RUN_BLOCKS:
-        (block,) = (each for each in blocks(page) if each.text.startswith(start))
-        if "replace 3" in start:
-            place.cluster.kill(3)
-        shell(place, [block])
-        if "add 4" in start:
-            shell(place, [block._replace(text="raftlog members remove 4")])
+    shell(place, [found_block(*RUN_BLOCKS[0])])
 
 
 def shell(place: Place, found: list[Block]) -> None:
