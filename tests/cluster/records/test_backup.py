@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from raftlog.cluster.client.http1 import BadResponse
 from raftlog.cluster.config.cluster_file import render_cluster_file
 from raftlog.cluster.files.folder import IDENTITY
 from raftlog.cluster.node.formatting import new_cluster
+from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.offline.check import check_folder
 from raftlog.cluster.offline.restore import read_backup
 from raftlog.cluster.records.backup_format import (
@@ -28,6 +30,7 @@ from raftlog.cluster.records.backup_format import (
     BackupEncoder,
     BackupHead,
 )
+from raftlog.cluster.security.authority import holder_of_file
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.wal.formats import encode_chunk
 from raftlog.statemachine.access.admission import Admission, encode_admission
@@ -79,12 +82,13 @@ async def fill(nodes: Nodes, count: int = 40) -> tuple[int, int]:
     return session, settled.last
 
 
-def new_file(folder: Path, count: int = 3) -> Path:
+def new_file(folder: Path, count: int = 3, scheme: str = "http") -> Path:
     """A cluster file of a cluster that does not exist yet."""
     ports = free_ports(2 * count)
     file = folder / "cluster.toml"
     folder.mkdir()
-    file.write_text(render_cluster_file(new_cluster(count, peer_ports=ports[:count], http_ports=ports[count:])))
+    cluster = new_cluster(count, peer_ports=ports[:count], http_ports=ports[count:], scheme=scheme)
+    file.write_text(render_cluster_file(cluster))
     return file
 
 
@@ -238,6 +242,21 @@ def test_a_refused_restore_leaves_the_cluster_file_as_it_was(
     before = file.read_bytes()
     asyncio.run(run("restore", backup, "--cluster", file, "--new-ids", *words, *SEGMENT, ok=False))
     assert file.read_bytes() == before
+
+
+async def test_a_restored_cluster_with_tls_names_the_certificates_that_it_lacks(backup: Path, tmp_path: Path) -> None:
+    """Those of the old cluster name its log. `raftlog up` makes new ones where there is no folder of certificates;
+    none is missing where they name the new log."""
+    file = new_file(tmp_path / "new", 2, "https")
+    told = (await run("restore", backup, "--cluster", file, "--new-ids", "--node", 1, *SEGMENT)).stderr
+    assert f"raftlog cert node 1 --cluster {file};" in told
+    told = (await run("restore", backup, "--cluster", file, "--node", 2, *SEGMENT)).stderr
+    assert f"raftlog cert node 2 --cluster {file};" in told
+    cluster = LocalCluster(file.parent)
+    assert holder_of_file(Path(cluster.tls_files("node-2").certificate)).log == cluster.cluster.cluster.log
+    shutil.rmtree(file.parent / "node-1")
+    told = (await run("restore", backup, "--cluster", file, "--node", 1, *SEGMENT)).stderr
+    assert "cert node" not in told
 
 
 def test_every_altered_byte_and_every_cut_is_found(backup: Path, tmp_path: Path) -> None:
