@@ -75,6 +75,9 @@ FORGETTING_EVERY_US: Final = (2_000_000, 8_000_000, 20_000_000)
 """Promises are forgotten without damage in so many worlds of a hundred, this often. Each kind is drawn after everything
 before it, so that a seed draws the world that it drew before there was that kind."""
 
+FORGING: Final = (("removed key", 25), ("forged hello", 25))
+"""Drawn as FORGETTING is, behind `apply_us`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
@@ -155,13 +158,19 @@ def draw(random: Random) -> Swarm:
         options=_options(random),
         trim_every_us=random.choice((0, 100_000, 300_000, 300_000, 2_000_000)),
     )
-    forgetting: list[tuple[str, int]] = []
-    for kind, percent in FORGETTING:
+    forgetting = _late(random, nodes, FORGETTING)
+    apply_us = random.choice((0, 0, 0, 2_000, 20_000, 200_000))
+    return replace(swarm, faults=(*swarm.faults, *forgetting, *_late(random, nodes, FORGING)), apply_us=apply_us)
+
+
+def _late(random: Random, nodes: int, kinds: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Which of those kinds a world of at least three nodes has, and how often each."""
+    found: list[tuple[str, int]] = []
+    for kind, percent in kinds:
         has_kind, every_us = random.randrange(100) < percent, random.choice(FORGETTING_EVERY_US)
         if nodes >= 3 and has_kind:
-            forgetting.append((kind, every_us))
-    apply_us = random.choice((0, 0, 0, 2_000, 20_000, 200_000))
-    return replace(swarm, faults=(*swarm.faults, *forgetting), apply_us=apply_us)
+            found.append((kind, every_us))
+    return found
 
 
 def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:

@@ -17,6 +17,7 @@ from raftlog.chaos.sim.nemesis import (
     clocks,
     damage,
     disks,
+    forged,
     members,
     network,
     operators,
@@ -42,6 +43,7 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     **members.FAULTS,
     **strand.FAULTS,
     **states.FAULTS,
+    **forged.FAULTS,
 }
 """Kind (as in `raftlog.chaos.sim.ground.swarm.KINDS`) -> what does it, once."""
 

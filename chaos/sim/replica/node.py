@@ -283,9 +283,10 @@ class Node(Watching):
 
     def _proves(self, sender: NodeId, said: Hello) -> bool:
         """Whether the process at the address that this one dials shows that the hello is its own."""
-        if self.dialled.get(sender) != said.incarnation:
+        listener = self.world.replicas[sender]
+        if self.dialled.get(sender) != said.incarnation or listener.hello != said:
             return False
-        return self.world.replicas[sender].refusal_of(self.node, self.hello) is None  # else it says nothing
+        return listener.refusal_of(self.node, self.hello) is None  # else it says nothing
 
     def _believe(self, sender: NodeId, said: Hello) -> None:
         """The node at the address that this one dials has shown that the hello is its own."""

@@ -17,6 +17,7 @@ from raftlog.chaos.sim.world.world import World, quiet
 NEEDS: dict[str, tuple[tuple[str, int], ...]] = {
     "roll back": (("kill", 2_000_000),),
     "promote": (("add", 2_000_000),),
+    "removed key": (("replace", 2_000_000),),
 }
 
 # what a fault of that kind leaves in the stats, beside itself; any of them
@@ -54,6 +55,8 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "corrupt state": ("sometimes: a wrong state was found out",),
     "pause several": ("pauses",),
     "upgrade": ("sometimes: cluster version raised",),
+    "removed key": ("strikes of a removed node",),
+    "forged hello": ("forged hellos",),
 }
 
 SEEDS = {"upgrade": 2}

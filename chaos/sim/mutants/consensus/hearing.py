@@ -33,6 +33,16 @@ MUTANTS: Final = (
         story=f"{_HEARING}a_node_that_hears_no_leader_takes_nothing_of_a_disk_that_was_removed",
     ),
     Mutant(
+        name="removed_number_is_heard_with_another_disk",
+        pitfall=10,
+        title="the holder of a removed node's key makes up a new disk, and nodes without a leader follow it",
+        source="this project, planted",
+        target="raftlog.raft.configuration:Configuration.has_removed",
+        old="disk == incarnation or (named is None and former == node)",
+        new="disk == incarnation",
+        story="tests/sim/world/test_forged.py::test_the_key_of_a_removed_node_changes_nothing",
+    ),
+    Mutant(
         name="removed_before_the_commit",
         pitfall=41,
         title="a removal that is not committed bars the node that leads by the configuration before it",
