@@ -39,7 +39,7 @@ def compiled_modules_compile(files: Iterable[Source]) -> Iterator[Finding]:
     """A module that mypyc compiles has nothing that mypyc refuses or gets wrong: docs/decisions/0026 lists it."""
     for source in files:
         if source.is_python and is_compiled(source.path):
-            for node in ast.walk(source.tree):
+            for node in source.nodes:
                 if isinstance(node, ast.ClassDef):
                     for line, what in _wrong(node):
                         yield Finding(source.path, line, what, "docs/decisions/0026 says how")

@@ -59,7 +59,7 @@ def imported(source: Source) -> Iterator[tuple[int, str]]:
     package = source.path.rpartition("/")[0].replace("/", ".")
     if source.top in PACKAGES:
         package = f"raftlog.{package}"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Import(names=names):
                 for name in names:
@@ -87,7 +87,7 @@ def class_names_mean_one_thing(files: Iterable[Source]) -> Iterator[Finding]:
     for source in files:
         if not source.is_python or source.top not in {"raft", "statemachine", "cluster"}:
             continue
-        for name, line in (*_classes(source.tree), *_aliases(source.tree)):
+        for name, line in (*_classes(source), *_aliases(source.tree)):
             if name in places:
                 path, number = places[name]
                 fix = "rename one: the two names say what differs (ReadWaiter, WalReader)"
@@ -95,8 +95,8 @@ def class_names_mean_one_thing(files: Iterable[Source]) -> Iterator[Finding]:
             places[name] = (source.path, line)
 
 
-def _classes(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    return ((node.name, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+def _classes(source: Source) -> Iterator[tuple[str, int]]:
+    return ((node.name, node.lineno) for node in source.nodes if isinstance(node, ast.ClassDef))
 
 
 def _aliases(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -116,7 +116,7 @@ def class_names_are_no_riddles(files: Iterable[Source]) -> Iterator[Finding]:
     """No class outside the tests has one of the names that newcomers could not guess."""
     for source in files:
         if source.is_python and source.top in PACKAGES:
-            for name, line in _classes(source.tree):
+            for name, line in _classes(source):
                 if RIDDLES.match(name):
                     yield Finding(source.path, line, f"{name} is a riddle", "use the words of docs/glossary.md")
 

@@ -74,7 +74,7 @@ def _words_of_code() -> frozenset[str]:
         if not path.endswith(".py"):
             continue
         words.add(path.rpartition("/")[2].removesuffix(".py"))
-        for node in ast.walk(Source(path, text).tree):
+        for node in Source(path, text).nodes:
             for field in ("id", "attr", "arg", "name"):
                 if isinstance(word := getattr(node, field, None), str):
                     words.add(word)

@@ -79,6 +79,11 @@ class Source:
     def tree(self) -> ast.Module:
         return _parse(self.text)
 
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree."""
+        return _nodes(self.text)
+
     def lines(self) -> Iterator[tuple[int, str]]:
         return enumerate(self.text.splitlines(), start=1)
 
@@ -102,6 +107,11 @@ Rule = Callable[[Iterable[Source]], Iterator[Finding]]
 @functools.lru_cache(maxsize=4096)  # more than there are files: each rule walks all of them, and would find none kept
 def _parse(text: str) -> ast.Module:
     return ast.parse(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _nodes(text: str) -> list[ast.AST]:
+    return list(ast.walk(_parse(text)))
 
 
 def project_files() -> list[Source]:
@@ -228,7 +238,7 @@ def tests_do_not_sleep(files: Iterable[Source]) -> Iterator[Finding]:
     for source in files:
         if not source.is_python or source.top != "tests" or source.path == "tests/support.py":
             continue
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Call) and _dotted(node.func) in {"time.sleep", "asyncio.sleep", "sleep"}:
                 if node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0:
                     continue
@@ -241,7 +251,7 @@ def tests_say_what_they_prove(files: Iterable[Source]) -> Iterator[Finding]:
     for source in files:
         if not source.is_python or source.top != "tests" or not Path(source.path).name.startswith("test_"):
             continue
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 if not ast.get_docstring(node):
                     yield Finding(source.path, node.lineno, f"{node.name} has no docstring", "say what it proves")
@@ -253,7 +263,7 @@ def pure_packages_are_deterministic(files: Iterable[Source]) -> Iterator[Finding
         if not source.is_python or source.top not in {"raft", "statemachine"}:
             continue
         harmless = _harmless_sets(source.tree)
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             match node:
                 case ast.Constant(value=float() | complex()) | ast.Name(id="float"):
                     what, mend = "a float", "count in whole milliseconds, bytes or thousandths"
@@ -297,7 +307,7 @@ _MODE = re.compile(r"^[rwaxbt+]+$")
 def only_disk_opens_files(files: Iterable[Source]) -> Iterator[Finding]:
     """In cluster/, disk.py alone opens files; tools for a user may read what the user names."""
     for source in _of_cluster(files, MAY_OPEN_FILES):
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if not isinstance(node, ast.Call):
                 continue
             name = _dotted(node.func)
@@ -314,7 +324,7 @@ def only_disk_opens_files(files: Iterable[Source]) -> Iterator[Finding]:
 def only_clock_reads_time(files: Iterable[Source]) -> Iterator[Finding]:
     """In cluster/, clock.py alone reads time, so that time can be tested."""
     for source in _of_cluster(files, MAY_READ_TIME):
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             match node:
                 case ast.Import(names=names) if any(name.name == "time" for name in names):
                     what = "imports time"
@@ -339,8 +349,8 @@ def decoders_are_made_at_import(files: Iterable[Source]) -> Iterator[Finding]:
     for source in files:
         if not source.is_python or source.top not in PACKAGES or source.path in MAY_DECODE_LATE:
             continue
-        inside = {id(node) for function in _functions(source.tree) for node in _below(function)}
-        calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+        inside = {id(node) for function in _functions(source) for node in _below(function)}
+        calls = [node for node in source.nodes if isinstance(node, ast.Call)]
         made = {_first(call) for call in calls if id(call) not in inside and _method(call) == "Decoder"}
         for call in calls:
             if id(call) not in inside:
@@ -361,8 +371,8 @@ def decoders_are_made_at_import(files: Iterable[Source]) -> Iterator[Finding]:
                 yield Finding(source.path, call.lineno, f"a function decodes into a type ({_dotted(call.func)})", mend)
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.AST]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+def _functions(source: Source) -> Iterator[ast.AST]:
+    return (node for node in source.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
 
 
 def _below(function: ast.AST) -> Iterator[ast.AST]:

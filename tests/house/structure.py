@@ -98,7 +98,7 @@ def _lines(files: Iterable[Source]) -> int:
 
 
 def _nodes(files: Iterable[Source]) -> int:
-    return sum(1 for source in files for _ in ast.walk(source.tree))
+    return sum(1 for source in files for _ in source.nodes)
 
 
 # -- imports --------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def clashing_classes(files: Iterable[Source]) -> Iterator[str]:
     places: dict[str, set[str]] = defaultdict(set)
     for source in files:
         if source.top in WORD_PACKAGES:
-            for node in ast.walk(source.tree):
+            for node in source.nodes:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places[node.name].add(source.path)
     for name, paths in sorted(places.items()):

@@ -5,9 +5,7 @@ docs/glossary.md lists the words: those of its columns "do not write" and "inste
 
 import ast
 import functools
-import io
 import re
-import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -29,7 +27,7 @@ NOT_COUNTED = {
 def prose(source: Source) -> list[tuple[int, str]]:
     """Line number and text of everything in the file that a person reads: comments, docstrings, messages, pages."""
     if source.is_python:
-        return _python_prose(source.text)
+        return _python_prose(source)
     if source.path.endswith((".md", ".yaml")):
         return [*source.lines()]
     if source.path.startswith("tests/") and source.path.endswith(".txt"):
@@ -37,14 +35,27 @@ def prose(source: Source) -> list[tuple[int, str]]:
     return []
 
 
-@functools.lru_cache(maxsize=2048)
-def _python_prose(text: str) -> list[tuple[int, str]]:
-    found = [
-        (token.start[0], token.string)
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type == tokenize.COMMENT
-    ]
-    for node in ast.walk(ast.parse(text)):
+# A string or a comment, whichever begins first: tokenize says the same, and takes ten times as long.
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|(#[^\n]*)', re.DOTALL
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def _comments(text: str) -> list[tuple[int, str]]:
+    found = []
+    line, at = 1, 0
+    for each in _STRING_OR_COMMENT.finditer(text):
+        if each[1] is not None:
+            line, at = line + text.count("\n", at, each.start()), each.start()
+            found.append((line, each[1]))
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _python_prose(source: Source) -> list[tuple[int, str]]:
+    found = list(_comments(source.text))
+    for node in source.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             found += [(node.lineno + at, line) for at, line in enumerate(node.value.splitlines())]
     return sorted(found)
@@ -54,10 +65,8 @@ def comments_and_docstrings(source: Source) -> Iterator[tuple[int, str]]:
     """As `prose`, without other strings; lines that belong together are one text."""
     if not source.is_python:
         return
-    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
-    for node in ast.walk(source.tree):
+    yield from _comments(source.text)
+    for node in source.nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
 
