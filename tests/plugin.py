@@ -13,6 +13,7 @@
   the next (.ci/test runs three).
 """
 
+import gc
 import json
 import os
 import re
@@ -40,6 +41,16 @@ def pytest_configure(config: pytest.Config) -> None:
     seed = seed_of_run()  # in the environment from now on, for the processes of pytest-xdist too
     if getattr(config.option, "hypothesis_seed", seed) is None:
         config.option.hypothesis_seed = str(seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays until the end: no collection of garbage walks it, neither now nor in the tests."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself applies the marker expression

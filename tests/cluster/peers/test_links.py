@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.peers import dialled
 from raftlog.cluster.peers.dialled import HELD_S
 from raftlog.cluster.peers.hello import Purpose, decode_hello
@@ -15,10 +13,9 @@ from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.consensus.roles import Follower
-from raftlog.raft.options import Options
 from tests.cluster.nodes import Nodes, cluster_of, host_of
 from tests.cluster.peers.test_transport import Ear, a_transport, configuration_of, transports
-from tests.support import free_ports, streams_served, stretch, wait_until_async
+from tests.support import free_ports, streams_served, wait_until_async
 
 DEFAULTS = {"raft__heartbeat_ms": 60, "raft__election_timeout_min_ms": 300, "raft__election_timeout_max_ms": 600}
 """The elections of the product, not the quick ones of these tests: the delays after a closed link belong to them."""
@@ -61,22 +58,6 @@ def all_pairs(nodes: Nodes) -> list[Pair]:
     return [(one, other) for one in nodes.running for other in nodes.running if one != other]
 
 
-@pytest.fixture
-def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Followers wait longer for a link to come back where other work has a part of the machine."""
-    options = Settings.options
-
-    def stretched(settings: Settings) -> Options:
-        found = options(settings)
-        least, most = (
-            int(each * stretch()) for each in (found.link_closed_delay_min_ms, found.link_closed_delay_max_ms)
-        )
-        return replace(found, link_closed_delay_min_ms=least, link_closed_delay_max_ms=most)
-
-    monkeypatch.setattr(Settings, "options", stretched)
-
-
-@pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("count", [3, 5])
 async def test_a_break_of_all_links_leaves_a_healthy_leader_in_place(tmp_path: Path, count: int) -> None:
     """As a reload of a firewall does it: all connections end at once, and each can be made again at once."""
