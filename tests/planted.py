@@ -19,13 +19,16 @@ import pytest
 from raftlog.chaos.sim.mutants import plant
 from tests.support import Patience
 
+SHARE_PLANTED = 0.3
+"""Part of each deadline that counts while a mutant is planted: many a condition then stays false."""
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(words: list[str]) -> int:
     """Plants the mutant and runs the tests."""
     name, *tests = words
-    Patience.share = 0.3
+    Patience.share = SHARE_PLANTED
     for shared in ("RAFTLOG_SKIPS_FILE", "RAFTLOG_FAILED_FILE"):  # this failure is wanted
         os.environ.pop(shared, None)
     with plant(name):
