@@ -10,7 +10,7 @@
 - What a test measures (`record_property("measured", text)`) is shown at the end, also when it passed.
 - `--rewrite` is for the stories of tests/raft/scripts (tests/raft/script.py).
 - RAFTLOG_SKIPS_FILE and RAFTLOG_FAILED_FILE name files that carry the table and these commands from one pytest run to
-  the next (.ci/test runs three).
+  the next (.ci/test runs three). A pytest that a test starts does not have them: its failures are wanted.
 """
 
 import gc
@@ -30,6 +30,8 @@ from tests.support import SEED_VARIABLE, seed_of_run
 _REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark", re.IGNORECASE)
 
 Skip = tuple[str, str]  # reason, file
+SKIPS, FAILED = "RAFTLOG_SKIPS_FILE", "RAFTLOG_FAILED_FILE"
+_SHARED = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,9 +40,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_SHARED] = {name: os.environ.pop(name) for name in (SKIPS, FAILED) if name in os.environ}
     seed = seed_of_run()  # in the environment from now on, for the processes of pytest-xdist too
     if getattr(config.option, "hypothesis_seed", seed) is None:
         config.option.hypothesis_seed = str(seed)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.environ.update(config.stash.get(_SHARED, {}))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -115,7 +122,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.line(f"{where}\n    {text}")
     reports = terminalreporter.getreports("skipped")
     skips: list[Skip] = [(_reason(report), report.nodeid.partition("::")[0]) for report in reports]
-    if shared := os.environ.get("RAFTLOG_SKIPS_FILE"):
+    if shared := config.stash[_SHARED].get(SKIPS):
         file = Path(shared)
         if file.exists():
             skips = [(reason, where) for reason, where in json.loads(file.read_text("utf-8"))] + skips
@@ -131,7 +138,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("to repeat each failure alone")
         for line in commands:
             terminalreporter.line(line)
-        if shared := os.environ.get("RAFTLOG_FAILED_FILE"):
+        if shared := config.stash[_SHARED].get(FAILED):
             with Path(shared).open("a", encoding="utf-8") as of_all_parts:
                 of_all_parts.writelines(f"{line}\n" for line in commands)
 

@@ -50,7 +50,6 @@ def _run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 def test_skipped_tests_are_listed_in_a_table(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without CI a skip is a skip, and the run ends with how many, where and why."""
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
     pytester.makepyfile(test_skipping=SKIPPING)
     result = _run(pytester)
     result.assert_outcomes(passed=1, skipped=2)
@@ -67,16 +66,16 @@ def test_a_failing_run_ends_with_the_commands_that_repeat_each_failure(
     commands = pytester.path / "commands"
     monkeypatch.setenv("RAFTLOG_FAILED_FILE", str(commands))
     monkeypatch.setenv("RAFTLOG_SEED", "17")
-    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
     pytester.makepyfile(
         test_f="import hypothesis\nimport hypothesis.strategies as st\nimport pytest\nfrom tests import support\n"
         "drawn = []\n\n@hypothesis.given(st.integers())\ndef test_draws(number): drawn.append(number)\n\n"
+        "import os\n\ndef test_has_no_file_of_the_outer_run(): assert 'RAFTLOG_FAILED_FILE' not in os.environ\n\n"
         "def test_shows(): raise support.TooSlow(f'{drawn} {support.fresh_seed(chr(97))}')\n",
         test_g="nonsense",
     )
     results = [_run(pytester, "--continue-on-collection-errors") for _ in range(2)]
     for result in results:
-        result.assert_outcomes(passed=1, failed=1, errors=1)
+        result.assert_outcomes(passed=2, failed=1, errors=1)
     told = [[line for line in result.outlines if line.startswith("E   ")] for result in results]
     assert told[0] == told[1]
     words = "RAFTLOG_SEED=17 .venv/bin/python -m pytest"
@@ -87,7 +86,6 @@ def test_a_failing_run_ends_with_the_commands_that_repeat_each_failure(
 def test_ci_accepts_no_skip_for_a_missing_tool(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """With CI set, a skip for Java, Toxiproxy or Spark fails the run, for a test or a module; other skips do not."""
     monkeypatch.setenv("CI", "true")
-    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
     pytester.makepyfile(
         test_skipping=SKIPPING,
         test_module="import pytest\npytest.skip('no Toxiproxy: none found', allow_module_level=True)\n",
@@ -97,9 +95,8 @@ def test_ci_accepts_no_skip_for_a_missing_tool(pytester: pytest.Pytester, monkey
     result.stdout.fnmatch_lines(["skipped, which CI does not accept: no Java: none found"])
 
 
-def test_long_tests_run_only_on_request(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_tests_run_only_on_request(pytester: pytest.Pytester) -> None:
     """A test marked long is deselected unless the marker expression or a file::test argument names it."""
-    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
     pytester.makepyfile(test_l="import pytest\n\n@pytest.mark.long\ndef test_a(): pass\n\ndef test_b(): pass\n")
     _run(pytester).assert_outcomes(passed=1, deselected=1)
     _run(pytester, "-m", "not serial").assert_outcomes(passed=1, deselected=1)
@@ -116,9 +113,8 @@ def test_what_make_test_leaves_out_exists(entry: str) -> None:
     assert extra.is_extra(entry if name else f"{path}::test_any[x]")
 
 
-def test_spark_and_toxiproxy_tests_are_serial(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_and_toxiproxy_tests_are_serial(pytester: pytest.Pytester) -> None:
     """What starts processes runs in the serial part without being marked twice."""
-    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
     pytester.makepyfile(
         test_s="import pytest\n\n@pytest.mark.spark\ndef test_a(): pass\n\n"
         "@pytest.mark.toxiproxy\ndef test_b(): pass\n\ndef test_c(): pass\n"
@@ -142,9 +138,8 @@ def test_table_of_two_runs_is_one(
     assert len(json.loads(shared.read_text(encoding="utf-8"))) == 3
 
 
-def test_measured_figures_are_shown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_figures_are_shown(pytester: pytest.Pytester) -> None:
     """The numbers of a test that passed stand at the end of the run, under the test's name."""
-    monkeypatch.delenv("RAFTLOG_SKIPS_FILE", raising=False)
     pytester.makepyfile(test_m="def test_a(record_property):\n    record_property('measured', 'median 7 ms')\n")
     _run(pytester).stdout.fnmatch_lines(["*measured*", "test_m.py::test_a", "*median 7 ms"])
 
