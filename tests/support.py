@@ -149,6 +149,11 @@ def stretch() -> float:
     return min(max(1.0, runnable / (os.cpu_count() or 1)), _STRETCH_MAX)
 
 
+HANG_S = 300.0
+"""Bound of one wait for a process, a socket or a coroutine. It only ends what hangs, in half the time that pytest gives
+a test. How quick the product is, a test asks with `Patience`, which follows the machine."""
+
+
 class Patience:
     """A deadline in seconds of this machine as it is alone: while other work takes half of it, a second counts half.
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests import extra
 from tests.plugin import table
-from tests.support import free_ports, streams_served, wait_until, wait_until_async
+from tests.support import HANG_S, free_ports, streams_served, wait_until, wait_until_async
 
 SKIPPING = """
 import pytest
@@ -170,7 +170,7 @@ def test_free_ports_are_claimed_against_other_processes() -> None:
     ours = free_ports(3)
     code = "from tests import support; support._next_port = int({!r}); print(*support.free_ports(3))"
     told = subprocess.run(
-        [sys.executable, "-c", code.format(str(ours[0]))], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code.format(str(ours[0]))], capture_output=True, text=True, check=True, timeout=HANG_S
     )
     assert not set(map(int, told.stdout.split())) & set(ours)
 
@@ -227,10 +227,10 @@ def test_a_server_closes_connections_that_came_at_its_end(turns: int) -> None:
             await reader.read()
 
         async with streams_served(silent) as port:
-            client = socket.create_connection(("127.0.0.1", port), timeout=5)
+            client = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
             for _ in range(turns):
                 await asyncio.sleep(0)
-        client.settimeout(5)
+        client.settimeout(HANG_S)
         with client, suppress(ConnectionResetError):
             assert client.recv(1) == b""
 

@@ -25,7 +25,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import SETTINGS, Measure, own_cluster
 from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once, distribution
-from tests.support import free_ports, wait_until
+from tests.support import HANG_S, free_ports, wait_until
 
 PATIENCE_S = 60.0  # the machine may be busy with other things
 TRANSFER_MS, SANE_MS = 100.0, 2_000.0
@@ -44,7 +44,7 @@ def own(tmp_path: Path, secure: bool) -> Iterator[LocalCluster]:
 def raftlog(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command as an operator gives it, in the cluster's folder."""
     command = [sys.executable, "-m", "raftlog.cluster.cli.main", *arguments, "-e", ",".join(cluster.urls)]
-    done = subprocess.run(command, cwd=cluster.folder, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=cluster.folder, capture_output=True, text=True, timeout=HANG_S, check=False)
     print(arguments, done.returncode, done.stdout, done.stderr)
     return done
 

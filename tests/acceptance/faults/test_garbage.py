@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import check_no_election
-from tests.support import TooSlow
+from tests.support import HANG_S, TooSlow
 
 PIECES = {
     "nothing": b"",
@@ -28,7 +28,7 @@ PIECES = {
 
 def _send(address: str, data: bytes) -> None:
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
         try:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
@@ -64,7 +64,7 @@ def test_garbage_on_every_port(cluster: LocalCluster) -> None:
 def test_a_stranger_that_says_nothing(cluster: LocalCluster) -> None:
     """Silent connections to the peer port are closed after the time for a hello, so that they cannot use it up."""
     host, _, port = cluster.place(1).peer.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
         try:
             assert connection.recv(65536) == b"" or connection.recv(65536) == b""
         except ConnectionResetError:

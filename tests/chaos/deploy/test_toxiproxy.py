@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.chaos.deploy.processes import Processes
 from raftlog.chaos.deploy.toxiproxy import Toxiproxy, ToxiproxyError, ToxiproxyHungError
-from tests.support import free_port, free_ports
+from tests.support import HANG_S, free_port, free_ports
 
 pytestmark = [pytest.mark.serial, pytest.mark.toxiproxy]
 
@@ -88,7 +88,7 @@ def through(proxies: Toxiproxy, echo: Echo) -> int:
 
 
 def _dial(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
 
 
 def _said(connection: socket.socket, words: bytes) -> bytes:
@@ -103,7 +103,7 @@ def _is_silent(connection: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        connection.settimeout(10)
+        connection.settimeout(HANG_S)
     return False
 
 

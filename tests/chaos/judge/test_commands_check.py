@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from raftlog.chaos.commands import check
 from raftlog.chaos.judge.history import History
 from tests.house.rules import ROOT
+from tests.support import HANG_S
 
 app = typer.Typer()
 check.register(app)
@@ -139,7 +140,7 @@ def test_the_installed_command(tmp_path: Path) -> None:
             sys.executable, "-m", "raftlog.cluster.cli.main",
             "chaos", "check", saved(tmp_path / "h", BAD), "-m", "register",
         ],
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, timeout=HANG_S,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("invalid")

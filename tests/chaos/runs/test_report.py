@@ -16,6 +16,7 @@ from raftlog.chaos.runs import report
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.run_folder import BadFolder, history_file, load, save
 from tests.chaos.runs.runs import busy, made, put
+from tests.support import HANG_S
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028"
 
@@ -127,7 +128,7 @@ def _drawn(page: Path, profile: Path) -> str:
     done = subprocess.run(
         [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
          "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=100, check=True,
+        capture_output=True, text=True, timeout=HANG_S, check=True,
     )  # fmt: skip
     assert ("data-drawn", "yes") in Page(done.stdout).attributes
     return done.stdout

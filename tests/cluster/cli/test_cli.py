@@ -23,7 +23,7 @@ from raftlog.cluster.config.cluster_file import first_entry, parse_cluster_file
 from raftlog.cluster.config.settings import load_settings
 from raftlog.raft.changes import AddLearners, ChangeAddresses, Promote, Remove, Replace
 from tests.cluster.fake_node import FakeNode, serve
-from tests.support import free_port
+from tests.support import HANG_S, free_port
 
 
 class Running:
@@ -431,7 +431,7 @@ def test_a_closed_standard_output_is_no_bug(cli: Running) -> None:
     """`raftlog get a >&-`: Python has None for it then; the command does its work without a traceback."""
     cli.run("put", "a", "1")
     script = f"exec {sys.executable} -m raftlog.cluster.cli.main get a -e {cli.url} >&-"
-    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, timeout=30, check=False)
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 

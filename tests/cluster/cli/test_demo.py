@@ -19,7 +19,7 @@ from raftlog.cluster.demo import input, story as demo, table as demo_table
 from raftlog.cluster.demo.story import DemoFailed, DemoRow, Story
 from raftlog.cluster.importer.formats.lines import InputFormat
 from tests.cluster.fake_node import serve
-from tests.support import free_ports, port_for_up, wait_until
+from tests.support import HANG_S, free_ports, port_for_up, wait_until
 
 
 def test_input_is_the_history_filled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_an_input_without_a_record_is_refused_before_anything_starts(
     source.write_bytes(content)
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     arguments = [*demo.COMMAND, "demo", "--no-spark", "--input", str(source)]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert str(source) in line
@@ -208,7 +208,7 @@ def test_the_check_of_spark_names_the_missing_package() -> None:
         "import importlib.metadata as m\ndef version(name): raise m.PackageNotFoundError(name)\nm.version = version\n"
     )
     script = f"{absent}import runpy; runpy.run_module('raftlog.spark_export.runtime.job', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 8
     (line,) = done.stderr.splitlines()
     assert "pip install 'raftlog[spark]'" in line
@@ -224,7 +224,7 @@ def test_demo_on_a_file_of_any_kind(tmp_path: Path, name: str, form: list[str]) 
     source.write_bytes(content)
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     arguments = [*demo.COMMAND, "demo", "--no-spark", "--json", "--input", str(source), *form]
-    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=110, check=False)
+    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr.decode()
     story = json.loads(done.stdout)
     assert (story["acknowledged"], story["wanted"]) == (records, records)
@@ -238,7 +238,7 @@ def test_demo_on_three_processes(tmp_path: Path) -> None:
     input.write_input(source, 600)
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     arguments = [*demo.COMMAND, "demo", "--no-spark", "--json", "--input", str(source)]
-    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=110, check=False)
+    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr.decode()
     story = json.loads(done.stdout)
     assert (story["acknowledged"], story["rejected"]) == (600, 0)
@@ -318,7 +318,9 @@ def test_up_is_found_and_leaves_no_process_behind(tmp_path: Path) -> None:
 
 def raftlog(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """One command, to its end."""
-    return subprocess.run([*demo.COMMAND, *arguments], env=environment, capture_output=True, timeout=60, check=False)
+    return subprocess.run(
+        [*demo.COMMAND, *arguments], env=environment, capture_output=True, timeout=HANG_S, check=False
+    )
 
 
 def is_zombie(pid: int) -> bool:

@@ -23,7 +23,7 @@ from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT
 from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.house.rules import ROOT
-from tests.support import free_ports
+from tests.support import HANG_S, free_ports
 
 COMMANDS: Final = re.compile(
     r"\$?\s*(raftlog|curl|make|mkdir|pip|kill|until|prlimit|cd|\. |NODE=|[\w./-]*python[\d.]* |\.venv/)"
@@ -176,7 +176,7 @@ def run_python(text: str) -> None:
     code = compile(text, "docs", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, {"__name__": "docs"})  # noqa: S307  # the page itself
     if inspect.iscoroutine(result):
-        asyncio.run(asyncio.wait_for(result, 30))
+        asyncio.run(asyncio.wait_for(result, HANG_S))
 
 
 class Place(NamedTuple):
@@ -239,7 +239,7 @@ def shell(place: Place, found: list[Block]) -> None:
         script.append(as_script(ports_replaced(block.text, place.ports)))
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)], cwd=place.folder, env=place.environment, capture_output=True, text=True,
-        timeout=100, errors="replace", check=False,
+        timeout=HANG_S, errors="replace", check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stderr[-3000:]}\n{done.stdout[-2000:]}"
 

@@ -13,6 +13,7 @@ import raftlog
 from raftlog.cluster.cli import main
 from raftlog.cluster.cli.commands import MODULES, CommandHelp, asked_for, build
 from raftlog.cluster.cli.frame.common import Exit
+from tests.support import HANG_S
 
 SLOW = (
     "aiohttp",
@@ -54,7 +55,7 @@ main()
 def started(what: str, how: str, *words: str) -> subprocess.CompletedProcess[str]:
     """`raftlog WORDS` in a process in which the import of that package is interrupted, or finds none."""
     arguments = [sys.executable, "-c", MEET, what, how, *words]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def first_paragraph(text: str | None) -> str:
@@ -120,7 +121,7 @@ def test_a_client_command_imports_no_slow_package(words: tuple[str, ...]) -> Non
         f"atexit.register(lambda: print('imported:', [name for name in {SLOW!r} if name in sys.modules])); main()"
     )
     arguments = [sys.executable, "-c", script, *words, "-e", "http://127.0.0.1:1", "--deadline", "0.1"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == Exit.UNREACHABLE, done.stderr
     assert done.stdout == "imported: []\n"
 
@@ -135,7 +136,7 @@ def test_completion_of_names_imports_no_command() -> None:
     )
     environment = {"_RAFTLOG_COMPLETE": "complete_bash", "COMP_WORDS": "raftlog c", "COMP_CWORD": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False,
         env={**environment, "PYTHONPATH": str(Path(raftlog.__file__).parent.parent)},
     )  # fmt: skip
     assert done.stdout.split("imported: ") == [

@@ -7,6 +7,8 @@ thread that decodes meanwhile reads pointers that are not set yet, and the proce
 import subprocess
 import sys
 
+from tests.support import HANG_S
+
 ROUNDS = 40
 """Each round imports the modules again. Without decoders made at import, one round in four ended with signal 11."""
 
@@ -94,7 +96,7 @@ print(built.count("get_class_annotations"))
 def test_decoders_made_at_import_leave_nothing_to_build() -> None:
     """A second decoder of any type that some module decodes reads no annotations: the first one built all of it, nested
     types too. A type that has no decoder yet does read them, so the test would see it."""
-    done = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True, check=False, timeout=HANG_S)
     assert done.returncode == 0, done.stderr[-2000:]
     kinds, late, seen = map(int, done.stdout.split())
     assert kinds > 20, "the decoders of the modules were not found"
@@ -104,5 +106,5 @@ def test_decoders_made_at_import_leave_nothing_to_build() -> None:
 
 def test_threads_that_decode_for_the_first_time_at_once_do_not_crash() -> None:
     """Eight threads decode the same answers for the first time, switched as often as Python can: no round crashes."""
-    done = subprocess.run([sys.executable, "-c", RACE], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([sys.executable, "-c", RACE], capture_output=True, text=True, check=False, timeout=HANG_S)
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr[-2000:]

@@ -15,7 +15,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.nodes import QUICK
-from tests.support import free_ports
+from tests.support import HANG_S, free_ports
 
 pytestmark = pytest.mark.serial
 
@@ -68,11 +68,11 @@ def test_an_import_killed_again_and_again_is_exactly_once(local: LocalCluster, t
     for _ in range(4):
         kill_after(start(local, str(source), "--key", "n"), chance.randint(1, 15))
     last = start(local, str(source), "--key", "n")
-    _, said = last.communicate(timeout=60)
+    _, said = last.communicate(timeout=HANG_S)
     assert last.returncode == 0, said
     assert values(local) == expected
     done = start(local, str(source), "--key", "n")
-    _, said = done.communicate(timeout=60)
+    _, said = done.communicate(timeout=HANG_S)
     assert (done.returncode, b"an earlier run has imported all of it" in said) == (0, True), said
     assert values(local) == expected
 
@@ -87,7 +87,7 @@ def test_a_killed_import_of_standard_input_is_refused(local: LocalCluster, tmp_p
     kill_after(first, 2)
     before = values(local)
     second = start(local, "-", *state, stdin=subprocess.PIPE)
-    _, said = second.communicate(b'{"n": 1}\n', timeout=60)
+    _, said = second.communicate(b'{"n": 1}\n', timeout=HANG_S)
     assert (second.returncode, b"--again" in said) == (1, True), said
     assert values(local) == before
 
@@ -104,14 +104,14 @@ def test_an_interrupted_import_says_how_to_continue_and_counts_both_runs(
     assert first.stdout is not None
     assert first.stdout.readline()
     first.send_signal(way)
-    rest, told = first.communicate(timeout=60)
+    rest, told = first.communicate(timeout=HANG_S)
     done = json.loads((rest or b"{}").splitlines()[-1])["done"] if rest else False
     if not done:  # on a quick machine the import may have ended first
         message = json.loads(told.splitlines()[-1])
         assert message["exit"] == 130
         assert re.search(r"interrupted: .*quakes\.csv is in the log; the same command continues", message["error"])
         second = start(local, str(source), "--time", "DateTime")
-        output, told = second.communicate(timeout=60)
+        output, told = second.communicate(timeout=HANG_S)
         assert second.returncode == 0, told
         last = json.loads(output.splitlines()[-1])
         assert (last["records"], last["without_time"], last["before"] > 0) == (LINES, 0, True)

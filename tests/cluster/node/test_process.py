@@ -27,7 +27,7 @@ from raftlog.cluster.node.process import StartError, serve
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.raft.codec.configuration import decode_configuration
 from tests.cluster.nodes import QUICK
-from tests.support import free_ports, wait_until
+from tests.support import HANG_S, free_ports, wait_until
 
 SEGMENT = 1 << 20
 
@@ -86,7 +86,7 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def append(url: str, value: bytes) -> int:
     """Appends one record over HTTP; its index."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=HANG_S)
     try:
         connection.request("POST", "/v1/log", value, {"Content-Type": "text/plain"})
         answer = connection.getresponse()
@@ -201,7 +201,9 @@ def test_a_process_that_a_node_cannot_run_in_is_refused(local: LocalCluster, fla
     one that can end: /dev/null, as under `&` or a service manager, cannot."""
     command = [sys.executable, *flags, "-m", "raftlog.cluster.cli.main", "node"]
     command += ["--config", str(local.settings_file(1))]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
     assert ended.returncode == NodeExit.SETTINGS
     assert said in ended.stderr
 

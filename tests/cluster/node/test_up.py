@@ -20,7 +20,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.support import port_for_up, wait_until
+from tests.support import HANG_S, port_for_up, wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -64,7 +64,7 @@ def is_running(process: Path) -> bool:
 def refusal(environment: dict[str, str], *arguments: str) -> str:
     """What an `up` says that does not come up."""
     done = subprocess.run(
-        [*COMMAND, "up", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, "up", *arguments], env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr
@@ -82,7 +82,7 @@ def access_line(environment: dict[str, str], data: Path) -> str:
     try:
         assert process.stdout.readline().startswith("node 1 "), process.stderr.read()
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1]
+        said = process.communicate(timeout=HANG_S)[1]
     finally:
         process.kill()
         process.communicate()
@@ -157,7 +157,7 @@ def test_a_second_cluster_changes_nothing_for_other_commands(tmp_path: Path, env
 
     def raftlog(*words: str) -> "subprocess.CompletedProcess[str]":
         arguments = [*COMMAND, *words]
-        return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
 
     with up(environment, "--nodes", "1", "--port", ports[1]) as (running, _):
         assert running.stdout is not None
@@ -204,7 +204,7 @@ def test_a_node_that_ends_is_reported_with_the_fix(tmp_path: Path, environment: 
     arguments = ("--nodes", "1", "--data", str(tmp_path / "data"), "--port", str(port_for_up()))
     with up(environment, *arguments) as (process, pid):
         os.kill(pid, signal.SIGKILL)
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=HANG_S)
     assert "node 1 was killed by SIGKILL" in said
     assert f"raftlog node --config {tmp_path}/data/node-1.toml" in said
     assert "every node of this cluster has ended" in said

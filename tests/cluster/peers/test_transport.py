@@ -33,7 +33,7 @@ from raftlog.raft.messages import AppendEntries, InstallSnapshot, Message, Reque
 from raftlog.raft.types import GENESIS, EntryKind
 from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.conftest import CHALLENGE
-from tests.support import free_ports, wait_until_async
+from tests.support import HANG_S, free_ports, wait_until_async
 
 LOG = "ab" * 16
 pytestmark = pytest.mark.usefixtures("known_challenge")
@@ -167,7 +167,7 @@ async def answer_to(port: int, *parts: bytes) -> bytes:
         for part in parts:
             writer.write(part)
             await writer.drain()
-        return await asyncio.wait_for(reader.read(), 5)
+        return await asyncio.wait_for(reader.read(), HANG_S)
     except ConnectionResetError:
         return b""
     finally:
@@ -307,7 +307,7 @@ async def test_silent_connections_are_closed_and_connections_are_bounded() -> No
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         await wait_until_async(lambda: len(one.accepted) <= 2)
         for reader, writer in opened:
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), HANG_S) == b""
             writer.close()
 
 
@@ -318,7 +318,7 @@ async def test_a_dial_during_the_shutdown_is_closed(turns: int) -> None:
     Guard: `stop_serving`. Without it asyncio left those whom it had accepted in the last turns.
     """
     async with transports(1, listening=[1]) as (_, _, (port,)):
-        peer = socket.create_connection(("127.0.0.1", port), timeout=5)
+        peer = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
         for _ in range(turns):
             await asyncio.sleep(0)
     with peer, suppress(ConnectionResetError):

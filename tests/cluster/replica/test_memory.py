@@ -16,7 +16,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.runtime import freed_memory
 from raftlog.cluster.runtime.freed_memory import FreedMemory
 from tests.cluster.http.http_probe import Reply
-from tests.support import free_ports, wait_until, wait_until_async
+from tests.support import HANG_S, free_ports, wait_until, wait_until_async
 
 MIB = 1 << 20
 BUDGET = 16 * MIB
@@ -53,7 +53,7 @@ def connect(cluster: LocalCluster) -> socket.socket:
     where = urlsplit(cluster.url(1))
     assert where.hostname is not None
     assert where.port is not None
-    return socket.create_connection((where.hostname, where.port), timeout=20)
+    return socket.create_connection((where.hostname, where.port), timeout=HANG_S)
 
 
 def answer_of(connection: socket.socket) -> Reply:
@@ -78,7 +78,7 @@ def push(connection: socket.socket, data: bytes) -> None:
     except OSError:
         return
     finally:
-        connection.settimeout(20)
+        connection.settimeout(HANG_S)
 
 
 def head(cluster: LocalCluster, line: str, *fields: str) -> bytes:

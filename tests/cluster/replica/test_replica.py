@@ -15,7 +15,7 @@ from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import EntryKind
 from raftlog.statemachine.commands import Operation, Result
 from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, host_of, put_block, sync_with
-from tests.support import wait_until_async
+from tests.support import HANG_S, wait_until_async
 
 
 async def log_of(node: Replica, first: int = 1) -> list[bytes | None]:
@@ -179,7 +179,7 @@ async def test_forwards_to_a_leader_that_dies_end_as_unknown_at_once(tmp_path: P
         await wait_until_async(lambda: follower.state.writes.pending.inflight == 1)
         await nodes.kill(leader.node_id)
         with pytest.raises(ApiError) as failed:
-            await asyncio.wait_for(future, 10)
+            await asyncio.wait_for(future, HANG_S)
         assert failed.value.code is Code.LEADER_LOST
 
 
@@ -216,7 +216,7 @@ async def test_a_deposed_leader_says_overwritten_as_soon_as_it_knows(tmp_path: P
         leader = await nodes.leader()
         host_of(leader).transport.send = lambda message: None  # type: ignore[method-assign]  # nothing leaves it any more
         futures = [leader.submit(append_block(b"x"), 1, deadline=deadline(60)) for _ in range(5)]
-        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 20)
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), HANG_S)
         assert [error.code for error in results if isinstance(error, ApiError)] == [Code.OVERWRITTEN] * 5
 
 

@@ -17,7 +17,7 @@ from raftlog.cluster.runtime import door as listener
 from raftlog.cluster.runtime.door import Door, Encryption, listen
 from raftlog.cluster.security import authority
 from raftlog.cluster.security.tls import TlsFiles, client_context, server_context
-from tests.support import wait_until_async
+from tests.support import HANG_S, wait_until_async
 
 CLIENTS = 20
 
@@ -62,13 +62,13 @@ async def _backlog() -> None:
     async with _door() as door:
         address = door.sockets[0].getsockname()
         # the loop does not run meanwhile
-        clients = [socket.create_connection(address, timeout=5) for _ in range(CLIENTS)]
+        clients = [socket.create_connection(address, timeout=HANG_S) for _ in range(CLIENTS)]
         try:
             for client in clients:
                 client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             await door.close()
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(address, timeout=5)
+                socket.create_connection(address, timeout=HANG_S)
             answers = [await asyncio.to_thread(_all_of, client) for client in clients]
         finally:
             for client in clients:
@@ -105,7 +105,7 @@ async def _storm() -> None:
 
     async with _door() as door:
         door._factory = Silent
-        clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=5) for _ in range(CLIENTS)]
+        clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=HANG_S) for _ in range(CLIENTS)]
         while sum(made) < CLIENTS and len(made) < 100:
             made.append(0)
             await asyncio.sleep(0)
@@ -132,7 +132,7 @@ async def _no_files() -> None:
         door._shut()
         door.sockets = [poor]  # type: ignore[list-item]
         door._open()
-        with socket.create_connection(door.sockets[0].getsockname(), timeout=30) as client:
+        with socket.create_connection(door.sockets[0].getsockname(), timeout=HANG_S) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -173,7 +173,7 @@ async def _many() -> None:
                 await asyncio.sleep(0)
 
         door._factory = Kept
-        clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=30) for _ in range(CLIENTS)]
+        clients = [socket.create_connection(door.sockets[0].getsockname(), timeout=HANG_S) for _ in range(CLIENTS)]
         lowest = os.dup(clients[0].fileno())
         os.close(lowest)
         door._files_max = lowest + 3
@@ -217,7 +217,7 @@ def test_a_handshake_that_does_not_end_is_given_up(
         try:
             address = door.sockets[0].getsockname()
             for first in (b"", b"\x16\x03\x01\x02\x00"):
-                client = socket.create_connection(address, timeout=10)
+                client = socket.create_connection(address, timeout=HANG_S)
                 try:
                     client.sendall(first)
                     assert await asyncio.to_thread(_all_of, client) == b""
@@ -247,7 +247,7 @@ def test_5000_silent_handshakes_of_one_address_keep_no_other_out(
         try:
             address = door.sockets[0].getsockname()
             for _ in range(50):
-                clients += [socket.create_connection(address, timeout=10) for _ in range(100)]
+                clients += [socket.create_connection(address, timeout=HANG_S) for _ in range(100)]
                 await asyncio.sleep(0)
             await wait_until_async(lambda: len(reports) >= 5_000 - 32, what="the end of the oldest ones")
             assert len(door._entering) <= 32
@@ -301,7 +301,7 @@ def test_a_port_may_take_both_tls_and_plain_bytes(
                     await asyncio.sleep(0)
                 assert (await reader.read()).startswith(b"plain " + pieces[0])
                 writer.close()
-            client = socket.create_connection(address, timeout=10)
+            client = socket.create_connection(address, timeout=HANG_S)
             assert await asyncio.to_thread(_all_of, client) == b""
             client.close()
             assert len(reports) == 1

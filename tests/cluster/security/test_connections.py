@@ -27,7 +27,7 @@ from raftlog.cluster.peers.hello import Hello, Purpose, decode_refusal, decode_w
 from raftlog.cluster.security import authority
 from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.codec.frame import FrameDecoder
-from tests.support import wait_until
+from tests.support import HANG_S, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
 
@@ -103,7 +103,7 @@ def peer_of(cluster: LocalCluster, node: int = 1) -> tuple[str, int]:
 
 def talk(address: tuple[str, int], context: ssl.SSLContext, data: bytes) -> bytes:
     """What comes back for those bytes until the other side ends. Raises OSError."""
-    with socket.create_connection(address, timeout=10) as plain, context.wrap_socket(plain) as encrypted:
+    with socket.create_connection(address, timeout=HANG_S) as plain, context.wrap_socket(plain) as encrypted:
         encrypted.sendall(data)
         received = b""
         while more := encrypted.recv(65_536):
@@ -180,7 +180,7 @@ def test_old_versions_and_plain_bytes_are_refused(secure: LocalCluster) -> None:
     for address in (api_of(secure), peer_of(secure)):
         with pytest.raises((ssl.SSLError, ConnectionError)):
             talk(address, context_of(secure, "client-alice", ssl.TLSVersion.TLSv1_2), GET)
-        with socket.create_connection(address, timeout=10) as plain:
+        with socket.create_connection(address, timeout=HANG_S) as plain:
             plain.sendall(GET)
             answer = b""
             try:
@@ -232,7 +232,7 @@ def test_the_certificate_of_a_removed_node_is_refused_at_the_peer_port(secure: L
 
     def said_to(sender: int, disk: str) -> str:
         hello = Hello(log=head.log, sender=sender, to=1, incarnation=disk, boot=1, purpose=Purpose.CONSENSUS)
-        with socket.create_connection(peer_of(secure), timeout=10) as plain:
+        with socket.create_connection(peer_of(secure), timeout=HANG_S) as plain:
             with context_of(secure, f"node-{sender}").wrap_socket(plain) as encrypted:
                 encrypted.sendall(encode_hello(hello))
                 encrypted.settimeout(0.5)
@@ -249,7 +249,7 @@ def test_the_certificate_of_a_removed_node_is_refused_at_the_peer_port(secure: L
     def change(body: dict[str, Any]) -> None:
         def answered() -> bool:
             context = context_of(secure, "client-alice")
-            with closing(http.client.HTTPSConnection(*api_of(secure), timeout=10, context=context)) as connection:
+            with closing(http.client.HTTPSConnection(*api_of(secure), timeout=HANG_S, context=context)) as connection:
                 connection.request("POST", "/v1/members", json.dumps(body))
                 answer = connection.getresponse()
                 told = answer.read()
@@ -288,7 +288,7 @@ def test_a_client_says_why_it_does_not_get_in(secure: LocalCluster) -> None:
 def test_silent_handshakes_keep_no_client_out(secure: LocalCluster) -> None:
     """Far more connections than handshakes are allowed say nothing. The oldest give way, so the next client gets in
     at once."""
-    silent = [socket.create_connection(api_of(secure), timeout=10) for _ in range(4 * HANDSHAKES)]
+    silent = [socket.create_connection(api_of(secure), timeout=HANG_S) for _ in range(4 * HANDSHAKES)]
     try:
         began = time.monotonic()
         with SyncClient(secure.url(1), bound=True, tls=files_of(secure, "client-alice"), deadline_s=5) as client:
@@ -306,7 +306,7 @@ def test_a_new_certificate_is_taken_without_a_restart(secure: LocalCluster) -> N
     own = folder / "node-1.pem"
 
     def served() -> int:
-        with socket.create_connection(api_of(secure), timeout=10) as plain:
+        with socket.create_connection(api_of(secure), timeout=HANG_S) as plain:
             with context_of(secure, "client-alice").wrap_socket(plain) as encrypted:
                 return int(str((encrypted.getpeercert() or {})["serialNumber"]), 16)
 
@@ -343,7 +343,7 @@ def test_a_revoked_certificate_ends_open_connections_and_gets_in_no_more(secure:
     cannot be read leaves the one before in use. Taken off the list, both get in again."""
     listed, folder = secure.folder / "revoked", folder_of(secure)
     runner = CliRunner()
-    with socket.create_connection(api_of(secure), timeout=10) as plain:
+    with socket.create_connection(api_of(secure), timeout=HANG_S) as plain:
         with context_of(secure, "client-alice").wrap_socket(plain) as encrypted:
             given = [
                 "cert",

@@ -26,7 +26,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.peers.hello import Hello, Purpose, encode_hello
 from raftlog.cluster.security.tls import client_context
 from raftlog.raft.codec.frame import encode_frame
-from tests.support import wait_until
+from tests.support import HANG_S, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
@@ -203,7 +203,7 @@ def ran(tool: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     if shutil.which(tool) is None:
         pytest.skip(f"no {tool} on PATH")
     return subprocess.run(
-        [tool, *map(str, words)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30, check=False
+        [tool, *map(str, words)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=HANG_S, check=False
     )
 
 

@@ -25,6 +25,7 @@ from raftlog.spark_export.columns.slab import join
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.logs import Log
+from tests.support import HANG_S
 
 pytestmark = pytest.mark.usefixtures("shortest_run")
 
@@ -234,7 +235,7 @@ batch = filtered(decode(frames), selected(frames, Selection(with_internal=False)
 assert 0 < len(batch) < frames.count
 sys.exit("pandas" in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_S)
 
 
 def test_values_that_look_like_frames() -> None:

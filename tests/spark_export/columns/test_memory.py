@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.support import HANG_S
+
 _FAULTS = """
 import resource
 import numpy as np
@@ -23,7 +25,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def _faults(before: str) -> int:
     """How many pages a process asks the system for when it fills 24 MiB for the third time."""
     ran = subprocess.run(
-        [sys.executable, "-c", _FAULTS.format(before=before)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _FAULTS.format(before=before)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HANG_S,
     )
     return int(ran.stdout)
 

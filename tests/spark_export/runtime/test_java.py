@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.spark_export.runtime import java
+from tests.support import HANG_S
 
 ALL_MODULES = "java.base jdk.incubator.vector"
 
@@ -102,5 +103,5 @@ def test_missing_java_names_the_tried_places_and_the_fix(machine: Path, monkeypa
 def test_the_machines_runtime_starts(java_home: Path) -> None:
     """The runtime found here is 17 or newer and starts with the argument that Spark's launcher adds."""
     command = [str(java_home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S)
     assert "version" in ran.stderr

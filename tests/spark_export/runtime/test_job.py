@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from raftlog.spark_export.runtime import job
+from tests.support import HANG_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +22,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     """Another Python, without Spark's settings of this one."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False, env=environment
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=False, env=environment
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from raftlog.spark_export.runtime import java, planner
-from tests.support import wait_until
+from tests.support import HANG_S, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +113,7 @@ def test_planner_is_a_fork_with_what_a_process_would_get(
         assert (got["folder"], got["arguments"]) == (str(tmp_path), ["and more"])
         assert got["was_imported"]
         assert got["pid"] != process.pid
-        process.communicate("\n", timeout=30)
+        process.communicate("\n", timeout=HANG_S)
         wait_until(lambda got=got: not is_there(got["pid"]), deadline_s=DEADLINE_S)  # type: ignore[misc]
 
 
@@ -140,7 +140,7 @@ def test_process_that_forks_removes_its_folder_at_its_end(
     assert server.wait(30) == 0
     assert not socket_path.parent.exists()
     assert is_there(pid)
-    process.communicate("\n", timeout=30)
+    process.communicate("\n", timeout=HANG_S)
 
 
 @pytest.mark.parametrize("is_left", [False, True])
@@ -156,7 +156,7 @@ def test_without_that_process_python_runs(start: Start, tmp_path: Path, socket_p
     got = told(process)
     assert (got["word"], got["arguments"], got["was_imported"]) == ("this", ["and more"], False)
     assert got["pid"] == process.pid
-    process.communicate("\n", timeout=30)
+    process.communicate("\n", timeout=HANG_S)
 
 
 def test_without_a_place_for_the_script_python_is_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.rules import ROOT
+from tests.support import HANG_S
 
 pytestmark = [pytest.mark.serial, pytest.mark.spark]
 
@@ -38,7 +39,7 @@ def test_a_failing_test_leaves_no_query_running(tmp_path: Path) -> None:
     file.write_text(INNER)
     plugins = ["-p", "tests.conftest", "-p", "tests.spark_export.conftest"]
     arguments = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), *plugins, str(file)]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert "1 failed, 1 passed" in done.stdout, done.stdout[-3000:]
     assert "amid its queries" in done.stdout
 
@@ -63,7 +64,7 @@ spark.stop()
 def test_an_error_of_a_query_begins_with_one_sentence() -> None:
     """Standard error has no warning of the incubator module and no JSON trace; the exception has the sentence."""
     done = subprocess.run(
-        [sys.executable, "-c", WRONG], cwd=ROOT, capture_output=True, text=True, timeout=110, check=True
+        [sys.executable, "-c", WRONG], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=True
     )
     assert done.stderr == ""
     first, second = done.stdout.splitlines()

@@ -18,6 +18,7 @@ from raftlog.spark_export.export.manifest import Layout
 from tests.spark_export import logs
 from tests.spark_export.export.exports import HALF, LAST, LAYOUTS, LOG, ROWS, run
 from tests.spark_export.server import LOG_ID, Served
+from tests.support import HANG_S
 
 SHOWN = [logs.shown(row) for row in ROWS]
 USER = [logs.shown(row) for row in ROWS if logs.is_user(row)]
@@ -122,7 +123,7 @@ def test_rows_that_are_not_there_are_an_error(url: str, served: Served, tmp_path
 def test_without_pyarrow_the_message_has_the_command(tmp_path: Path) -> None:
     """The package that lacks is named with what installs it."""
     program = "import sys; sys.modules['pyarrow'] = None\nfrom raftlog import arrow"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S)
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
         "ImportError: raftlog.arrow needs the package pyarrow, which is not installed: pip install 'raftlog[arrow]'"

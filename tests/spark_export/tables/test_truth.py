@@ -27,7 +27,7 @@ from raftlog.spark_export.export.manifest import UNFINISHED, find_manifest
 from raftlog.spark_export.export.spark_engine import open_log
 from raftlog.spark_export.tables import duck
 from tests.spark_export.readings import DDL, readings
-from tests.support import free_ports, wait_until
+from tests.support import HANG_S, free_ports, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ class Imported:
 def raftlog(*arguments: object) -> subprocess.CompletedProcess[str]:
     """One command as a process of its own."""
     command = [sys.executable, "-m", "raftlog.cluster.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def killed_after(batches: int, *arguments: object) -> Iterator[subprocess.Popen[
         assert process.stdout is not None
         assert all(process.stdout.readline() for _ in range(batches)), "it ended too early"
         yield process
-        process.communicate(timeout=120)
+        process.communicate(timeout=HANG_S)
 
 
 @pytest.fixture(scope="module", params=["csv", pytest.param("json", marks=pytest.mark.extra)])

@@ -18,7 +18,7 @@ from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.importer.postgres.folding import folded
 from tests.cluster.nodes import QUICK
-from tests.support import free_ports
+from tests.support import HANG_S, free_ports
 
 pytestmark = pytest.mark.serial
 
@@ -142,7 +142,7 @@ def test_kills_of_every_side_neither_lose_nor_double_a_change(
             importer.kill()
         writer.stopped.set()
         writer.join()
-    last = subprocess.run(command, capture_output=True, timeout=60)
+    last = subprocess.run(command, capture_output=True, timeout=HANG_S)
     assert last.returncode == 0, last.stderr.decode()
     with SyncClient(urls.split(",")) as client:
         found = [record for record in client.log(1) if record.operation == "append"]
