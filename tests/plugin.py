@@ -21,8 +21,10 @@ import shlex
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests.extra import is_extra
 from tests.support import SEED_VARIABLE, seed_of_run
@@ -47,7 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    os.environ.update(config.stash.get(_SHARED, {}))
+    shared = config.stash[_SHARED]
+    os.environ |= shared
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,6 +105,19 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     longrepr = report.longrepr
     reason = longrepr[2] if isinstance(longrepr, tuple | list) else str(longrepr)
     return reason.removeprefix("Skipped: ")
+
+
+class _FilesOfTests(LoadFileScheduling):  # type: ignore[misc]
+    """As `--dist loadfile`, but one process has all tests of Spark: one session, which takes seconds to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "spark" if path.startswith("tests/spark_export/") else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _FilesOfTests(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -30,7 +30,7 @@ from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Now
 from raftlog.statemachine.commands import Operation
-from tests.support import free_ports, stretch, wait_until_async
+from tests.support import Patience, free_ports, stretch, wait_until_async
 
 
 def append_block(*values: bytes, session: int = 0, sequence: int = 0) -> bytes:
@@ -45,8 +45,8 @@ def put_block(key: bytes, value: bytes) -> bytes:
 
 
 def deadline(seconds: float = 5.0) -> float:
-    """So many seconds from now, or more on a busy machine."""
-    return clock.monotonic() + seconds * stretch()
+    """So many seconds from now, or more on a busy machine; fewer with a mutant planted, as in every `Patience`."""
+    return clock.monotonic() + seconds * stretch() * Patience.share
 
 
 IS_FAIR: Final = Path("/proc/self/schedstat").exists()
