@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.acceptance.conftest import Measure
+from tests.support import HANG_S
 
 RAFTLOG = (sys.executable, "-m", "raftlog.cluster.cli.main")
 IP = shutil.which("ip")
@@ -22,7 +23,7 @@ IP = shutil.which("ip")
 def ip(*words: str) -> None:
     """Runs a command of iproute2. Raises CalledProcessError."""
     assert IP is not None
-    subprocess.run([IP, *words], check=True, capture_output=True, timeout=20)
+    subprocess.run([IP, *words], check=True, capture_output=True, timeout=HANG_S)
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def run(*words: str, cwd: Path, environment: dict[str, str] | None = None) -> st
     """What a command prints. Raises CalledProcessError."""
     done = subprocess.run(
         [*RAFTLOG, *words], cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True,
-        timeout=60, check=False,
+        timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
     return done.stdout
