@@ -6,6 +6,7 @@ EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 5
 EXIT_NOT_VERIFIED: Final = 7
 EXIT_NOT_CHECKED: Final = 8
+EXIT_NOT_PERMITTED: Final = 9
 
 
 class ExportError(RuntimeError):
@@ -24,6 +25,12 @@ class UnreachableError(ExportError):
     """No node could answer within the patience of the caller."""
 
     exit_code = EXIT_UNREACHABLE
+
+
+class NotPermittedError(ExportError):
+    """The user may not read this, or is not known."""
+
+    exit_code = EXIT_NOT_PERMITTED
 
 
 class FencedError(ExportError):

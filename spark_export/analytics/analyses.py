@@ -4,10 +4,11 @@
 `raftlog.spark_export.analytics` directly.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
@@ -23,8 +24,13 @@ from raftlog.spark_export.tables.report import Result, collect, plain
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-POINTS_MAX: Final = 2_000  # of a plot over time: more than it has pixels
-GROUPS_MAX: Final = 4  # lines of a plot: as many as the page has colours
+POINTS_MAX: Final = 400
+"""Most points of a line: more would be closer than two of its pixels. A longer time has wider windows."""
+LINES_MAX: Final = 4  # of a plot: as many as the page has colours
+BARS_MAX: Final = 40
+LONG_WINDOW_S: Final = 60
+"""In windows from this length on, records are counted per window, and not per second."""
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 
 
 def rates(
@@ -32,97 +38,196 @@ def rates(
     measure: str,
 ) -> Result:  # fmt: skip
     """Windows with their rate and percentiles, in the order of time; one line for each of the largest groups."""
-    events, notes = own_events(log, own, by, measure=measure)
-    frame = analytics.rates(events, size, slide=slide, gap=gap, by=(by,) if by else (), measure=measure)
-    ordered = frame.orderBy("start", *([F.col(quoted(by))] if by else []))
-    found, is_cut = collect(ordered, max(limit, POINTS_MAX) if limit else 0)
-    step = None if gap or not found else found[0]["end"] - found[0]["start"]  # also where windows slide: they overlap
-    plots: list[Plot] = []
-    if found and by:
-        plots = [
-            _split("records per second", found, "start", by, "per_second", "/s", step),
-            _split(f"{measure} per record, p50", found, "start", by, "p50", "", step),
-        ]
-    elif found:
-        times = [row["start"] for row in found]
-        quantiles = {name: [_float(row[name]) for row in found] for name in map(quantile_name, QUANTILES)}
-        plots = [
-            Lines("records per second", times, {"records": [row["per_second"] for row in found]}, "/s", step),
-            Lines(f"{measure} per record", times, quantiles, step=step),
-        ]
-    windows = f"windows of {size}" + (f", every {slide}" if slide else "") if size else f"sessions that end after {gap}"
-    question = f"How many records, and how are their {measure} spread, in {windows}?"
-    notes += ["the last window may not be over"] if size else []
+    events, own, notes = own_events(log, own, by, measure=measure)
+    events = events.where(F.col("event_time").isNotNull()).cache()
+    groups = (by,) if by else ()
+    frame = analytics.rates(events, size, slide=slide, gap=gap, by=groups, measure=measure)
+    if gap or _seconds(size) >= LONG_WINDOW_S:
+        frame = frame.drop("per_second")
+    found, is_cut = collect(frame.orderBy("start", *([F.col(quoted(by))] if by else [])), limit)
+    if size is None:
+        plots: list[Plot] = [_sizes(frame, "windows")]
+        windows = f"windows that end after {gap} without a record"
+    else:
+        plots = _rate_plots(events, size, slide, by, measure)
+        windows = f"windows of {size}" + (f" that begin every {slide}" if slide else "")
+        notes.append("the last window may not be over")
+    events.unpersist()
+    question = f"How many records are there{own.within}, and how is {measure} spread, in {windows}?"
     return _result("rates", question, frame, found, limit, is_cut, plots, notes)
 
 
-def _split(
-    title: str, found: list[dict[str, Any]], time: str, by: str, value: str, unit: str, step: timedelta | None
-) -> Lines:
-    """A line for each of the groups with the most points; a time without a row of a group is a gap of its line."""
-    counted = Counter(row[by] for row in found)
-    shown = [group for group, _ in counted.most_common(GROUPS_MAX)]
-    times = sorted({row[time] for row in found})
-    values = {(row[time], row[by]): _float(row[value]) for row in found}
-    lines = {str(plain(group)): [values.get((each, group)) for each in times] for group in shown}
-    return Lines(f"{title}, by {by}", times, lines, unit, step)
+def _rate_plots(events: "DataFrame", size: str, slide: str | None, by: str | None, measure: str) -> list[Plot]:
+    """Over all of the time, in windows wide enough for a plot; by each of the groups with the most records."""
+    first, last = _span(events)
+    if first is None or last is None:
+        return [Lines("records", [])]
+    step_s, width_s = _seconds(slide or size), _seconds(size)
+    step_s *= math.ceil((last - first).total_seconds() / step_s / POINTS_MAX) or 1
+    width_s = max(width_s, step_s)
+    events, which = _largest(events, by, LINES_MAX) if by else (events, "")
+    columns = (by,) if by else ()
+    frame = analytics.rates(events, f"{width_s} seconds", slide=f"{step_s} seconds", by=columns, measure=measure)
+    rows, step = frame.orderBy("start").collect(), timedelta(seconds=step_s)
+    unit = _words(width_s)
+    counts, values = f"records per {unit.removeprefix('1 ')}", f"{measure} per record, in windows of {unit}"
+    if by:
+        middle = quantile_name(QUANTILES[0])
+        return [
+            _split(counts + which, rows, by, "records", step),
+            _split(f"{values}, median{which}", rows, by, middle, step),
+        ]
+    times = [_utc(row["start"]) for row in rows]
+    quantiles = {name: [_float(row[name]) for row in rows] for name in map(quantile_name, QUANTILES)}
+    return [
+        Lines(counts, times, {"records": [row["records"] for row in rows]}, step=step),
+        Lines(values, times, quantiles, step=step),
+    ]
+
+
+def _largest(events: "DataFrame", by: str, at_most: int) -> "tuple[DataFrame, str]":
+    """The events of the groups with the most records, and which groups of how many these are."""
+    column = F.col(quoted(by))
+    counted = events.groupBy(column).count().cache()
+    top = [row[0] for row in counted.orderBy(F.col("count").desc(), column).limit(at_most).collect()]
+    number = counted.count()
+    counted.unpersist()
+    is_shown = F.lit(False)
+    for each in top:
+        is_shown |= column.eqNullSafe(F.lit(each))
+    which = f", by {by}" if number <= at_most else f", by {by}: {at_most} of {number:,}, those with the most records"
+    return events.where(is_shown), which
+
+
+def _split(title: str, rows: Sequence[Any], by: str, value: str, step: timedelta | None) -> Lines:
+    """A line for each group, the largest first; a time without a row of a group is a gap of its line."""
+    sizes: Counter[Any] = Counter()
+    for row in rows:
+        sizes[row[by]] += row["records"]
+    times = sorted({row["start"] for row in rows})
+    values = {(row["start"], row[by]): _float(row[value]) for row in rows}
+    lines = {
+        str(plain(group)): [values.get((each, group)) for each in times] for group, _ in sizes.most_common(LINES_MAX)
+    }
+    return Lines(title, [_utc(each) for each in times], lines, step=step)
+
+
+def _span(events: "DataFrame") -> tuple[datetime | None, datetime | None]:
+    """The times of the first and of the last event."""
+    (row,) = events.agg(F.min("event_time"), F.max("event_time")).collect()
+    return row[0], row[1]
+
+
+def _utc(time: datetime) -> datetime:
+    return time.replace(tzinfo=UTC)
+
+
+def _seconds(interval: str | None) -> int:
+    """`90 seconds`, `1 hour` as a number."""
+    number, unit = str(interval).split()
+    return int(number) * _SECONDS[unit.removesuffix("s")]
+
+
+def _words(seconds: int) -> str:
+    """A number of seconds in the largest unit that it is a multiple of: `1 hour`, `90 seconds`."""
+    unit, length = next(each for each in reversed(_SECONDS.items()) if seconds % each[1] == 0)
+    number = seconds // length
+    return f"{number} {unit}{'' if number == 1 else 's'}"
+
+
+def _sizes(frame: "DataFrame", what: str) -> Bars:
+    """How many of all rows have how many records."""
+    sizes = frame.groupBy(F.floor(F.log2("records")).alias("power")).count().orderBy("power").collect()
+    labels = [
+        f"{2 ** row['power']} to {2 ** (row['power'] + 1) - 1} records" if row["power"] else "1 record" for row in sizes
+    ]
+    return Bars(f"{what} by their number of records", labels, [row["count"] for row in sizes])
 
 
 def sliding(log: "DataFrame", limit: int, own: Own, size: str, by: str | None, measure: str) -> Result:
     """Each event with the sum of what came in the time before it."""
-    events, notes = own_events(log, own, by, measure=measure)
+    events, own, notes = own_events(log, own, by, measure=measure)
+    events = events.where(F.col("event_time").isNotNull()).cache()
     frame = analytics.sliding(events, size, by=(by,) if by else (), measure=measure)
-    found, is_cut = collect(frame.orderBy("event_time", "index"), max(limit, POINTS_MAX) if limit else 0)
-    plots: list[Plot] = []
-    if found and by:
-        plots = [_split(f"mean {measure}", found, "event_time", by, "mean", "", None)]
-    elif found:
-        lines = {name: [_float(row[name]) for row in found] for name in ("mean", "lowest", "highest")}
-        plots = [Lines(measure, [row["event_time"] for row in found], lines)]
-    question = f"What do the {measure} of the {size} before each record sum up to{f', for each {by}' if by else ''}?"
+    found, is_cut = collect(frame.orderBy("event_time", "index"), limit)
+    shown, which = _largest(events, by, LINES_MAX) if by else (events, "")
+    plots = [_sliding_plot(shown, size, by, measure, which)]
+    events.unpersist()
+    question = f"For each record{own.within}: what are sum, mean, lowest and highest {measure} of the {size} before it"
+    question += f", of the same {by}?" if by else "?"
     return _result("sliding", question, frame, found, limit, is_cut, plots, notes)
+
+
+def _sliding_plot(events: "DataFrame", size: str, by: str | None, measure: str, which: str) -> Lines:
+    """Over all of the time: of each pixel the mean, the lowest and the highest, or the mean of each group."""
+    title = f"{measure} of the {size} before a record"
+    first, last = _span(events)
+    if first is None or last is None:
+        return Lines(title, [])
+    start_us = F.unix_micros(F.lit(first))
+    pixel_us = (last - first) // timedelta(microseconds=1) // POINTS_MAX + 1
+    pixel = F.floor((F.unix_micros("event_time") - start_us) / pixel_us).alias("pixel")
+    groups = [F.col(quoted(by))] if by else []
+    rows = (
+        analytics.sliding(events, size, by=(by,) if by else (), measure=measure)
+        .groupBy(pixel, *groups)
+        .agg(
+            F.count(F.lit(1)).alias("records"), F.avg("mean").alias("mean"), F.min("lowest").alias("lowest"),
+            F.max("highest").alias("highest"),
+        )
+        .orderBy("pixel")
+        .withColumn("start", F.timestamp_micros(start_us + F.col("pixel") * pixel_us))
+        .collect()
+    )  # fmt: skip
+    if by:
+        return _split(f"mean {title}{which}", rows, by, "mean", None)
+    lines = {name: [_float(row[name]) for row in rows] for name in ("mean", "lowest", "highest")}
+    return Lines(title, [_utc(row["start"]) for row in rows], lines)
 
 
 def latest(log: "DataFrame", limit: int, own: Own, by: str, at: int | None, measure: str | None) -> Result:
     """The newest event of each group as of an index."""
-    events, notes = own_events(log, own, by, measure=measure)
+    events, own, notes = own_events(log, own, by, measure=measure)
     frame = analytics.latest(events, at, by=(by,))
     found, is_cut = collect(frame.orderBy(F.col(quoted(by))), limit)
-    shown = found[:40]
-    labels = [str(plain(row[by])) for row in shown]
+    largest, which = _largest(events if at is None else events.where(F.col("index") <= at), by, BARS_MAX)
+    rows = analytics.latest(largest, at, by=(by,)).orderBy(F.col(quoted(by))).collect()
+    labels = [str(plain(row[by])) for row in rows]
     plots: list[Plot] = []
     if measure is not None:
-        plots = [Bars(measure, labels, [_float(row[measure]) or 0.0 for row in shown])]
-    elif found:
-        newest = max(row["event_time"] for row in found)
-        ages = [(newest - row["event_time"]).total_seconds() for row in shown]
-        plots = [Bars("seconds before the newest of all", labels, ages, "s")]
+        known = [(label, row[measure]) for label, row in zip(labels, rows, strict=True) if row[measure] is not None]
+        plots = [Bars(f"newest {measure}{which}", [label for label, _ in known], [float(value) for _, value in known])]
+    elif rows:
+        newest = _span(frame)[1]
+        ages = [(newest - row["event_time"]).total_seconds() if newest and row["event_time"] else 0.0 for row in rows]
+        plots = [Bars(f"seconds before the newest of all{which}", labels, ages, "s")]
     when = "at the end" if at is None else f"as of index {at}"
-    return _result(
-        "latest", f"Which record is the newest of each {by}, {when}?", frame, found, limit, is_cut, plots, notes
-    )
+    question = f"Which record is the newest of each {by}{own.within}, {when}?"
+    return _result("latest", question, frame, found, limit, is_cut, plots, notes)
 
 
-def top_keys(log: "DataFrame", limit: int) -> Result:
+def top_keys(log: "DataFrame", limit: int, own: Own | None = None) -> Result:
     """The keys with the most user records."""
-    frame = analytics.top_keys(log, limit or 2**31 - 1)
-    found, _ = collect(frame, 0)
-    bars = Bars("records", [str(plain(row["key"])) for row in found[:40]], [row["count"] for row in found[:40]])
-    return _result("top-keys", "Which keys have the most records?", frame, found, limit, False, [bars])
+    events, own, notes = own_events(log, own or Own())
+    counted = events.where(F.col("key").isNotNull()).groupBy("key").count()
+    number = counted.count()
+    frame = counted.orderBy(F.col("count").desc(), "key")
+    found, is_cut = collect(frame, limit)
+    shown = found[:BARS_MAX]
+    title = "records, by key" + (f": {len(shown)} of {number:,}" if len(shown) < number else "")
+    bars = Bars(title, [str(plain(row["key"])) for row in shown], [row["count"] for row in shown])
+    question = f"Which keys have the most records{own.within}?"
+    return _result("top-keys", question, frame, found, limit, is_cut, [bars], notes)
 
 
 def sessions(log: "DataFrame", limit: int, own: Own, gap: str) -> Result:
     """The longest sessions of one key, and how many are of which length."""
-    events, notes = own_events(log, own)
+    events, own, notes = own_events(log, own)
     frame = analytics.sessions(events, gap).cache()
     found, is_cut = collect(frame.orderBy(F.col("records").desc(), "start", "key"), limit)
-    sizes = frame.groupBy(F.floor(F.log2("records")).alias("power")).count().orderBy("power").collect()
+    plots = [_sizes(frame, "sessions")]
     frame.unpersist()
-    labels = [
-        f"{2 ** row['power']} to {2 ** (row['power'] + 1) - 1} records" if row["power"] else "1 record" for row in sizes
-    ]
-    plots = [Bars("sessions by their number of records", labels, [row["count"] for row in sizes])]
-    question = f"Which records of one key belong together, at most {gap} apart?"
+    question = f"Which records of one key{own.within} follow each other by at most {gap}?"
     return _result("sessions", question, frame, found, limit, is_cut, plots, notes)
 
 
@@ -133,18 +238,23 @@ def join(log: "DataFrame", limit: int, own: Own, left: str, right: str, within: 
             re.compile(pattern)
         except re.error as error:
             raise UsageError(f"{pattern!r} is no regular expression: {error}") from error
-    events, notes = own_events(log, own, of)
+    events, own, notes = own_events(log, own, of)
     text = F.col(quoted(of)).cast("string")
     columns = () if of in ("key", "value", "index", "event_time") else (of,)
     frame = analytics.join_within(
         events.where(text.rlike(left)), events.where(text.rlike(right)), within, columns=columns
     ).cache()
     found, is_cut = collect(frame.orderBy("left_index", "right_index"), limit)
-    whole = frame.groupBy(F.floor("seconds").alias("second")).count().orderBy("second").limit(60).collect()
+    width = math.ceil((_seconds(within) + 1) / BARS_MAX)
+    whole = frame.groupBy(F.floor(F.col("seconds") / width).alias("place")).count().orderBy("place").collect()
     frame.unpersist()
-    plots = [Bars("pairs by the seconds between them", [f"{row['second']} s" for row in whole],
-                  [row["count"] for row in whole])]  # fmt: skip
-    question = f"What matching {right!r} follows what matches {left!r}, of the same key, within {within}?"
+    labels = [
+        f"{row['place'] * width} s" + (f" to {(row['place'] + 1) * width} s" if width > 1 else "") for row in whole
+    ]
+    plots = [Bars("pairs by the seconds between them", labels, [row["count"] for row in whole])]
+    question = (
+        f"Which records{own.within} match {right!r} at most {within} after one of the same key that matches {left!r}?"
+    )
     return _result("join", question, frame, found, limit, is_cut, plots, notes)
 
 
@@ -179,10 +289,12 @@ def state(log: "DataFrame", limit: int, own: Own, at: int | None) -> Result:
     """The live keys as of an index, with the columns of their values where a form of values is given."""
     frame = own_columns(log, own, analytics.state_at(log, at)).cache()
     found, is_cut = collect(frame.orderBy("key"), limit)
-    written = frame.orderBy(F.col("version").desc(), "key").limit(40).collect()
+    written = frame.orderBy(F.col("version").desc(), "key").limit(BARS_MAX).collect()
+    number = frame.count()
     frame.unpersist()
     labels = [str(plain(bytes(row["key"]))) for row in written]
-    plots = [Bars("how often each key was written", labels, [row["version"] for row in written])]
+    title = "how often a key was written" + (f": {len(written)} of {number:,} keys" if len(written) < number else "")
+    plots = [Bars(title, labels, [row["version"] for row in written])]
     when = "at the end" if at is None else f"after index {at}"
     question = f"What did the key-value store hold {when}?"
     return _result("state", question, frame, found, limit, is_cut, plots)
@@ -207,9 +319,10 @@ def terms(log: "DataFrame", limit: int, leaders: Mapping[int, str]) -> Result:
     frame = analytics.terms(log, leaders)
     found, is_cut = collect(frame, limit)
     labels = [f"term {row['term']}" for row in found]
+    which = f", the first {len(found)} terms" if is_cut else ""
     plots = [
-        Bars("users' records per second", labels, [_float(row["per_second"]) or 0.0 for row in found], "/s"),
-        Bars("seconds since the term before", labels, [_float(row["gap"]) or 0.0 for row in found], "s"),
+        Bars(f"users' records per second{which}", labels, [_float(row["per_second"]) or 0.0 for row in found], "/s"),
+        Bars(f"seconds since the term before{which}", labels, [_float(row["gap"]) or 0.0 for row in found], "s"),
     ]
     notes = ["the log does not name leaders; a running cluster (--endpoints) gives the leader of the current term"]
     question = "How long did each term last, and how many records were written in it?"

@@ -1,7 +1,7 @@
 """Finds a user's own columns for a question: in the log, in values by a stored or given schema, or in access logs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -20,7 +20,7 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 @dataclass(frozen=True, slots=True)
 class Own:
     """What a user says of his own columns. Without `value` (raw, json or csv) they are looked for, in the values of the
-    import `source` or of the newest one."""
+    import `source` or of the newest one. `found`: its schema, once it was looked for."""
 
     value: str | None = None
     schema: str | None = None
@@ -28,6 +28,12 @@ class Own:
     time_format: str | None = None
     key: str | None = None
     source: str | None = None
+    found: ValueSchema | None = None
+
+    @property
+    def within(self) -> str:
+        """Of which import the answer is, as the end of a question."""
+        return "" if self.found is None else f" in {self.found.source}"
 
     @property
     def is_given(self) -> bool:
@@ -35,25 +41,38 @@ class Own:
         return self != Own()
 
 
+def resolved(log: "DataFrame", own: Own, *wanted: str | None) -> tuple[Own, list[str]]:
+    """With the import that has these columns, and a note where there are others. Raises UsageError."""
+    names = [name for name in (own.time, own.key, *wanted) if name]
+    is_told = own.schema is not None or own.value == "raw"
+    if own.found is not None or (own.source is None and (is_told or _plain(log, own, names) is not None)):
+        return own, []
+    found, notes = _stored(log, own)
+    if own.source is None and own.value is not None and found is not None and found.form != own.value:
+        return own, []
+    return replace(own, found=found), notes
+
+
 def own_events(
     log: "DataFrame", own: Own, *wanted: str | None, measure: str | None = None
-) -> tuple["DataFrame", list[str]]:
-    """The events with the columns that are wanted, and notes about them and their times. Raises UsageError.
+) -> tuple["DataFrame", Own, list[str]]:
+    """The events with the columns that are wanted, where they were found, and notes about them and their times. Raises
+    UsageError.
 
     `measure` must be a number."""
-    notes: list[str] = []
     names = [name for name in (own.time, own.key, *wanted, measure) if name]
-    events = _with_wanted(log, own, names, measure, notes)
+    own, notes = resolved(log, own, *wanted, measure)
+    events = _with_wanted(log, own, names, measure)
     if measure is not None:
         _check_number(events, measure)
-    return events, notes + _time_notes(events, own)
+    return events, own, notes + _time_notes(events, own)
 
 
 def own_columns(log: "DataFrame", own: Own, frame: "DataFrame") -> "DataFrame":
     """A frame with the columns of its values, where a form of values is given. Raises UsageError."""
     if own.value in (None, "raw") and own.schema is None:
         return frame
-    schema, form = _schema(log, own)
+    schema, form = _schema(log, resolved(log, own)[0])
     assert schema is not None
     return with_columns(frame, schema, form=form)[0]
 
@@ -66,17 +85,17 @@ def _check_number(events: "DataFrame", measure: str) -> None:
         raise UsageError(f"--measure {measure} is {kinds[measure]}, not a number; numbers are {', '.join(numbers)}")
 
 
-def _with_wanted(log: "DataFrame", own: Own, wanted: list[str], measure: str | None, notes: list[str]) -> "DataFrame":
+def _with_wanted(log: "DataFrame", own: Own, wanted: list[str], measure: str | None) -> "DataFrame":
     schema: str | ValueSchema | None
     form: ValueForm = "json"
+    if own.found is not None:
+        log = log.where((F.col("operation") == "append") & F.col("session").isin(*own.found.sessions))
     if own.value is None and own.schema is None:
-        if own.source is None and _has(log.columns, [own.time, own.key]):
-            plain = analytics.events(log, own.time, own.key, time_format=own.time_format)
-            if _has([*plain.columns, *log.columns], wanted) and _has(plain.columns, _without(wanted, own)):
-                return plain
-        schema = _stored(log, own, notes)
+        schema = own.found
+        if schema is None and (plain := _plain(log, own, wanted)) is not None:
+            return plain
         if schema is None or schema.form == "access":
-            return _in_access_log(log, schema, own, wanted)
+            return _in_access_log(log, own, wanted)
     else:
         schema, form = _schema(log, own)
     if isinstance(schema, ValueSchema):
@@ -87,21 +106,31 @@ def _with_wanted(log: "DataFrame", own: Own, wanted: list[str], measure: str | N
     return analytics.events(log, own.time, own.key, schema=schema, form=form, time_format=own.time_format)
 
 
-def _stored(log: "DataFrame", own: Own, notes: list[str]) -> ValueSchema | None:
-    """The schema of the import that is asked for, else of the newest one. Raises UsageError where there is none."""
-    schemas = stored_schemas(log)
-    if own.source is not None and own.source not in schemas:
-        told = f"it has {', '.join(schemas)}" if schemas else "it has none"
+def _plain(log: "DataFrame", own: Own, wanted: list[str]) -> "DataFrame | None":
+    """The events without columns of values, where these are enough."""
+    if not _has(log.columns, [own.time, own.key]):
+        return None
+    events = analytics.events(log, own.time, own.key, time_format=own.time_format)
+    return events if _has(events.columns, [name for name in wanted if name not in (own.time, own.key)]) else None
+
+
+def _stored(log: "DataFrame", own: Own) -> tuple[ValueSchema | None, list[str]]:
+    """The schema of the import that is asked for, else of the newest one, with a note of the others. Raises
+    UsageError where there is none of that name."""
+    newest, by_name = stored_schemas(log)
+    if own.source is not None and own.source not in by_name:
+        told = f"it has {', '.join(by_name)}" if by_name else "it has none"
         raise UsageError(f"--source {own.source}: the log has no import of that name; {told}")
-    if own.source is None and len(schemas) > 1:
-        newest, *others = schemas
-        notes.append(f"the columns are those of the import {newest}; --source takes another: {', '.join(others)}")
-    return schemas[own.source] if own.source is not None else next(iter(schemas.values()), None)
+    if own.source is not None:
+        return by_name[own.source], []
+    others = [name for name in by_name if newest is not None and not {*by_name[name].sessions} <= {*newest.sessions}]
+    if newest is None or not others:
+        return newest, []
+    told = f"the records and columns are those of the import {newest.source}; --source takes another: "
+    return newest, [told + ", ".join(others)]
 
 
-def _in_access_log(log: "DataFrame", schema: ValueSchema | None, own: Own, wanted: list[str]) -> "DataFrame":
-    if schema is not None:
-        log = log.where((F.col("operation") == "append") & F.col("session").isin(*schema.sessions))
+def _in_access_log(log: "DataFrame", own: Own, wanted: list[str]) -> "DataFrame":
     events = analytics.access_fields(analytics.events(log))
     if own.time is not None or not _has(events.columns, wanted):
         raise _lacking(wanted, events.columns)
@@ -119,7 +148,7 @@ def _schema(log: "DataFrame", own: Own) -> "tuple[str | ValueSchema | None, Valu
     form: ValueForm = "csv" if own.value == "csv" else "json"
     if own.schema is not None:
         return own.schema, form
-    stored = _stored(log, own, [])
+    stored = own.found
     if stored is None or stored.form != form:
         stored = infer_schema(analytics.user_records(log).where("operation = 'append'")) if form == "json" else None
     if stored is None:
@@ -152,10 +181,6 @@ def _time_notes(events: "DataFrame", own: Own) -> list[str]:
 
 def _has(columns: Iterable[str], wanted: Iterable[str | None]) -> bool:
     return {name for name in wanted if name} <= {*columns}
-
-
-def _without(wanted: list[str], own: Own) -> list[str]:
-    return [name for name in wanted if name not in (own.time, own.key)]
 
 
 def _lacking(wanted: list[str], columns: list[str]) -> UsageError:

@@ -16,6 +16,7 @@ from raftlog.spark_export.columns.schema import USER_RESULTS
 from raftlog.spark_export.tables.value_schema import (
     GIVEN_FORMS,
     CsvDialect,
+    StoredSchemas,
     ValueColumn,
     ValueForm,
     ValueSchema,
@@ -61,12 +62,12 @@ def stored_schema(log: "DataFrame", source: str | None = None) -> ValueSchema | 
 
     None: there is none. Tables only, because it looks for the record.
     """
-    schemas = stored_schemas(log)
-    return next(iter(schemas.values()), None) if source is None else schemas.get(source)
+    newest, by_name = stored_schemas(log)
+    return newest if source is None else by_name.get(source)
 
 
-def stored_schemas(log: "DataFrame") -> dict[str, ValueSchema]:
-    """The columns of the newest import of each name; the newest of all comes first. Tables only."""
+def stored_schemas(log: "DataFrame") -> StoredSchemas:
+    """The columns of the newest import, and of the newest one of each name. Tables only."""
     found = log.where(
         (F.col("operation") == "put") & F.col("result").isin(*USER_RESULTS) & F.col("key").startswith(F.lit(PREFIX))
     )

@@ -1,17 +1,17 @@
 """Defines the commands `raftlog analyze NAME`: questions about an export or a running cluster, answered with Spark."""
 
 import re
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
-from raftlog.spark_export.commands.frame import Endpoints, Master, Timeout, reported, say, start_spark, where
+from raftlog.cluster.cli.frame.common import OutputOption
+from raftlog.cluster.cli.frame.output import Format
+from raftlog.spark_export.commands.frame import Endpoints, Master, Timeout, reported, say, say_stale, start_spark, where
 from raftlog.spark_export.errors import ExportError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from raftlog.spark_export.tables.report import Result
 
-_WIDTH: Final = 160  # of a table that goes into a pipe or a file
 _UNITS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
 
 
@@ -39,7 +38,6 @@ Limit = Annotated[int, typer.Option("--limit", min=0, help="At most so many rows
 Operations = Annotated[
     str | None, typer.Option("--operations", help="Only these, with commas: append, put, delete, delete_range, txn.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file instead.")]
 Window = Annotated[
     str, typer.Option("--window", parser=_interval, metavar="TIME", help="Length of a window: 10s, 5m, 1h, 1d.")
@@ -125,13 +123,13 @@ class _Asked:
     endpoints: str | None
     master: str | None
     timeout: float
-    as_json: bool = False
+    output: Format | None = None
     html: Path | None = None
 
 
 def rates_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
     window: Window = "1h", slide: Slide = None, gap: WindowGap = None, by: By = None, measure: Measure = "bytes",
     operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
@@ -139,7 +137,7 @@ def rates_command(
 ) -> None:  # fmt: skip
     """Records per second and percentiles, per window of the records' own time."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.rates(
             _only(log, operations),
             limit,
@@ -155,14 +153,14 @@ def rates_command(
 
 def sliding_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
     window: Window = "1h", by: By = None, measure: Measure = "bytes", operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
     source: Source = None,
 ) -> None:  # fmt: skip
     """Sums of the time before each record: a window that slides from record to record."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.sliding(
             _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), window, by, measure
         ),
@@ -171,7 +169,7 @@ def sliding_command(
 
 def latest_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
     by: Annotated[str, typer.Option("--by", help="One row for each value of this column.")] = "key",
     at: Annotated[int | None, typer.Option("--at", min=1, help="As of this index. [default: the last one]")] = None,
     measure: Annotated[str | None, typer.Option("--measure", help="The number that is drawn.")] = None,
@@ -181,7 +179,7 @@ def latest_command(
 ) -> None:  # fmt: skip
     """The newest record of each key, or of each value of a column, as of any index."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.latest(
             _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), by, at, measure
         ),
@@ -190,26 +188,26 @@ def latest_command(
 
 def top_keys_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 10, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, limit: Limit = 10, output: OutputOption = None, html: Html = None,
     operations: Operations = None,
 ) -> None:  # fmt: skip
     """The keys with the most user records."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.top_keys(_only(log, operations), limit),
     )
 
 
 def sessions_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None, gap: Gap = "30m",
+    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None, gap: Gap = "30m",
     operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
     source: Source = None,
 ) -> None:  # fmt: skip
     """Sessions: records of one key that follow each other closely, the largest first."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.sessions(
             _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), gap
         ),
@@ -221,7 +219,7 @@ def join_command(
     left: Annotated[str, typer.Option("--left", help="Values that match this regular expression come first.")],
     right: Annotated[str, typer.Option("--right", help="Values that match this one follow.")],
     folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
-    limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    limit: Limit = 50, output: OutputOption = None, html: Html = None,
     within: Within = "1m", operations: Operations = None,
     of: Annotated[str, typer.Option("--of", metavar="COLUMN", help="The column that is matched.")] = "value",
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
@@ -229,7 +227,7 @@ def join_command(
 ) -> None:  # fmt: skip
     """Pairs of records of one key, one soon after the other."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.join(
             _only(log, operations),
             limit,
@@ -244,12 +242,12 @@ def join_command(
 
 def enrich_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
     prefix: Annotated[str, typer.Option("--prefix", help="The table's keys are this and a record's key.")] = "",
 ) -> None:  # fmt: skip
     """Appended records, each with the key-value store's row of its key."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.enrich(log, limit, prefix),
     )
 
@@ -259,25 +257,25 @@ def view_command(
     left: Annotated[str, typer.Option("--left", help="Prefix of the keys of one table.")],
     right: Annotated[str, typer.Option("--right", help="Prefix of the other's.")],
     folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
-    limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    limit: Limit = 50, output: OutputOption = None, html: Html = None,
     how: Annotated[str, typer.Option("--how", help="inner, left or full.")] = "inner",
 ) -> None:  # fmt: skip
     """Two tables of the key-value store, joined by what follows their prefixes."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.view(log, limit, left, right, how),
     )
 
 
 def state_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
     at: Annotated[int | None, typer.Option("--at", min=1, help="After this index. [default: the last one]")] = None,
     value: Value = None, schema: Schema = None,
 ) -> None:  # fmt: skip
     """The key-value store as of any index, folded from the log."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html),
+        _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.state(log, limit, named.Own(value, schema), at),
         is_state=True,
     )
@@ -285,29 +283,29 @@ def state_command(
 
 def changes_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
 ) -> None:  # fmt: skip
     """Every change of a key, with the value before and after it."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, as_json, html), lambda named, log: named.changes(log, limit)
+        _Asked(context, folder, endpoints, master, timeout, output, html), lambda named, log: named.changes(log, limit)
     )
 
 
 def terms_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
 ) -> None:  # fmt: skip
     """The history by term: how long each lasted, its throughput, its pauses and the gaps between."""
-    asked = _Asked(context, folder, endpoints, master, timeout, as_json, html)
+    asked = _Asked(context, folder, endpoints, master, timeout, output, html)
     _run(asked, lambda named, log: named.terms(log, limit, _leaders(asked)))
 
 
 def audit_command(
     context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, as_json: AsJson = False, html: Html = None,
+    timeout: Timeout = 30.0, output: OutputOption = None, html: Html = None,
 ) -> None:  # fmt: skip
     """Missing, doubled and repeated records, and times that fall. (`raftlog verify` proves; this looks.)"""
-    _run(_Asked(context, folder, endpoints, master, timeout, as_json, html), lambda named, log: named.audit(log))
+    _run(_Asked(context, folder, endpoints, master, timeout, output, html), lambda named, log: named.audit(log))
 
 
 def report_command(
@@ -321,21 +319,26 @@ def report_command(
     """One page with the rates, top keys, sessions, changes, terms and the audit of a log.
 
     With --by, --measure, --time, --key or --value also the sliding windows and the newest records of your own columns.
+    Where these are of an import, or with --source, every section is of that import alone.
     """
     asked = _Asked(context, folder, endpoints, master, timeout, html=html)
 
     def answer(named: Any, log: "DataFrame") -> "list[Result]":
-        own, rows = named.Own(value, schema, time, time_format, key, source), _only(log, operations)
-        return [
+        from raftlog.spark_export.analytics.own import resolved
+
+        own, notes = resolved(log, named.Own(value, schema, time, time_format, key, source), by, measure)
+        rows = _only(log, operations)
+        sections = [
             named.rates(rows, 50, own, window, None, None, by, measure),
             *([named.sliding(rows, 50, own, window, by, measure)] if own.is_given or by or measure != "bytes" else []),
             *([named.latest(rows, 50, own, by or "key", None, measure)] if own.is_given or by else []),
-            named.top_keys(rows, 20),
+            named.top_keys(rows, 20, own),
             named.sessions(rows, 20, own, gap),
-            named.changes(log, 20),
-            named.terms(log, 50, _leaders(asked)),
-            named.audit(log),
         ]
+        sections[0] = replace(sections[0], notes=[*notes, *sections[0].notes])
+        if own.found is None:  # else the page is of an import, and these are of the whole log
+            sections += [named.changes(log, 20), named.terms(log, 50, _leaders(asked)), named.audit(log)]
+        return sections
 
     _run(asked, answer)
 
@@ -346,7 +349,7 @@ def report_command(
 def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result]]", *, is_state: bool = False) -> None:
     """Reads the log, asks, and shows the answer as it is wanted. `answer` is given the module `analyses`, which imports
     Spark."""
-    with reported():
+    with reported(asked.output):
         from raftlog.spark_export.analytics import analyses
         from raftlog.spark_export.tables import report
 
@@ -366,14 +369,8 @@ def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result
                 raise UsageError(f"{asked.html} cannot be written: {error.strerror}") from error
             print(f"wrote {asked.html}")
             return
-        console = Console(force_terminal=sys.stdout.isatty())  # not where a notebook forces colours
-        if not console.is_terminal:
-            console = Console(width=_WIDTH)
         for result in results:
-            if asked.as_json:
-                print(report.json_lines(result), end="")
-            else:
-                console.print(report.table(result, console.width))
+            report.show_result(result, asked.output)
 
 
 def _log(asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
@@ -390,10 +387,12 @@ def _log(asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
             ("indexes", f"{manifest.first} to {manifest.last}"),
         ]
         return open_log(start_spark(asked.master), asked.folder), facts, manifest.first
-    from raftlog.spark_export.fetch.door import bounds, parse_endpoints
+    from raftlog.spark_export.fetch.door import bounds_now, parse_endpoints
 
     urls = parse_endpoints(where(asked.context, asked.endpoints))
-    page = bounds(urls, patience_s=asked.timeout)
+    page, is_stale = bounds_now(urls, patience_s=asked.timeout)
+    if is_stale:
+        say_stale(page.index)
     options = {
         "endpoints": ",".join(urls), "startingOffsets": "earliest", "endingOffsets": str(page.index + 1),
         "includeInternal": "true", "log": page.log, "timeoutSeconds": str(max(1, round(asked.timeout))),

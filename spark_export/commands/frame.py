@@ -3,6 +3,8 @@
 Every error is one line on stderr with the exit code of docs/spark.md.
 """
 
+import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
+from raftlog.cluster.cli.frame.common import Exit
+from raftlog.cluster.cli.frame.output import Format
 from raftlog.spark_export import errors
 from raftlog.spark_export.errors import ExportError
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 ENDPOINTS: Final = "http://127.0.0.1:7001"
 _STDERR: Final = Console(stderr=True, force_terminal=sys.stderr.isatty())
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|spark://[^:]+:\d+(,[^:]+:\d+)*|yarn|k8s://.+")
-_TASK_ERROR: Final = re.compile(r"spark_export\.(?:errors|door)\.(\w+): (.+)")
+_TASK_ERROR: Final = re.compile(r"spark_export\.(?:errors|fetch\.door)\.(\w+): (.+)")
 
 
 class EngineName(StrEnum):
@@ -116,24 +120,40 @@ def say(what: str) -> None:
         _STDERR.print(f"[dim]{what} …[/dim]", highlight=False)
 
 
+def say_stale(last: int) -> None:
+    """Says that an answer is that of one node."""
+    print(
+        f"there is no leader: the answer is of the records up to {last}, which one node has committed; "
+        "`raftlog explain` says why",
+        file=sys.stderr,
+    )
+
+
 @contextmanager
-def reported() -> Iterator[None]:
-    """Errors as one line and an exit code; also those that a task of Spark met."""
+def reported(output: Format | None = None) -> Iterator[None]:
+    """Errors as one line, or as JSON where the output is, and an exit code; also those that a task of Spark met."""
+    with_json = output in (Format.JSON, Format.JSONL)
     try:
         yield
     except ExportError as error:
-        fail(str(error), error.exit_code)
+        fail(str(error), error.exit_code, with_json)
+    except BrokenPipeError:  # the reader of the output has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
     except KeyboardInterrupt:
-        fail("interrupted; run the same command again to go on", 130)
+        fail("interrupted; run the same command again to go on", 130, with_json)
     except Exception as error:  # the command line itself explains a package that is missing
         found = _TASK_ERROR.search(str(error))
         if found is None or type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        kind = getattr(errors, found[1], ExportError)
-        fail(found[2], kind.exit_code)
+        from raftlog.spark_export.fetch import door
+
+        kind = getattr(errors if hasattr(errors, found[1]) else door, found[1], ExportError)
+        fail(found[2], kind.exit_code, with_json)
 
 
-def fail(message: str, code: int) -> NoReturn:
+def fail(message: str, code: int, with_json: bool = False) -> NoReturn:
     """Ends the command: one line on stderr, and this exit code."""
-    print(f"raftlog: {message}", file=sys.stderr)
+    told = {"error": message, "exit": code, "code": Exit(code).name.lower()}
+    print(json.dumps(told, ensure_ascii=False) if with_json else f"raftlog: {message}", file=sys.stderr)
     raise typer.Exit(code)

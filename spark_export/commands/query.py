@@ -1,19 +1,16 @@
 """Defines the command `raftlog query`: SQL about an export or a running cluster, answered by DuckDB in this process."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
-from raftlog.spark_export.commands.frame import Endpoints, RecordsChoice, Timeout, reported, where
+from raftlog.cluster.cli.frame.common import OutputOption
+from raftlog.spark_export.commands.frame import Endpoints, RecordsChoice, Timeout, reported, say_stale, where
 from raftlog.spark_export.errors import ExtraMissingError, UsageError
 
-_WIDTH: Final = 160  # of a table that goes into a pipe or a file
 ROWS_SHOWN: Final = 1_000
 """Rows that are shown unless --limit says otherwise: a terminal holds no more."""
 
@@ -38,15 +35,17 @@ def query_command(
     first: Annotated[int | None, typer.Option("--from", min=1, help="First index. (default: the oldest)")] = None,
     last: Annotated[int | None, typer.Option("--to-index", min=1, help="Last index. (default: the newest)")] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Show at most so many rows; 0: all.")] = ROWS_SHOWN,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    output: OutputOption = None,
     timeout: Timeout = 30.0,
 ) -> None:
     """Answer SQL about an export, or a running cluster, with DuckDB.
 
     The view log has a row per record, with the columns of docs/spark.md. The view events has the records of imported
     CSV or JSON, with the columns of the file too. text(key) is a key or value as text.
+
+    Without a leader the answer is that of one node, and standard error says so.
     """
-    with reported():
+    with reported(output):
         # The extra that is asked for brings what the others need too.
         try:
             from raftlog.spark_export.tables import arrow, duck, report
@@ -63,26 +62,11 @@ def query_command(
             rows = arrow.export(folder, first, last, records=records.value)
         else:
             urls = where(context, endpoints)
-            rows = arrow.log(urls, first, last, records=records.value, timeout_s=timeout)
+            rows = arrow.log(urls, first, last, records=records.value, timeout_s=timeout, may_be_stale=True)
+        if rows.is_stale:
+            say_stale(rows.last)
         with duck.opened(rows) as tables:
             names, answered = tables.ask(sql)
-            if as_json:
-                for row in islice(answered, limit or None):
-                    print(report.json_lines(report.Result("query", "", names, [_plain(row)])), end="")
-                return
-            shown = [_plain(row) for row in islice(answered, limit or None)]
-            result = report.Result("query", "", names, shown, _has_more(answered))
-        console = Console(force_terminal=sys.stdout.isatty())  # not where a notebook forces colours
-        if not console.is_terminal:
-            console = Console(width=_WIDTH)
-        console.print(report.table(result, console.width))
-
-
-def _plain(row: Sequence[Any]) -> list[Any]:
-    from raftlog.spark_export.tables.report import plain
-
-    return [float(value) if isinstance(value, Decimal) else plain(value) for value in row]
-
-
-def _has_more(rows: Iterator[Any]) -> bool:
-    return next(rows, None) is not None
+            report.show(names, islice(answered, limit or None), output)
+            if limit and next(answered, None) is not None:
+                print(f"the first {limit} rows; --limit 0 shows all", file=sys.stderr)

@@ -16,19 +16,21 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from raftlog.cluster.api.errors import Problem
+from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.api.headers import H_DEADLINE, H_LOG
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.security.bearer import Bearer, TokenError, bearer_for
 from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles
-from raftlog.spark_export.errors import DataLossError, ExportError, UnreachableError, UsageError
+from raftlog.spark_export.errors import DataLossError, ExportError, NotPermittedError, UnreachableError, UsageError
 
 PATIENCE_S: Final = 30.0
 """How long no node may answer before it counts as unreachable: many elections and restarts."""
 NODE_WAITS_MS: Final = 5_000  # longest time that a node may wait for an index it has not applied, or for a leader
 _SOCKET_S: Final = 10.0  # without a byte: twice of that, so that the node's own verdict arrives
+LEADER_WAIT_S: Final = 1.0
+"""How long a node may look for a leader for a reader that takes an older answer instead: longer than an election."""
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
 
@@ -40,7 +42,9 @@ _problem: Final = msgspec.json.Decoder(Problem).decode
 
 
 class RetryableError(Exception):
-    """This node, now: try another one, or the same later."""
+    """This node, now: try another one, or the same later. `code`: that of its answer, if it gave one."""
+
+    code: str = ""
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
@@ -153,8 +157,11 @@ def _raise(url: str, status: int, body: bytes) -> None:
     if problem.status == 410:
         raise TrimmedError(problem.message, problem.oldest or problem.index)
     if problem.retryable:
-        raise RetryableError(f"{problem.code}: {problem.message}")
-    refused = RefusedError(f"{url} refused: {problem.message} ({problem.code})")
+        retryable = RetryableError(f"{problem.code}: {problem.message}")
+        retryable.code = problem.code
+        raise retryable
+    kind = ForbiddenError if problem.status in (401, 403) else RefusedError
+    refused = kind(f"{url} refused: {problem.message} ({problem.code})")
     refused.problem = problem
     raise refused
 
@@ -163,6 +170,14 @@ class RefusedError(ExportError):
     """A problem that stays the same after a retry."""
 
     problem: Problem
+
+
+class ForbiddenError(RefusedError, NotPermittedError):
+    """A grant, a certificate or a token is missing."""
+
+
+class NoLeaderError(UnreachableError):
+    """Of the nodes that answer none knows a leader."""
 
 
 class TrimmedError(DataLossError):
@@ -175,13 +190,15 @@ class TrimmedError(DataLossError):
 
 def ask(
     endpoints: tuple[str, ...], path: str, query: dict[str, object], decode: Callable[[bytes], T], *,
-    patience_s: float = PATIENCE_S, wait_s: float = 0, rotation: NodeRotation | None = None,
+    patience_s: float = PATIENCE_S, wait_s: float = 0, rotation: NodeRotation | None = None, is_leader_due: bool = True,
 ) -> T:  # fmt: skip
     """A JSON answer of the first node that gives one; `decode` was made at import. A caller that asks often keeps
-    a `rotation`: then the node that answered last is asked first.
+    a `rotation`: then the node that answered last is asked first. Unless `is_leader_due`, it does not wait for a leader
+    once all nodes had their turn.
 
-    Raises UnreachableError, DataLossError, RefusedError."""
+    Raises UnreachableError, DataLossError, RefusedError; NoLeaderError unless `is_leader_due`."""
     rotation = rotation or NodeRotation(endpoints, patience_s)
+    has_leader = True
     while True:
         try:
             with answering(rotation.url, path, query, wait_s=wait_s) as answer:
@@ -191,6 +208,9 @@ def ask(
                 return decoded
         except RetryableError as error:
             rotation.failure(path, error)
+            has_leader = has_leader and error.code != Code.NO_LEADER
+            if not (is_leader_due or has_leader) and rotation.failed >= len(endpoints):
+                raise NoLeaderError(str(error)) from error
         except msgspec.MsgspecError as error:
             rotation.failure(path, RetryableError(f"answered something else than raftlog does ({error})"))
 
@@ -204,6 +224,21 @@ def bounds(
     if not is_linearizable:
         query["consistency"] = "stale"
     return ask(endpoints, "/v1/log", query, log_page, patience_s=patience_s, rotation=rotation)
+
+
+def bounds_now(
+    endpoints: tuple[str, ...], *, patience_s: float = PATIENCE_S, is_leader_due: bool = False
+) -> tuple[LogPageJson, bool]:
+    """As `bounds`, and False; what one node has, and True, where there is no leader and none `is_leader_due`."""
+    wait_s = 0 if is_leader_due else LEADER_WAIT_S
+    try:
+        page = ask(
+            endpoints, "/v1/log", {"limit": 1}, log_page, patience_s=patience_s, wait_s=wait_s,
+            is_leader_due=is_leader_due,
+        )  # fmt: skip
+    except NoLeaderError:
+        return bounds(endpoints, is_linearizable=False, patience_s=patience_s), True
+    return page, False
 
 
 def bounds_after(rotation: NodeRotation, known: int, wait_ms: int) -> LogPageJson:

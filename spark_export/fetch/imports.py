@@ -18,12 +18,16 @@ _ranged: Final = msgspec.json.Decoder(Ranged).decode
 _PAGE: Final = 1_000  # the smallest limit of keys per page that a node may have by default
 
 
-def records(endpoints: tuple[str, ...], patience_s: float) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values below PREFIX. Linearizable: it has every record committed before. Raises UnreachableError."""
+def records(
+    endpoints: tuple[str, ...], patience_s: float, *, is_linearizable: bool = True
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values below PREFIX; if linearizable, of every record committed before. Raises UnreachableError."""
     rotation = door.NodeRotation(endpoints, patience_s)
     continuation: str | None = None
     while True:
         query: dict[str, object] = {"prefix_b64": to_b64(PREFIX), "limit": _PAGE, "encoding": "base64"}
+        if not is_linearizable:
+            query["consistency"] = "stale"
         if continuation is not None:
             query["continuation"] = continuation
         page = door.ask(endpoints, "/v1/kv", query, _ranged, rotation=rotation)

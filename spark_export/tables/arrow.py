@@ -81,6 +81,11 @@ class LogRows:
         return self.place.urls if isinstance(self.place, _Cluster) else None
 
     @property
+    def is_stale(self) -> bool:
+        """Whether one node gave the range, because there was no leader."""
+        return isinstance(self.place, _Cluster) and self.place.is_stale
+
+    @property
     def timeout_s(self) -> float:
         """How long no node may answer."""
         return self.place.timeout_s if isinstance(self.place, _Cluster) else PATIENCE_S
@@ -101,22 +106,25 @@ class LogRows:
 def log(
     endpoints: str | Sequence[str], first: int | None = None, last: int | None = None, *,
     columns: Sequence[str] | None = None, records: Records = "user", timeout_s: float = PATIENCE_S,
+    may_be_stale: bool = False,
 ) -> LogRows:  # fmt: skip
     """The rows of a running cluster, from `first` (None: the oldest index) to `last` (None: the committed end).
+
+    Without a leader it waits for one, or, if it `may_be_stale`, has the rows that one node has.
 
     Every byte is checked on the way, and a node that fails is replaced by the next one. Raises UsageError,
     UnreachableError, and DataLossError where `first` is no longer kept.
     """
     urls = door.parse_endpoints(endpoints if isinstance(endpoints, str) else ",".join(endpoints))
     names, kept = _columns(columns), _records(records)
-    page = door.bounds(urls, patience_s=timeout_s)
+    page, is_stale = door.bounds_now(urls, patience_s=timeout_s, is_leader_due=not may_be_stale)
     start, end = _range(first, last, page.oldest, page.index, f"the log at {', '.join(urls)}")
     if start < page.oldest:
         raise DataLossError(
             f"index {start} is no longer kept: the log begins at index {page.oldest} now. Begin there, or read the "
             f"older records from an export"
         )
-    return LogRows(page.log, start, end, names, kept, _Cluster(urls, page.log, timeout_s))
+    return LogRows(page.log, start, end, names, kept, _Cluster(urls, page.log, timeout_s, is_stale))
 
 
 def export(
@@ -167,6 +175,7 @@ class _Cluster:
     urls: tuple[str, ...]
     log_id: str
     timeout_s: float
+    is_stale: bool
 
     def batches(self, first: int, last: int, columns: Sequence[str], records: Records) -> Iterator[pa.RecordBatch]:
         """As the source of Spark reads them."""

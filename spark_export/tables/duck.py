@@ -64,13 +64,18 @@ class Tables:
     connection: Any
     watched: _Watched
     views: list[str] = field(default_factory=list)  # of imports, the newest first
+    events: str = ""  # which imports the view `events` has
 
     def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-        """The names of the columns, and the rows as they are taken. Raises UsageError for SQL that is not right, and
-        what reading the log raises."""
+        """The names of the columns, no two alike, and the rows as they are taken. Raises UsageError for SQL that is not
+        right, and what reading the log raises."""
         with self._told():
             self.connection.execute(sql)
-            names = [str(column[0]) for column in self.connection.description or ()]
+            names: list[str] = []
+            for name, *_ in self.connection.description or ():
+                while name in names:
+                    name += "_"
+                names.append(name)
         return names, self._rows()
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
@@ -95,8 +100,9 @@ class Tables:
             if "events" in told and not self.views:
                 mend = ". There is no view events: the log has no import"
             elif len(self.views) > 1 and _IS_MISSING.search(told):
-                newest, *others = map(_name, self.views)
-                mend = f". events is of the import {newest}; other views are {', '.join(others)}"
+                mend = (
+                    f". events is of the import {self.events}; the view of each is {', '.join(map(_name, self.views))}"
+                )
             raise UsageError(f"the SQL was not carried out: {told}{mend}") from error
 
 
@@ -124,13 +130,17 @@ def opened(rows: LogRows) -> Iterator[Tables]:
             connection.execute("CREATE MACRO text(value) AS try(decode(value))")
             tables = Tables(connection, watched)
             taken = {"log", "events"}
-            for name, schema in of_stored(_stored(tables) if "value" in rows.columns else ()).items():
+            newest, by_name = of_stored(_stored(tables) if "value" in rows.columns else ())
+            if newest is not None:
+                view = _of_values(connection, "raftlog_cells_of_events", rows, newest)
+                connection.execute(f"CREATE VIEW events AS {view}")
+                tables.events = str(newest.source)
+            for name, schema in by_name.items():
                 view = _of_values(connection, f"raftlog_cells_{len(taken)}", rows, schema)
                 while name.lower() in taken:  # to SQL upper and lower case are the same
                     name += "_"
                 taken.add(name.lower())
-                for each in (name,) if tables.views else ("events", name):
-                    connection.execute(f"CREATE VIEW {_name(each)} AS {view}")
+                connection.execute(f"CREATE VIEW {_name(name)} AS {view}")
                 tables.views.append(name)
             yield tables
         finally:
@@ -206,7 +216,8 @@ def _stored(tables: Tables) -> list[tuple[bytes, bytes]]:
         sql = f"SELECT key, value FROM log WHERE operation = 'put' AND starts_with(text(key), {_text(prefix)})"
         _, rows = tables.ask(sql) if {"key", "operation"} <= {*tables.watched.rows.columns} else ([], iter(()))
         return [(key, value or b"") for key, value in rows]
-    return [*imports.records(urls, tables.watched.rows.timeout_s)]
+    log = tables.watched.rows
+    return [*imports.records(urls, log.timeout_s, is_linearizable=not log.is_stale)]
 
 
 def _text(value: str) -> str:

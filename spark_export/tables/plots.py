@@ -16,6 +16,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 34
 _BAR_HEIGHT: Final = 20
 _LABEL_WIDTH: Final = 260
 _LABEL_LENGTH: Final = 38
+_NAME_LENGTH: Final = 28  # of a line: as many as a row of four has room for
+_NUMBER_WIDTH: Final = 90  # beside a bar
 _TICKS: Final = 5
 
 
@@ -35,7 +37,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One bar per label, from the left."""
+    """One bar per label, from zero to the right, and of a value below zero to the left."""
 
     title: str
     labels: Sequence[str]
@@ -97,7 +99,7 @@ def _lines(plot: Lines) -> str:
     known = [value for values in plot.series.values() for value in values if value is not None]
     if not known:
         return _empty(plot.title)
-    marks = ticks(min(0.0, *known), max(known))
+    marks = ticks(min(0.0, *known), max(0.0, *known))
     begin, end = plot.times[0].timestamp(), plot.times[-1].timestamp()
     across = _scale(begin, end if end > begin else begin + 1, _LEFT, WIDTH - _RIGHT)
     up = _scale(marks[0], marks[-1], HEIGHT - _BOTTOM, _TOP)
@@ -116,7 +118,7 @@ def _lines(plot: Lines) -> str:
                 )
         parts.insert(0, f'<path class="s{place} line" d="{path}"/>')
     names = "".join(
-        f'<tspan class="s{place} name" dx="{14 if place else 0}">{escape(name)}</tspan>'
+        f'<tspan class="s{place} name" dx="{14 if place else 0}">{escape(_short(name, _NAME_LENGTH))}</tspan>'
         for place, name in enumerate(plot.series)
     )
     parts.append(f'<text x="{WIDTH - _RIGHT}" y="{_TOP + 4}" text-anchor="end">{names}</text>')
@@ -140,7 +142,7 @@ def _stretches(plot: Lines, values: Sequence[float | None]) -> list[list[tuple[d
 
 def _times(first: datetime, last: datetime, across: Callable[[float], float]) -> list[str]:
     seconds = (last - first).total_seconds()
-    shape = "%m-%d %H:%M" if seconds > 86_400 else "%H:%M" if seconds > 600 else "%H:%M:%S"
+    shape = "%Y-%m-%d" if seconds > 10 * 86_400 else "%Y-%m-%d %H:%M" if seconds > 600 else "%Y-%m-%d %H:%M:%S"
     parts = []
     for place in range(_TICKS):
         time = first + (last - first) * place / (_TICKS - 1)
@@ -157,21 +159,28 @@ def _times(first: datetime, last: datetime, across: Callable[[float], float]) ->
 def _bars(plot: Bars) -> str:
     if not plot.values:
         return _empty(plot.title)
-    highest = max(*plot.values, 0.0) or 1.0
-    along = _scale(0.0, highest, 0, WIDTH - _LABEL_WIDTH - 90)
+    lowest, highest = min(*plot.values, 0.0), max(*plot.values, 0.0)
+    begin = _LABEL_WIDTH + (_NUMBER_WIDTH if lowest < 0 else 0)
+    along = _scale(lowest, highest if highest > lowest else lowest + 1, begin, WIDTH - _NUMBER_WIDTH)
+    zero = along(0.0)
     parts = []
     for place, (label, value) in enumerate(zip(plot.labels, plot.values, strict=True)):
         y = place * (_BAR_HEIGHT + 4)
-        short = label if len(label) <= _LABEL_LENGTH else label[: _LABEL_LENGTH - 1] + "…"
         told = f"{number(value)} {plot.unit}".rstrip()
-        width = max(along(value), 1.0)
+        end = along(value)
+        width = max(abs(end - zero), 1.0)
+        aside = f'x="{end - 6:.1f}" text-anchor="end"' if value < 0 else f'x="{zero + width + 6:.1f}"'
         parts += [
-            f'<text class="tick" x="{_LABEL_WIDTH - 8}" y="{y + 14}" text-anchor="end">{escape(short)}</text>',
-            f'<rect class="s0 bar" x="{_LABEL_WIDTH}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT}" rx="2">'
+            f'<text class="tick" x="{_LABEL_WIDTH - 8}" y="{y + 14}" text-anchor="end">{escape(_short(label))}</text>',
+            f'<rect class="s0 bar" x="{min(zero, end):.1f}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT}" rx="2">'
             f"<title>{escape(f'{label}: {told}')}</title></rect>",
-            f'<text class="tick" x="{_LABEL_WIDTH + width + 6:.1f}" y="{y + 14}">{escape(told)}</text>',
+            f'<text class="tick" {aside} y="{y + 14}">{escape(told)}</text>',
         ]
     return _frame(plot.title, len(plot.values) * (_BAR_HEIGHT + 4), parts)
+
+
+def _short(text: str, length: int = _LABEL_LENGTH) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _scale(low: float, high: float, start: float, stop: float) -> Callable[[float], float]:

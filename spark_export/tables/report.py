@@ -1,17 +1,17 @@
-"""Shows the result of an analysis: as a table for a terminal, as JSON lines, or as a page with plots."""
+"""Shows the result of an analysis: as rows of the command line, or as a page with plots."""
 
 import json
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from raftlog.cluster.cli.frame.output import Column, Format, Printer, View, jsonable, lines_of
 from raftlog.spark_export.tables.plots import Plot, number, svg
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _PAGE: Final = Path(__file__).with_name("report.html")
 _CELL_LENGTH: Final = 120
-_UNBROKEN_LENGTH: Final = 26  # a time, an address, a number: cells of at most so many characters are not folded
-
-_NARROWEST: Final = 12  # characters: a column that needs more may be folded to so many, and not to fewer
 
 Value = str | int | float | bool | None
 
@@ -51,52 +48,51 @@ def _with_zone(value: Any) -> Any:
 
 
 def plain(value: Any) -> Value:
-    """A cell as JSON has it: bytes as text, times as ISO 8601 in UTC."""
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "backslashreplace")
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return str(value)
+    """A cell as text, a number or a truth value: bytes as text, times as ISO 8601, those with a zone in UTC."""
+    value = printable(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return json.dumps(jsonable(value), ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
-def json_lines(result: Result) -> str:
-    """One object per row, with the columns' names."""
-    return "".join(json.dumps(dict(zip(result.columns, row, strict=True))) + "\n" for row in result.rows)
+def printable(value: Any) -> Any:
+    """A value as the command line prints it: times as text, numbers that JSON has."""
+    match value:
+        case None | bool() | int() | str() | bytes():
+            return value
+        case bytearray() | memoryview():
+            return bytes(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Decimal():
+            short = float(value)
+            return short if Decimal(repr(short)) == value else str(value)
+        case datetime():
+            digits = "microseconds" if value.microsecond % 1_000 else "milliseconds"
+            utc = value if value.tzinfo is None else value.astimezone(UTC)
+            return utc.isoformat(timespec=digits).replace("+00:00", "Z")
+        case list() | tuple():
+            return [printable(each) for each in value]
+        case dict():
+            return {str(name): printable(each) for name, each in value.items()}
+        case _:
+            return str(value)
 
 
-def table(result: Result, width: int = 1 << 16) -> Group:
-    """The answer for a terminal of that width; question and remarks as wide as the terminal is, not as the table. Where
-    the columns would not be readable side by side, each row has a line for each of its columns."""
-    question = [Text(result.question, "bold")] if result.question else []
-    remarks = [Text(each, "dim italic") for each in _remarks(result)]
-    cells = [[name, *(_cell(row[place]) for row in result.rows)] for place, name in enumerate(result.columns)]
-    if sum(min(max(map(len, column)), _NARROWEST) + 3 for column in cells) + 1 > width and result.rows:
-        return Group(*question, *_below(result), *remarks)
-    shown = Table()
-    for place, name in enumerate(result.columns):
-        is_number = any(_is_number(row[place]) for row in result.rows)
-        widest = max((len(_cell(row[place])) for row in result.rows), default=0)
-        shown.add_column(
-            name, justify="right" if is_number else "left", overflow="fold", no_wrap=widest <= _UNBROKEN_LENGTH
-        )
-    for row in result.rows:
-        shown.add_row(*(Text(_cell(value)) for value in row))
-    return Group(*question, shown, *remarks)
+def show(names: Sequence[str], rows: Iterable[Sequence[Any]], format: Format | None) -> None:
+    """Prints rows as every command does."""
+    printer = Printer(format)
+    view = View(tuple(map(Column, names)), lines_of(names[0]) if names else lambda _: None, is_open=True)
+    named = ({name: printable(value) for name, value in zip(names, row, strict=True)} for row in rows)
+    (printer.all if printer.format is Format.TABLE else printer.each)(named, view)
 
 
-def _below(result: Result) -> list[RenderableType]:
-    """The rows, each with its columns one below the other."""
-    shown: list[RenderableType] = []
-    for place, row in enumerate(result.rows, start=1):
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
-        for name, value in zip(result.columns, row, strict=True):
-            grid.add_row(Text(name, "bold"), Text(_cell(value)))
-        shown += [Text(f"row {place}", "dim"), grid]
-    return shown
+def show_result(result: Result, format: Format | None) -> None:
+    """Prints the rows; question and remarks go to standard error, where they are in the way of no program."""
+    print(result.question, file=sys.stderr)
+    show(result.columns, result.rows, format)
+    for remark in _remarks(result):
+        print(remark, file=sys.stderr)
 
 
 def _remarks(result: Result) -> list[str]:

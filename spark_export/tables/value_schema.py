@@ -6,7 +6,7 @@ take columns out of values by it.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -75,7 +75,7 @@ class ValueSchema(msgspec.Struct, frozen=True):
     """The columns in values of one form. `sessions`: the imports whose records have them; empty: every record.
 
     With `time`, the column of the imports' times, the time of a record that has none is not known. `source`: the name
-    of the newest import.
+    of the import, or of all of them.
     """
 
     form: ValueForm
@@ -126,11 +126,18 @@ class ValueSchema(msgspec.Struct, frozen=True):
 _decode: Final = msgspec.json.Decoder(StoredSchema).decode
 
 
-def of_stored(found: Iterable[tuple[bytes, bytes]]) -> dict[str, ValueSchema]:
-    """The schema of the newest import of each name, by the keys and values below PREFIX; the newest of all comes first.
+class StoredSchemas(NamedTuple):
+    """Of the imports in a log: the newest one, with all that have the same columns; and of each name, newest first."""
 
-    Each has the sessions of all imports of that name with the same columns, and the newest of all those of any name.
-    Raises UsageError for a version that this raftlog does not know.
+    newest: ValueSchema | None
+    by_name: dict[str, ValueSchema]
+
+
+def of_stored(found: Iterable[tuple[bytes, bytes]]) -> StoredSchemas:
+    """The schema of the newest import of each name, by the keys and values below PREFIX.
+
+    Each has the sessions of all imports of that name with the same columns. Raises UsageError for a version that this
+    raftlog does not know.
     """
     stored: list[tuple[int, StoredSchema]] = []
     for key, value in found:
@@ -148,22 +155,27 @@ def of_stored(found: Iterable[tuple[bytes, bytes]]) -> dict[str, ValueSchema]:
             )
         if schema.values in FORMS and (schema.columns or schema.values in _FIXED):
             stored.append((int(digits), schema))
-    schemas: dict[str, ValueSchema] = {}
-    for _, newest in sorted(stored, key=lambda each: each[0], reverse=True):
-        if newest.source not in schemas:
-            alike = sorted(
-                session for session, each in stored
-                if _kind(each) == _kind(newest) and (not schemas or each.source == newest.source)
-            )  # fmt: skip
-            schemas[newest.source] = _schema(newest, tuple(alike))
-    return schemas
+    stored.sort(key=lambda each: each[0], reverse=True)
+    alike: dict[object, dict[str, list[int]]] = {}
+    for session, each in stored:
+        alike.setdefault(_kind(each), {}).setdefault(each.source, []).append(session)
+    by_name: dict[str, ValueSchema] = {}
+    for _, each in stored:
+        if each.source not in by_name:
+            by_name[each.source] = _schema(each, each.source, alike[_kind(each)][each.source])
+    if not stored:
+        return StoredSchemas(None, by_name)
+    names = alike[_kind(stored[0][1])]
+    first, *others = names
+    source = f"{first} and {len(others)} more with the same columns" if others[1:] else " and ".join(names)
+    return StoredSchemas(_schema(stored[0][1], source, [each for some in names.values() for each in some]), by_name)
 
 
 def _kind(stored: StoredSchema) -> object:
     return stored.values, stored.columns, stored.dialect, stored.time
 
 
-def _schema(stored: StoredSchema, sessions: tuple[int, ...]) -> ValueSchema:
+def _schema(stored: StoredSchema, source: str, sessions: Iterable[int]) -> ValueSchema:
     form: ValueForm = stored.values  # type: ignore[assignment]  # one of FORMS
     fixed = _FIXED.get(form)
     if fixed is not None:
@@ -171,7 +183,7 @@ def _schema(stored: StoredSchema, sessions: tuple[int, ...]) -> ValueSchema:
     else:
         columns = tuple(ValueColumn(column.name, _json_type(column.type)) for column in stored.columns)
     time = "time" if form in ("access", "syslog") else stored.time  # these have it in its own place
-    return ValueSchema(form, columns, stored.dialect or CsvDialect(), sessions, time, stored.source)
+    return ValueSchema(form, columns, stored.dialect or CsvDialect(), tuple(sorted(sessions)), time, source)
 
 
 def _json_type(name: str) -> str:

@@ -39,6 +39,7 @@ class Served:
     asked: list[str] = field(default_factory=list)
     brief_chunks: int = 0  # sent
     digest: DigestAnswer | Code | None = None  # None: the right one
+    has_leader: bool = True
     committed: int | None = None  # an end of an entry; None: everything is
     sees: Permissions | None = None  # of the reader that gets raw chunks; None: everything
     kept_revision: int = 1  # the oldest revision of the state that it returns
@@ -126,7 +127,9 @@ def serving(served: Served) -> Iterator[str]:
         def do_GET(self) -> None:
             served.asked.append(self.path)
             path, query = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
-            if path == "/v1/digest":
+            if not served.has_leader and path in ("/v1/log", "/v1/kv") and query.get("consistency") != "stale":
+                self._problem(Code.NO_LEADER)
+            elif path == "/v1/digest":
                 self._digest(int(query["index"]), int(query.get("log_from", 0)))
             elif path == "/v1/kv":
                 state = served.state(query)

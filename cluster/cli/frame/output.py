@@ -8,9 +8,10 @@ row.
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,13 @@ Row = Mapping[str, Any]
 
 UNBOUNDED: Final = 100_000
 """Width of a table in a file or a pipe: large enough that nothing is folded or cut."""
+
+
+_READABLE: Final = 26
+"""Characters: a column that needs more may be folded to so many; a time, an address or a number needs less."""
+_BETWEEN: Final = 2  # characters between two columns
+_CELL_LENGTH: Final = 120
+"""Characters of a cell of a table whose columns a user chose; other formats have all."""
 
 
 class Format(StrEnum):
@@ -50,11 +58,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The layout of rows of one kind: their columns, and the field for raw output (None: no raw output)."""
+    """The layout of rows of one kind: their columns, and the field for raw output (None: no raw output).
+
+    `is_open`: a user chose the columns. A value that is None is in JSON too, numbers have all of their digits, and
+    columns that a terminal has no place for are left out of the middle.
+    """
 
     columns: tuple[Column, ...]
     raw: Callable[[Row], bytes | None]
+    is_open: bool = False
 
+
+_Drawn = tuple[str, str, list[str]]
+"""A column of a table: its name, its side, its cells."""
 
 _ESCAPES: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
@@ -86,8 +102,8 @@ def _escaped(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
-def jsonable(value: Any, encoding: Encoding = "auto") -> Any:
-    """The value with its bytes as JSON carries them; fields that are None are left out."""
+def jsonable(value: Any, encoding: Encoding = "auto", *, with_none: bool = False) -> Any:
+    """The value with its bytes as JSON carries them; fields that are None are left out, unless `with_none`."""
     match value:
         case Mapping():
             shown: dict[str, Any] = {}
@@ -95,13 +111,16 @@ def jsonable(value: Any, encoding: Encoding = "auto") -> Any:
                 if isinstance(each, bytes):
                     text = as_text(each, encoding)
                     shown |= {f"{name}_b64": to_b64(each)} if text is None else {name: text}
-                elif name == "headers" and each is not None:
+                elif name == "headers" and each is not None and not with_none:
                     shown |= _headers(each, encoding)
-                elif each is not None:
-                    shown[name] = jsonable(each, encoding)
+                elif each is not None or with_none:
+                    shown[name] = jsonable(each, encoding, with_none=with_none)
             return shown
         case list() | tuple():
-            return [jsonable(each, encoding) for each in value]
+            return [jsonable(each, encoding, with_none=with_none) for each in value]
+        case bytes():  # within a list
+            text = as_text(value, encoding)
+            return {"b64": to_b64(value)} if text is None else text
         case _:
             return value
 
@@ -135,7 +154,7 @@ class Printer:
         if self.format is Format.TABLE:
             self._table(rows, view)
         elif self.format is Format.JSON:
-            shown = [jsonable(row, self.encoding) for row in rows]
+            shown = [self._json(row, view) for row in rows]
             self._line(json.dumps(shown, ensure_ascii=False, indent=2))
         else:
             self.each(rows, view)
@@ -146,7 +165,7 @@ class Printer:
         The end of the array is printed also if the rows break off. JSON lines have no array around them.
         """
         if self.format is Format.JSON:
-            self._array(rows)
+            self._array(rows, view)
             return
         if self.format is Format.TABLE:
             self._line("  ".join(f"{column.name:<{column.width}}" for column in view.columns).rstrip())
@@ -158,18 +177,24 @@ class Printer:
                     cells = (f"{cell(column.value(row), self.encoding):<{column.width}}" for column in view.columns)
                     self._line("  ".join(cells).rstrip())
                 case Format.TSV:
-                    self._line("\t".join(cell(column.value(row), self.encoding) for column in view.columns))
+                    values = (column.value(row) for column in view.columns)
+                    if view.is_open:
+                        values = (repr(each) if isinstance(each, float) else each for each in values)
+                    self._line("\t".join(cell(each, self.encoding) for each in values))
                 case Format.JSONL:
-                    self._line(json.dumps(jsonable(row, self.encoding), ensure_ascii=False))
+                    self._line(json.dumps(self._json(row, view), ensure_ascii=False))
                 case Format.RAW:
                     if (raw := view.raw(row)) is not None:
                         self._write(raw)
 
-    def _array(self, rows: Iterable[Row]) -> None:
+    def _json(self, row: Row, view: View) -> Any:
+        return jsonable(row, self.encoding, with_none=view.is_open)
+
+    def _array(self, rows: Iterable[Row], view: View) -> None:
         before = b"["
         try:
             for row in rows:
-                shown = json.dumps(jsonable(row, self.encoding), ensure_ascii=False)
+                shown = json.dumps(self._json(row, view), ensure_ascii=False)
                 with _interrupts_wait():  # a row is written whole, or not at all: the array can be closed
                     self._write(before + b"\n" + shown.encode("utf-8", "surrogatepass"))
                     before = b","
@@ -180,18 +205,30 @@ class Printer:
         from rich.console import Console  # here: most commands print no table, and rich takes long to import
         from rich.table import Table
 
+        console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else UNBOUNDED)
         rows = list(rows)
+        columns = [self._drawn(column, rows, view) for column in view.columns]
+        shown = _fitting(columns, console.width) if view.is_open else columns
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in view.columns:
-            is_number = all(isinstance(column.value(row), int | float | None) for row in rows)
-            table.add_column(column.name, justify="right" if rows and is_number else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(_markless(cell(column.value(row), self.encoding)) for column in view.columns))
-        width = None if sys.stdout.isatty() else UNBOUNDED
-        console = Console(file=sys.stdout, highlight=False, width=width)
+        for name, justify, cells in shown:
+            need = _need(name, cells) if view.is_open else 0
+            table.add_column(_markless(name), justify=justify, overflow="fold", min_width=need)  # type: ignore[arg-type]
+        for row in zip(*(cells for _, _, cells in shown), strict=True):
+            table.add_row(*map(_markless, row))
         with console.capture() as captured:
             console.print(table)
+            if len(shown) <= len(columns) and shown != columns:
+                console.print(
+                    f"{len(shown) - 1} of {len(columns)} columns are shown; -o json has all", style="dim italic"
+                )
         self._write(captured.get().encode("utf-8", "replace"))
+
+    def _drawn(self, column: Column, rows: Sequence[Row], view: View) -> _Drawn:
+        """The column as text."""
+        values = [column.value(row) for row in rows]
+        is_number = bool(rows) and all(isinstance(value, int | float | None) for value in values)
+        cells = [cell(_short(value) if view.is_open else value, self.encoding) for value in values]
+        return column.name, "right" if is_number else "left", cells
 
     def _line(self, text: str) -> None:
         self._write(text.encode("utf-8", "surrogatepass") + b"\n")
@@ -210,6 +247,35 @@ def _interrupts_wait() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _need(name: str, cells: Sequence[str]) -> int:
+    """The width from which on a column is readable."""
+    return min(_READABLE, max(map(len, [name, *cells])))
+
+
+def _fitting(columns: list[_Drawn], width: int) -> list[_Drawn]:
+    """The columns that fit in so many characters, from the left and from the right, with … for those between."""
+    needs = [_need(name, cells) + _BETWEEN for name, _, cells in columns]
+    if sum(needs) - _BETWEEN <= width:
+        return columns
+    left, right, room = 0, len(columns), width - 1
+    while left < right:
+        place = left if left <= len(columns) - right else right - 1
+        room -= needs[place]
+        if room < 0 and left:  # the first column always stays
+            break
+        left, right = (left + 1, right) if place == left else (left, right - 1)
+    return [*columns[:left], ("…", "left", ["…"] * len(columns[0][2])), *columns[right:]]
+
+
+def _short(value: object) -> object:
+    """A value for a table: six digits of a number, and the beginning of a long text."""
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 or value != value or math.isinf(value) else f"{value:.15g}"
+    if isinstance(value, bytes) and len(value) > _CELL_LENGTH:
+        return value[:_CELL_LENGTH] + "…".encode()
+    return f"{value[:_CELL_LENGTH]}…" if isinstance(value, str) and len(value) > _CELL_LENGTH else value
 
 
 def _markless(text: str) -> str:

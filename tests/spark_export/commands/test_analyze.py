@@ -46,16 +46,16 @@ def rows_of(result: Result) -> list[dict[str, Any]]:
 
 def test_a_running_cluster_is_analyzed(spark: "SparkSession", url: str) -> None:
     """The audit accounts for every index, and the state is the one that the rows fold to."""
-    audit = {row["check"]: row for row in rows_of(run("audit", "--endpoints", url, "--json"))}
+    audit = {row["check"]: row for row in rows_of(run("audit", "--endpoints", url, "-o", "jsonl"))}
     assert [row["is_wrong"] for row in audit.values()].count(False) == 5
-    state = rows_of(run("state", "--endpoints", url, "--json", "--limit", 0))
+    state = rows_of(run("state", "--endpoints", url, "-o", "jsonl", "--limit", 0))
     live = {(key.decode(), value.decode(), version): None for key, value, _, _, version in folded(ROWS)}
     assert {(row["key"], row["value"], row["version"]) for row in state} == set(live)
-    keys = rows_of(run("top-keys", "--endpoints", url, "--json", "--operations", "put", "--limit", 3))
+    keys = rows_of(run("top-keys", "--endpoints", url, "-o", "jsonl", "--operations", "put", "--limit", 3))
     counted = Counter(row["key"] for row in ROWS if logs.is_user(row) and row["operation"] == "put")
     assert [row["count"] for row in keys] == [count for _, count in counted.most_common(3)]
     shown = run("top-keys", "--endpoints", url)
-    assert "Which keys have the most records?" in shown.stdout
+    assert "Which keys have the most records?" in shown.stderr
 
 
 def test_a_question_that_cannot_be_answered_is_a_usage_error(
@@ -69,7 +69,7 @@ def test_a_question_that_cannot_be_answered_is_a_usage_error(
         (("rates", "--window", "soon"), 2, "'soon' is no length of time: write 90s, 5m, 1h or 1d"),
         (("sessions", "--gap", "0m"), 2, "is no length of time"),
         (("top-keys", "--operations", "putt"), 2, "there is no 'putt'; there are append, put"),
-        (("rates", "--by", "colour"), 2, "there is no column for colour or bytes"),
+        (("rates", "--by", "colour"), 2, "there is no column for colour; there are index"),
         (("join", "--left", "(", "--right", "a"), 2, "'(' is no regular expression"),
         (("view", "--left", "a", "--right", "b", "--how", "outer"), 2, "it is inner, left or full"),
         (("state",), 2, "the rows begin at index 9: the state can only be folded from index 1 on"),
@@ -91,7 +91,7 @@ def test_every_analysis_has_a_command(spark: "SparkSession", url: str, tmp_path:
         ("join", "--left", "line [34]", "--right", "line", "--within", "1h"),
         ("view", "--left", "th", "--right", "th"), ("state", "--at", 20), ("changes",), ("terms",),
     ):  # fmt: skip
-        assert rows_of(run(*arguments, "--endpoints", url, "--json")), arguments
+        assert rows_of(run(*arguments, "--endpoints", url, "-o", "jsonl")), arguments
     page = tmp_path / "page.html"
     told = run("report", "--endpoints", url, "--html", page)
     assert told.stdout == f"wrote {page}\n"
@@ -114,18 +114,19 @@ def test_columns_of_any_import_are_known(spark: "SparkSession") -> None:
         changes = ("--by", "after.status", "--measure", "after.amount", "--source", "raftlog")
         found = {
             row["after.status"]: (row["records"], row["total"])
-            for row in rows_of(run("rates", *changes, *options, "--json"))
+            for row in rows_of(run("rates", *changes, *options, "-o", "jsonl"))
         }
         assert found == {"new": (2, 10.0), None: (1, None)}
-        (row,) = rows_of(run("rates", "--by", "app", "--measure", "priority", *options, "--json"))
+        (row,) = rows_of(run("rates", "--by", "app", "--measure", "priority", *options, "-o", "jsonl"))
         assert (row["app"], row["records"], row["total"], row["start"]) == ("su", 2, 68, "1970-01-01T00:00:00.000Z")
         (row,) = rows_of(
-            run("rates", "--by", "path", "--measure", "sent", "--source", "access.log", *options, "--json")
+            run("rates", "--by", "path", "--measure", "sent", "--source", "access.log", *options, "-o", "jsonl")
         )
         assert (row["path"], row["total"]) == ("/a", 512)
         told = run("rates", "--by", "app", *options)
         assert (
-            "the columns are those of the import messages; --source takes another: access.log, raftlog" in told.stdout
+            "the records and columns are those of the import messages; --source takes another: access.log, raftlog"
+            in told.stderr
         )
         told = run("rates", "--by", "app", "--source", "quakes", *options)
         assert (

@@ -67,7 +67,7 @@ def test_export_verify_analyze(spark: "SparkSession", url: str, tmp_path: Path, 
     offline = run("verify", "--engine", engine, folder, "--offline", "--summary-json")
     assert (offline.exit_code, json.loads(offline.stdout)["source"]) == (0, "the manifest")
     assert "compared with the digests in the manifest: a deliberate change" in run("verify", folder, "--offline").stdout
-    keys = run("analyze", "top-keys", folder, "--json", "--limit", 2)
+    keys = run("analyze", "top-keys", folder, "-o", "jsonl", "--limit", 2)
     assert [json.loads(line) for line in keys.stdout.splitlines()] == summary["top_keys"]
 
     again = run("export", "--to", folder, "--endpoints", url)

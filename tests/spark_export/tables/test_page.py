@@ -38,7 +38,8 @@ def test_page_runs(url: str, request: pytest.FixtureRequest) -> None:
     names: dict[str, Any] = {"url": url}
 
     def command(block: re.Match[str]) -> str:
-        done = CliRunner().invoke(app, [word.replace("$URL", url) for word in shlex.split(block[1])])
+        words = [word.replace("$URL", url) for word in shlex.split(block[1])]
+        done = CliRunner().invoke(app, [*words, "-o", "table"])  # as on a terminal
         assert done.exit_code == 0, done.output
         return f"```console\n$ raftlog {block[1]}\n{done.stdout}```\n"
 

@@ -60,16 +60,16 @@ def test_the_view_has_each_user_record_once(place: list[str]) -> None:
     """Repetitions are no events; with all records every index is there, also in a range, and joined with itself."""
     counts = Counter(row["operation"] for row in USER)
     first = {row["operation"]: row["index"] for row in reversed(USER)}
-    assert rows_of(ask(COUNTED, *place, "--json")) == [
+    assert rows_of(ask(COUNTED, *place, "-o", "jsonl")) == [
         {"operation": name, "n": counts[name], "first": first[name]} for name in sorted(counts)
     ]
     whole = "SELECT count(*) AS n, sum(index) AS s, max(event_time) AS t FROM log"
-    (found,) = rows_of(ask(whole, *place, "--json", "--records", "all"))
+    (found,) = rows_of(ask(whole, *place, "-o", "jsonl", "--records", "all"))
     assert (found["n"], found["s"]) == (LAST, LAST * (LAST + 1) // 2)
     newest = max(logs.shown(row)["event_time"] for row in ROWS)
     assert found["t"] == newest.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     pairs = "SELECT count(*) AS n FROM log a JOIN log b USING (index)"
-    assert rows_of(ask(pairs, *place, "--json", "--from", 11, "--to-index", 60, "--records", "all")) == [{"n": 50}]
+    assert rows_of(ask(pairs, *place, "-o", "jsonl", "--from", 11, "--to-index", 60, "--records", "all")) == [{"n": 50}]
 
 
 def test_keys_are_compared_and_shown_as_text(place: list[str]) -> None:
@@ -77,17 +77,17 @@ def test_keys_are_compared_and_shown_as_text(place: list[str]) -> None:
     keys = Counter(row["key"] for row in USER if row["key"] is not None)
     key, times = keys.most_common(1)[0]
     sql = f"SELECT key, text(key) AS t, count(*) AS n FROM log WHERE key = '{key.decode()}' GROUP BY ALL"
-    assert rows_of(ask(sql, *place, "--json")) == [{"key": key.decode(), "t": key.decode(), "n": times}]
-    assert rows_of(ask(r"SELECT text('\xFF'::BLOB) AS t", *place, "--json")) == [{"t": None}]
+    assert rows_of(ask(sql, *place, "-o", "jsonl")) == [{"key": key.decode(), "t": key.decode(), "n": times}]
+    assert rows_of(ask(r"SELECT text('\xFF'::BLOB) AS t", *place, "-o", "jsonl")) == [{"t": None}]
 
 
 def test_a_table_says_when_there_are_more_rows(place: list[str]) -> None:
     """The limit is a default that one can lift; SQL may come from standard input."""
     shown = ask("SELECT range AS n FROM range(1200)", *place)
-    assert "the first 1000 rows; --limit 0 shows all" in shown.stdout
-    assert "│ 1000 │" not in shown.stdout
-    assert "the first" not in ask("SELECT range AS n FROM range(1200)", *place, "--limit", 0).stdout
-    assert len(rows_of(ask("-", *place, "--json", "--limit", 2, given="SELECT index FROM log"))) == 2
+    assert shown.stderr == "the first 1000 rows; --limit 0 shows all\n"
+    assert shown.stdout.split() == ["n", *map(str, range(1_000))]
+    assert ask("SELECT range AS n FROM range(1200)", *place, "--limit", 0).stderr == ""
+    assert len(rows_of(ask("-", *place, "-o", "jsonl", "--limit", 2, given="SELECT index FROM log"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,30 @@ def test_what_reading_met_is_told_and_not_hidden_by_the_database(url: str, serve
     assert ask("SELECT 1", tmp_path).exit_code == 8
 
 
+def test_without_a_leader_the_answer_is_that_of_one_node_at_once(url: str, served: Served) -> None:
+    """It says up to which record, and does not wait for a leader as long as for a node."""
+    served.has_leader = False
+    told = ask("SELECT max(index) AS n FROM log", "--endpoints", url, "-o", "jsonl", "--records", "all")
+    assert rows_of(told) == [{"n": LAST}]
+    assert told.stderr.startswith(f"there is no leader: the answer is of the records up to {LAST}, which one node has")
+    assert len(told.stderr.splitlines()) == 1
+
+
+def test_what_a_user_may_not_read_ends_with_9(url: str, served: Served) -> None:
+    """As every command; with `-o json` the error is JSON too."""
+    served.faults = [lambda body: Code.FORBIDDEN] * 9
+    told = ask("SELECT 1 FROM log", "--endpoints", url)
+    assert told.exit_code == 9
+    assert "(forbidden)" in told.stderr
+    told = ask("SELECT 1 FROM log", "--endpoints", url, "-o", "json")
+    assert json.loads(told.stderr)["code"] == "not_permitted"
+
+
+def test_no_column_is_lost_by_its_name(place: list[str]) -> None:
+    """Two columns of one name are two in each format."""
+    assert rows_of(ask("SELECT 1 AS a, 2 AS a, 3 AS a_", *place, "-o", "jsonl")) == [{"a": 1, "a_": 2, "a__": 3}]
+
+
 @pytest.mark.parametrize("package", ["duckdb", "pyarrow"])
 def test_a_missing_extra_is_one_line_with_the_command(url: str, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """It names the package and what installs it."""
@@ -141,7 +165,7 @@ def test_nothing_is_left_where_the_command_ran(url: str, tmp_path: Path, monkeyp
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     sql = "SET memory_limit = '20MB'; SELECT count(*) AS n FROM (SELECT * FROM range(3000000) t(i) ORDER BY hash(i))"
-    assert rows_of(ask(sql, "--endpoints", url, "--json")) == [{"n": 3_000_000}]
+    assert rows_of(ask(sql, "--endpoints", url, "-o", "jsonl")) == [{"n": 3_000_000}]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,10 +214,13 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
     add_import(log, schema("csv", ("a", "integer"), source="B.csv"), [b"3"])
     german = schema("csv", ("a", "comma_number"), ("b", "string"), source="de.csv", dialect=Dialect(";", header=False))
     add_import(log, german, [b"3,14;1", b"-2;1", b"x;1"])
+    add_import(log, schema("syslog", source="older"), [b"<35>Oct 10 22:14:15 here su[9]: no"])
     add_import(log, schema("syslog", source="messages"), [b"<34>Oct 11 22:14:15 here su[9]: no"])
     asked: dict[str, list[Any]] = {
-        "SELECT host, app, procid, severity, facility + 0, message, event_time FROM events":
+        "SELECT host, app, procid, severity, facility + 0, message, event_time FROM messages":
             [("here", "su", "9", "crit", 4, "no", None)],
+        "SELECT severity FROM events": [("crit",), ("err",)],  # of all imports with the columns of the newest
+        "SELECT severity FROM older": [("err",)],
         """SELECT n + 1, "in"->>'$.a' FROM "p.parquet\"""": [(4, "x")],
         'SELECT line FROM "notes.txt"': [("one line",)],
         'SELECT sum(a), count(a) FROM "de.csv"': [(3.14 - 2, 2)],
@@ -205,7 +232,7 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
             assert sorted(tables.ask(sql)[1], key=str) == sorted(rows, key=str), sql
         with pytest.raises(
             UsageError,
-            match=r'events is of the import "messages"; other views are "de.csv", "B.csv", "b.csv_", "a.csv"',
+            match=r'is of the import messages and older; the view of each is "messages", "older", "de.csv", "B.csv"',
         ):
             tables.ask("SELECT line FROM events")
         with pytest.raises(UsageError, match=r"(?i)function with name nope does not exist!(?!.*events)"):

@@ -1,14 +1,17 @@
 """Answers as plots, pages, tables and JSON: the numbers are in them, and nothing of the data is taken for markup."""
 
-import io
 import json
+import math
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
+from raftlog.cluster.cli.frame.output import Format
 from raftlog.spark_export.tables import plots, report
 from raftlog.spark_export.tables.plots import Bars, Lines
 from raftlog.spark_export.tables.report import Result
@@ -58,7 +61,7 @@ def test_lines_have_a_tip_for_each_point_and_gaps() -> None:
 def test_lines_of_one_moment_and_of_none() -> None:
     """One point has one time on its axis; no point is said in words, not drawn as nothing."""
     one = drawn(Lines("rate", [BEGIN], {"a": [1.0]}))
-    assert len([text for text in one.iter("text") if text.text == "00:00:00"]) == 1
+    assert len([text for text in one.iter("text") if text.text == "2026-01-01 00:00:00"]) == 1
     for nothing in (Lines("rate", [], {"a": []}), Lines("rate", [BEGIN], {"a": [None]}), Bars("keys", [], [])):
         assert "nothing to show" in plots.svg(nothing)
         assert ElementTree.fromstring(nothing._repr_svg_()).tag == "{http://www.w3.org/2000/svg}svg"
@@ -72,6 +75,21 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert widths[2] == 1
     assert [title.text for title in figure.iter("title")][:2] == ["a" * 60 + ": 100 records", "<script>: 50 records"]
     assert any((text.text or "").endswith("…") for text in figure.iter("text"))
+
+
+def test_bars_below_zero_go_to_the_left() -> None:
+    """From the same zero as the others, in the same proportion, with the number behind their end."""
+    figure = drawn(Bars("delay", ["a", "b", "c"], [-400, 100, -11]))
+    bars = [(float(bar.attrib["x"]), float(bar.attrib["width"])) for bar in figure.iter("rect")]
+    (low, width), (zero, right), (near, short) = bars
+    assert low + width == pytest.approx(zero, abs=0.2)
+    assert near + short == pytest.approx(zero, abs=0.2)
+    assert (width / right, width / short) == pytest.approx((4, 400 / 11), rel=0.02)
+    numbers = {text.text: float(text.attrib["x"]) for text in figure.iter("text")}
+    assert numbers["-400"] < low
+    assert numbers["100"] > zero + right
+    only = drawn(Bars("delay", ["a", "b"], [-5, -10]))
+    assert [float(bar.attrib["width"]) for bar in only.iter("rect")] == pytest.approx([240, 480], rel=0.2)
 
 
 RESULT = Result(
@@ -90,36 +108,47 @@ def test_the_page_is_one_file_and_escapes_its_data() -> None:
     assert "the first 2 rows; --limit 0 shows all" in page
 
 
-def test_table_and_json_lines() -> None:
-    """A terminal gets numbers to the right and a dash for nothing; JSON has the values themselves."""
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(report.table(RESULT))
-    shown = console.export_text()
-    for text in ("Which keys?", "<img src=x>", "1234567", "yes", "-", "a <note>"):
-        assert text in shown
-    rows = [json.loads(line) for line in report.json_lines(RESULT).splitlines()]
-    assert rows[0] == {"key": "<img src=x>", "count": 1234567, "share": 0.00012, "is_wrong": True}
-    assert rows[1]["key"] is None
+def test_rows_are_printed_as_by_every_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """TSV in a pipe, without a line that is no row; question and remarks are on standard error. JSON has null values,
+    and every digit."""
+    report.show_result(RESULT, None)
+    told = capsysbinary.readouterr()
+    assert told.out.decode().splitlines() == [
+        "key\tcount\tshare\tis_wrong", "<img src=x>\t1234567\t0.00012\ttrue", "\t1\t2.5\t"
+    ]  # fmt: skip
+    assert told.err.decode().splitlines() == ["Which keys?", "a <note>", "the first 2 rows; --limit 0 shows all"]
+    report.show(["a", "b"], [(1 / 3, None), ({"in": [Decimal("1.10"), b"x"]}, math.inf)], Format.JSONL)
+    rows = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert rows == [{"a": 1 / 3, "b": None}, {"a": {"in": [1.1, "x"]}, "b": "inf"}]
+    report.show(["a"], [(1 / 3,), (b"x" * 500,)], Format.TABLE)
+    assert [len(line) for line in capsysbinary.readouterr().out.decode().splitlines()] == [121, 121, 121]
 
 
 @pytest.mark.parametrize(
-    ("columns", "width", "is_below"), [(21, 100, True), (21, 400, False), (4, 100, False), (9, 80, True)]
+    ("columns", "width", "shown"),
+    [(21, 100, [0, 1, 2, 3, 4, 17, 18, 19, 20]), (21, 400, range(21)), (4, 60, range(4)), (1, 9, [0])],
 )
-def test_rows_too_wide_for_the_terminal_have_a_line_for_each_column(columns: int, width: int, is_below: bool) -> None:
-    """No column gets two characters wide; where all fit, they stand side by side."""
+def test_columns_that_a_terminal_has_no_place_for_are_left_out_of_the_middle(
+    columns: int, width: int, shown: Sequence[int], monkeypatch: pytest.MonkeyPatch, capsysbinary: Any
+) -> None:
+    """As many as are readable, from both ends; a line says how many. No row is folded for it."""
+    monkeypatch.setattr("raftlog.cluster.cli.frame.output.UNBOUNDED", width)
     names = [f"column_{number:02d}" for number in range(columns)]
-    rows = [tuple(f"value {number} of {row}" for number in range(columns)) for row in range(2)]
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(report.table(report.Result("query", "", names, rows), width))
-    shown = console.export_text()
-    assert all(name in shown for name in names)
-    assert ("row 2" in shown) is is_below
-    assert not is_below or re.search(r"column_03 +value 3 of 1", shown)
+    rows = [[f"v{number:02d} of {row:02d}" for number in range(columns)] for row in range(2)]
+    report.show(names, rows, Format.TABLE)
+    lines = capsysbinary.readouterr().out.decode().splitlines()
+    assert [int(each) for each in re.findall(r"column_(\d+)", lines[0])] == [*shown]
+    assert [int(each) for each in re.findall(r"v(\d+) of 01", lines[2])] == [*shown]
+    is_cut = len(shown) < columns
+    assert lines[3:] == ([f"{len(shown)} of {columns} columns are shown; -o json has all"] if is_cut else [])
+    assert ("…" in lines[1]) is is_cut
 
 
 def test_plain_values_are_shown_as_text() -> None:
     """Bytes become text, whatever they are; times are ISO 8601 in UTC."""
     assert report.plain(bytearray(b"a\xff")) == "a\\xff"
     assert report.plain(BEGIN) == "2026-01-01T00:00:00.000Z"
-    assert report.plain([1]) == "[1]"
+    assert report.plain([1, "a"]) == '[1, "a"]'
+    assert report.plain(BEGIN.replace(tzinfo=None, microsecond=1)) == "2026-01-01T00:00:00.000001"
+    assert report.plain(Decimal("12345678901234567.89")) == "12345678901234567.89"
     assert (report.plain(True), report.plain(None), report.plain(1.5)) == (True, None, 1.5)

@@ -240,7 +240,7 @@ def test_the_analyses_know_the_columns_of_an_import(spark: "SparkSession", impor
         text = page.read_text(encoding="utf-8")
         assert "<svg" in text, (name, *options)
         assert f"{len(imported.rows) - len(timed)} of {len(imported.rows)} events have no time" in text
-    shown = ask("analyze", "rates", "--by", "Station", "--measure", "Level", "--window", "1d", *where, "--json")
+    shown = ask("analyze", "rates", "--by", "Station", "--measure", "Level", "--window", "1d", *where, "-o", "jsonl")
     got = {row["Station"]: row["records"] for row in map(json.loads, shown.splitlines())}
     assert got == Counter(row[2] for row in timed)
 
@@ -267,7 +267,7 @@ def test_what_is_wrong_with_own_columns_is_one_line(spark: "SparkSession", impor
         assert done.exit_code == 2, (options, done.output)
         assert match in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
-    read = ("--time", "Measured", *given, "--time-format", readings.TIME_FORMAT, "--measure", "Level", "--json")
+    read = ("--time", "Measured", *given, "--time-format", readings.TIME_FORMAT, "--measure", "Level", "-o", "jsonl")
     shown = ask("analyze", "rates", "--endpoints", ",".join(imported.urls), "--window", "1d", *read)
     (row,) = map(json.loads, shown.splitlines())
     assert row["records"] == sum(each[0] is not None for each in imported.rows)

@@ -23,7 +23,7 @@ def commands() -> list[str]:
     page = (ROOT / "docs" / "postgres.md").read_text(encoding="utf-8")
     indented = [textwrap.dedent(line) for line in page.splitlines() if line.startswith("    ")]
     wanted = [line for line in indented if line.startswith(("psql ", "raftlog import", "raftlog query"))]
-    return [f"{line} --json" if line.startswith("raftlog query") else line for line in wanted]
+    return [f"{line} -o jsonl" if line.startswith("raftlog query") else line for line in wanted]
 
 
 def test_the_page_leads_from_a_table_to_windows(postgres: PostgresServer, tmp_path: Path) -> None:
