@@ -39,6 +39,7 @@ check: setup-env ## formatting, lint, types, imports, house rules; never edits
 fix: setup-env ## the only target that edits: formatting and safe lint repairs
 	@$(PY) -m ruff check -q --fix-only .
 	@$(PY) -m ruff format -q .
+	@$(PY) -m tests.house.client_reference
 
 modules: setup-env ## print the layers of the import contracts, and what each module says that it is for
 	@$(PY) -m tests.house.architecture

@@ -53,6 +53,7 @@ EXTRA: Final = {
         "tests/cluster/cli/test_demo.py::test_demo_on_a_file_of_any_kind",
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/http_api.md]",
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/import.md]",
+        "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/python.md]",
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/operations.md]",
         "tests/acceptance/test_stories.py",
         "tests/cluster/cli/test_docs_blocks.py::test_the_stories_of_operations_run",

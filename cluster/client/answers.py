@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +21,17 @@ from raftlog.cluster.client.http1 import ResponseHead
 T = TypeVar("T")
 
 
-class Item(msgspec.Struct, frozen=True):
+class _WithValue(msgspec.Struct, frozen=True):
+    def json(self, loads: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
+        """The value read as JSON, or by another function; None if there is no value. Raises what the function raises.
+
+        A log may hold values of many kinds, so each record is read where it is used, not by the client.
+        """
+        value: bytes | None = getattr(self, "value")  # noqa: B009  # each class below has it
+        return None if value is None else loads(value)
+
+
+class Item(_WithValue, frozen=True):
     """A key of the store as of one revision."""
 
     key: bytes
@@ -61,7 +71,7 @@ class TxnResult(msgspec.Struct, frozen=True):
     term: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(_WithValue, frozen=True):
     """One key that a request changed; a deleted key has no value.
 
     `prior_index`: index of the version that it replaced.
@@ -76,7 +86,7 @@ class Change(msgspec.Struct, frozen=True):
     prior_index: int | None = None
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(_WithValue, frozen=True):
     """A committed record of the log."""
 
     index: int

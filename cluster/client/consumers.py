@@ -141,7 +141,7 @@ class AsyncCaller(Protocol):
 
 
 class SyncConsumer:
-    """A consumer group in the blocking client."""
+    """A consumer group in the blocking client: claim it, then read its records and commit positions."""
 
     def __init__(self, client: BlockingCaller, name: str) -> None:
         self.name = name
@@ -191,7 +191,7 @@ class SyncConsumer:
 
 
 class Consumer:
-    """A consumer group in the asyncio client, with the methods of SyncConsumer."""
+    """A consumer group in the asyncio client: claim it, then read its records and commit positions."""
 
     def __init__(self, client: AsyncCaller, name: str) -> None:
         self.name = name
@@ -199,17 +199,17 @@ class Consumer:
         self._client = client
 
     async def claim(self, *, owner: str = "", start: int | None = None) -> told.ConsumerMoved:
-        """As SyncConsumer.claim."""
+        """Makes this handle the owner. A new group begins at index `start` (the oldest if not given)."""
         position = None if start is None else position_of((await self._client.status()).log, start)
         self.owned = await self._client.call(claim(self.name, owner, position))
         return self.owned
 
     async def status(self) -> told.ConsumerAnswer:
-        """As SyncConsumer.status."""
+        """Position, owner, lag. Raises ConsumerNotFound."""
         return await self._client.call(consumer(self.name))
 
     async def commit(self, next_index: int, *, reset: bool = False) -> told.ConsumerMoved:
-        """As SyncConsumer.commit."""
+        """Marks everything before `next_index` as done. `reset` also moves back. Raises ConsumerFenced."""
         owned = _owned(self.owned, self.name)
         position = position_of(owned.position.log, next_index)
         self.owned = await self._client.call(commit(self.name, position, owned.generation, reset=reset))
@@ -219,7 +219,11 @@ class Consumer:
         self, *, follow: bool = False, limit: int | None = None, internal: bool = False,
         every_s: float = COMMIT_EVERY_S,
     ) -> AsyncGenerator[Record, None]:  # fmt: skip
-        """As SyncConsumer.records; close the iterator (`contextlib.aclosing`) if you leave it early."""
+        """The records from the group's position on, each at least once. Asking for the next record marks the previous
+        one as done. The position after the last done record is committed every `every_s` seconds and at the end.
+
+        Close the iterator (`contextlib.aclosing`) if you leave it early.
+        """
         progress = _Commits(_owned(self.owned, self.name).position.next[SHARD], every_s)
         try:
             async with aclosing(self._client.log(progress.done, follow=follow, internal=internal)) as found:
@@ -238,5 +242,5 @@ class Consumer:
                 await self.commit(progress.take())
 
     async def delete(self) -> told.ConsumerDeleted:
-        """As SyncConsumer.delete."""
+        """Deletes the group, if this handle still owns it."""
         return await self._client.call(delete(self.name, _owned(self.owned, self.name).generation))

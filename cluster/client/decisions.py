@@ -371,7 +371,7 @@ class SessionBook:
         return self.settled == self.next
 
     def take(self) -> int:
-        """The next sequence."""
+        """The next sequence, which is open from now on."""
         if not self.has_room:
             raise ValueError(f"{self.window_max} sequences of session {self.session} are open")
         sequence = self.next

@@ -186,8 +186,15 @@ def range_page(
     keys_only: bool = False,
     consistency: Consistency = "linearizable",
     min_index: int = 0,
+    prefix: bytes | None = None,
 ) -> ApiRequest[answers.Page]:
-    """Reads one page of the keys [start, end); None: to the last key."""
+    """Reads one page of the keys [start, end); None: to the last key. `prefix` takes the place of both.
+
+    Raises ValueError for a prefix beside them."""
+    if prefix is not None:
+        if start or end is not None:
+            raise ValueError("prefix names all keys that begin so: give either it, or start and end")
+        start, end = prefix, prefix_end(prefix)
     query = {
         **_span(start, end),
         "limit": limit,

@@ -30,6 +30,7 @@ class Events:
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         self.name = url
+        self.reads_ahead = True
         self._headers = dict(headers or {})
         self._stopped = threading.Event()
         self._retry_s = RETRY_S

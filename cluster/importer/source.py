@@ -20,7 +20,11 @@ class Part(NamedTuple):
 
 
 class Source(Protocol):
-    """Anything that can be read on after a position. `name` is kept, and must be the same after a restart."""
+    """Anything that can be read on after a position. `name` is kept, and must be the same after a restart.
+
+    A source may have `reads_ahead = True`: then it is read in a thread of its own, while a batch is sent. Without it
+    each of its parts is one request, and all its methods run in the thread of the caller of `copy`.
+    """
 
     @property
     def name(self) -> str:

@@ -11,6 +11,9 @@ keeps the position in a state file. Before a batch is sent, the state file durab
 and the position after it. So a source need not be able to give the same records twice: a restarted copy sends the kept
 batch again under the same sequence, and then reads on after it.
 
+All methods of a source run in the caller's thread, and each part is one request. With `reads_ahead = True` a source is
+read in a thread of its own: what came while a batch was sent is the next batch.
+
 A source may have `confirm(position)`. `copy` calls it when everything before the position is in the log and the state
 file has the position, so that the source may let its sender forget what came before. A part without records moves the
 position alone. A source may have `schema`: what its values hold, which `copy` keeps in the log for SQL and Spark.
@@ -120,8 +123,8 @@ def copy(
 ) -> Iterator[Copied]:
     """Copies a source into the log; yields after each batch. Raises SourceError, ClientError, OSError.
 
-    Records that are there are sent at once, at most `batch_records` in a request. The session may expire: then the log
-    itself shows whether the kept batch is in it.
+    A source that `reads_ahead` is read in a thread: then records that are there go together, at most `batch_records` in
+    a request. The session may expire: then the log itself shows whether the kept batch is in it.
     """
     log = client.status().log
     now = _read(state, source.name, log)
@@ -146,7 +149,8 @@ def copy(
         at(CopyStep.ANSWERED)
         confirm(now.position)
         yield _copied(now, answer, len(kept.records))
-    with closing(_Reader(source, now.position)) as reader:
+    read = _ReaderAhead if getattr(source, "reads_ahead", False) else _Reader
+    with closing(read(source, now.position)) as reader:
         while part := reader.next(batch_records):
             if not part.records:
                 now = replace(now, position=part.position)
@@ -218,6 +222,24 @@ def _copied(now: _CopyState, result: str, batch: int) -> Copied:
 
 
 class _Reader:
+    """Reads a source in the caller's thread: objects such as an SQLite connection serve the thread that made them."""
+
+    def __init__(self, source: Source, position: Any | None) -> None:
+        self._source = source
+        self._parts = iter(source.read(position))
+
+    def next(self, _: int) -> Part | None:
+        """The next part; None at the end. Raises what the source raises."""
+        return next(self._parts, None)
+
+    def close(self) -> None:
+        """Ends the generator, then the source, if they can be closed."""
+        for each in (self._parts, self._source):
+            if (close := getattr(each, "close", None)) is not None:
+                close()
+
+
+class _ReaderAhead:
     """Reads a source in a thread, so that a batch is what came while the one before was sent."""
 
     def __init__(self, source: Source, position: Any | None) -> None:
@@ -304,6 +326,7 @@ class FileSource:
     def __init__(self, path: str, **options: Any) -> None:
         self._plan = ImportPlan(path, Path(f"{path}.state"), Path(f"{path}.rejected"), **options)
         self.name = str(Path(path).resolve())
+        self.reads_ahead = True
         self.rejected = 0
 
     def read(self, position: Any | None) -> Iterator[Part]:

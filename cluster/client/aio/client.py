@@ -265,22 +265,25 @@ class Client:
     async def range_page(
         self, start: bytes = b"", end: bytes | None = None, *, limit: int | None = None,
         continuation: str | None = None, at: int | None = None, keys_only: bool = False,
-        consistency: Consistency = "linearizable", min_index: int | None = None,
+        consistency: Consistency = "linearizable", min_index: int | None = None, prefix: bytes | None = None,
     ) -> Page:  # fmt: skip
-        """One page of the keys [start, end); None: to the last key."""
+        """One page of the keys [start, end), None: to the last key; or of the keys that begin with `prefix`."""
         request = requests.range_page(
             start, end, limit=limit, continuation=continuation, at=at, keys_only=keys_only, consistency=consistency,
-            min_index=self._at_least(consistency, min_index),
+            min_index=self._at_least(consistency, min_index), prefix=prefix,
         )  # fmt: skip
         return await self.call(request)
 
     async def range(
-        self, start: bytes = b"", end: bytes | None = None, *, at: int | None = None, keys_only: bool = False
-    ) -> AsyncGenerator[Item, None]:
-        """The keys [start, end), page after page, all as they were at the first."""
+        self, start: bytes = b"", end: bytes | None = None, *, prefix: bytes | None = None, at: int | None = None,
+        keys_only: bool = False,
+    ) -> AsyncGenerator[Item, None]:  # fmt: skip
+        """The keys [start, end) or those that begin with `prefix`, page after page, all as they were at the first."""
         continuation: str | None = None
         while True:
-            page = await self.range_page(start, end, continuation=continuation, at=at, keys_only=keys_only)
+            page = await self.range_page(
+                start, end, prefix=prefix, continuation=continuation, at=at, keys_only=keys_only
+            )
             for item in page.items:
                 yield item
             if (continuation := page.continuation) is None:

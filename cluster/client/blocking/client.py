@@ -60,7 +60,10 @@ T = TypeVar("T")
 
 @checked_methods
 class SyncClient:
-    """A blocking client of one cluster; its arguments are those of `raftlog.cluster.client.aio.client.Client`."""
+    """A blocking client of one cluster, for any number of threads.
+
+    Its arguments are those of `Client`, without `connections_max` and `linger_ms`. Raises as that.
+    """
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class SyncClient:
 
     @property
     def index(self) -> int:
-        """The highest index seen in an answer: the read-your-writes token."""
+        """The highest index seen in an answer: pass it as `min_index` to another client to read what this one wrote."""
         return self.state.index
 
     @property
@@ -145,14 +148,9 @@ class SyncClient:
     # Log.
 
     def append(
-        self,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Sequence[tuple[str, bytes]] = (),
-        time_ms: int | None = None,
-        deadline_s: float | None = None,
-    ) -> Appended:
+        self, value: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (),
+        time_ms: int | None = None, deadline_s: float | None = None,
+    ) -> Appended:  # fmt: skip
         """Appends one record, in one request with other threads' appends."""
         self.state.check_process()
         record = NewRecord(value, key, tuple(headers), time_ms)
@@ -205,13 +203,9 @@ class SyncClient:
     # Key-value store.
 
     def get(
-        self,
-        key: bytes,
-        *,
-        at: int | None = None,
-        consistency: Consistency = "linearizable",
+        self, key: bytes, *, at: int | None = None, consistency: Consistency = "linearizable",
         min_index: int | None = None,
-    ) -> Item | None:
+    ) -> Item | None:  # fmt: skip
         """A key's value, now or at a revision; None if it is not there."""
         at_least = self._at_least(consistency, min_index)
         try:
@@ -236,28 +230,29 @@ class SyncClient:
     def range_page(
         self, start: bytes = b"", end: bytes | None = None, *, limit: int | None = None,
         continuation: str | None = None, at: int | None = None, keys_only: bool = False,
-        consistency: Consistency = "linearizable", min_index: int | None = None,
+        consistency: Consistency = "linearizable", min_index: int | None = None, prefix: bytes | None = None,
     ) -> Page:  # fmt: skip
-        """One page of the keys [start, end); None: to the last key."""
+        """One page of the keys [start, end), None: to the last key; or of the keys that begin with `prefix`."""
         request = requests.range_page(
             start, end, limit=limit, continuation=continuation, at=at, keys_only=keys_only, consistency=consistency,
-            min_index=self._at_least(consistency, min_index),
+            min_index=self._at_least(consistency, min_index), prefix=prefix,
         )  # fmt: skip
         return self.call(request)
 
     def range(
-        self, start: bytes = b"", end: bytes | None = None, *, at: int | None = None, keys_only: bool = False
-    ) -> Iterator[Item]:
-        """The keys [start, end), page after page, all as they were at the first."""
+        self, start: bytes = b"", end: bytes | None = None, *, prefix: bytes | None = None, at: int | None = None,
+        keys_only: bool = False,
+    ) -> Iterator[Item]:  # fmt: skip
+        """The keys [start, end) or those that begin with `prefix`, page after page, all as they were at the first."""
         continuation: str | None = None
         while True:
-            page = self.range_page(start, end, continuation=continuation, at=at, keys_only=keys_only)
+            page = self.range_page(start, end, prefix=prefix, continuation=continuation, at=at, keys_only=keys_only)
             yield from page.items
             if (continuation := page.continuation) is None:
                 return
 
     def txn(self, transaction: TxnIn, *, deadline_s: float | None = None) -> TxnResult:
-        """Compares, then carries out `then` or `orelse`, at once."""
+        """Compares, then carries out `then` or `orelse`, atomically (`compare` and `step` make its parts)."""
         return self.call(requests.txn(transaction), deadline_s=deadline_s)
 
     def watch(

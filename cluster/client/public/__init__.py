@@ -65,8 +65,8 @@ __all__ = [
     "Consumer", "ConsumerFenced", "ConsumerNotFound", "Forbidden", "Item", "KeyNotFound", "KeyWrite",
     "LogPage", "NewRecord", "NotApplied", "OutcomeUnknown", "Page", "Policy", "Progress", "Record",
     "SequenceSettled", "SessionBook", "SessionExpired", "SyncClient", "SyncConsumer", "Ticket", "TlsFiles",
-    "TxnResponse", "TxnResult", "Unauthorized", "Unavailable", "UnknownInBatch", "WatchEvent", "arrow",
-    "compare", "prefix_end", "sources", "step",
+    "TxnResponse", "TxnResult", "Unauthorized", "Unavailable", "UnknownInBatch", "WatchEvent",
+    "compare", "prefix_end", "step",
 ]  # fmt: skip
 
 _PLACES = {
@@ -86,7 +86,8 @@ _PLACES = {
     "requests": ("Consistency", "KeyWrite", "compare", "prefix_end", "step"),
 }  # fmt: skip
 _ROOMS = {"arrow": "raftlog.spark_export.tables.arrow", "sources": "raftlog.cluster.importer.sources"}
-"""Public modules. They are named as text, so that no import points upwards."""
+"""Public modules. `import *` leaves them out, because `arrow` needs further packages. Their names are text, so that no
+import points upwards."""
 _MODULES = {name: f"raftlog.cluster.client.{module}" for module, names in _PLACES.items() for name in names}
 _MODULES["TlsFiles"] = "raftlog.cluster.security.tls"
 
@@ -103,4 +104,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names, for completion."""
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_ROOMS, *(name for name in globals() if name.startswith("__"))})

@@ -111,6 +111,7 @@ class Postgres:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = f"PostgreSQL slot {slot}"
+        self.reads_ahead = True  # its confirmations must not wait for the next change
         self.schema = Schema(
             version=SCHEMA_VERSION, source=slot, format=InputFormat.NDJSON, values="json",
             columns=tuple(InputColumn(*column) for column in _COLUMNS),

@@ -30,7 +30,7 @@ COMMANDS: Final = re.compile(
 )
 """A block that begins so is one of commands; any other shows a file, an answer, bytes or a drawing."""
 
-RUN: Final = ("docs/http_api.md", "README.md", "docs/cli.md", "docs/import.md")
+RUN: Final = ("docs/http_api.md", "README.md", "docs/cli.md", "docs/import.md", "docs/python.md")
 """Pages whose blocks all run, each against a fresh cluster, but for the lines below."""
 
 RUN_BLOCKS: Final = (

@@ -21,6 +21,7 @@ from raftlog.cluster.client.aio.client import (
     OutcomeUnknown,
     Policy,
     Record,
+    WatchEvent,
     compare,
     step,
 )
@@ -89,6 +90,10 @@ async def test_every_client_call_works_over_the_real_routes() -> None:
         await client.put(b"..", b"dots")
         await client.put(b"a//%2F/\xff", b"")
         assert [item.key async for item in client.range()] == [b"..", b"a", b"a//%2F/\xff"]
+        assert [item.key async for item in client.range(prefix=b"a")] == [b"a", b"a//%2F/\xff"]
+        assert (await client.range_page(prefix=b"a/")).count == 1
+        with pytest.raises(ValueError, match="either it, or start and end"):
+            await client.range_page(b"a", prefix=b"a")
         page = await client.range_page(limit=1)
         assert (len(page.items), page.count, page.continuation is not None) == (1, 3, True)
         done = await client.txn(
@@ -144,6 +149,26 @@ async def test_follow_and_watch_give_each_change_once() -> None:
         await events.aclose()
 
 
+async def test_a_value_is_read_as_json_where_it_is_used() -> None:
+    """Of a key, a record and a change; by any function. A log that has other values too is read all the same."""
+    async with serve() as served, Client(served.url) as client:
+        await client.append(b"no JSON")
+        written = await client.put(b"user", b'{"name": "Ada"}')
+        item = await client.get(b"user")
+        assert item is not None
+        assert (item.json(), item.json(bytes.upper)) == ({"name": "Ada"}, b'{"NAME": "ADA"}')
+        await client.delete(b"user")
+        records = [each async for each in client.log() if isinstance(each, Record)]
+        told, put, deleted = (each for each in records if each.operation in ("append", "put", "delete"))
+        assert (put.json(), deleted.json()) == ({"name": "Ada"}, None)
+        with pytest.raises(ValueError, match="JSON"):
+            told.json()
+        async for event in client.watch(from_index=written.index):
+            assert isinstance(event, WatchEvent)
+            assert event.changes[0].json() == {"name": "Ada"}
+            break
+
+
 async def test_blocking_client_does_the_same() -> None:
     """The blocking shell over the same requests and decisions, from two threads at once."""
     async with serve() as served:
@@ -156,6 +181,10 @@ async def test_blocking_client_does_the_same() -> None:
                 client.put(b"k", b"v")
                 other.join()
                 assert {item.key for item in client.range()} == {b"k", b"t"}
+                assert [item.key for item in client.range(prefix=b"k")] == [b"k"]
+                assert client.range_page(prefix=b"", limit=1).count == 2
+                with pytest.raises(ValueError, match="either it, or start and end"):
+                    list(client.range(end=b"z", prefix=b"k"))
                 assert [record.value for record in client.log(appended.first)][:2] == [b"a", b"b"]
                 chunks = list(client.log_raw(1, appended.last + 1))
                 assert chunks[0].header.first == 1

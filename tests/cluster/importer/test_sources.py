@@ -1,6 +1,7 @@
 """A copy of any source is exactly once: through kills, lost connections and expired sessions."""
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -86,6 +87,63 @@ def test_killed_at_any_step_it_goes_on_exactly_once(
         assert all((each.records, each.position) == (23, 23) for each in rest[-1:])
         assert list(copy(Numbers(23, 2), client, tmp_path / "s")) == []
         assert [each.records for each in copy(Numbers(25), client, tmp_path / "s")][-1] == 25
+
+    with_node(work)
+
+
+class Outbox:
+    """A table of SQLite, whose connection serves the thread that made it alone."""
+
+    name = "outbox"
+
+    def __init__(self) -> None:
+        self.database = sqlite3.connect(":memory:")
+        self.database.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY)")
+        self.database.executemany("INSERT INTO outbox VALUES (?)", [(each,) for each in range(1, 8)])
+
+    def read(self, position: Any | None) -> Iterator[Part]:
+        """Three rows a part."""
+        query = "SELECT id FROM outbox WHERE id > ? LIMIT 3"
+        while rows := self.database.execute(query, (position or 0,)).fetchall():
+            position = rows[-1][0]
+            yield Part([NewRecord(b"%d" % each) for (each,) in rows], position)
+
+    def confirm(self, position: Any) -> None:
+        """Deletes what is in the log."""
+        self.database.execute("DELETE FROM outbox WHERE id <= ?", (position,))
+
+
+def test_a_source_is_read_in_the_thread_of_its_caller(tmp_path: Path) -> None:
+    """So an SQLite connection of the caller serves, for reading and for confirming; each part is one batch."""
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        outbox = Outbox()
+        assert [told.batch for told in copy(outbox, client, tmp_path / "s")] == [3, 3, 1]
+        assert values(client) == [b"%d" % each for each in range(1, 8)]
+        assert outbox.database.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+        assert list(copy(outbox, client, tmp_path / "s")) == []
+
+    with_node(work)
+
+
+def test_a_source_that_reads_ahead_is_read_in_a_thread_of_its_own(tmp_path: Path) -> None:
+    """Because a source that waits for its sender must not delay what is there already."""
+
+    class Ahead(Numbers):
+        reads_ahead = True
+        thread = 0
+
+        def read(self, position: Any | None) -> Iterator[Part]:
+            self.thread = threading.get_ident()
+            yield from super().read(position)
+
+    def work(_: FakeNode, client: SyncClient) -> None:
+        assert FileSource("f").reads_ahead
+        assert Events("http://h/").reads_ahead
+        source = Ahead(5)
+        list(copy(source, client, tmp_path / "s"))
+        assert len(values(client)) == 5
+        assert source.thread not in (0, threading.get_ident())
 
     with_node(work)
 
