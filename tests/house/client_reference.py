@@ -46,7 +46,7 @@ def methods_of(kind: type) -> list[tuple[str, Any]]:
 
 
 def text_of(thing: Any) -> str:
-    """Its docstring on one line, without what is indented."""
+    """Its docstring on one line, without the indented examples."""
     lines = (inspect.getdoc(thing) or "").splitlines()
     return " ".join(" ".join(line for line in lines if not line.startswith("    ")).split())
 

@@ -109,7 +109,7 @@ class Outbox:
             yield Part([NewRecord(b"%d" % each) for (each,) in rows], position)
 
     def confirm(self, position: Any) -> None:
-        """Deletes what is in the log."""
+        """Deletes the rows that are in the log."""
         self.database.execute("DELETE FROM outbox WHERE id <= ?", (position,))
 
 
@@ -127,7 +127,7 @@ def test_a_source_is_read_in_the_thread_of_its_caller(tmp_path: Path) -> None:
 
 
 def test_a_source_that_reads_ahead_is_read_in_a_thread_of_its_own(tmp_path: Path) -> None:
-    """Because a source that waits for its sender must not delay what is there already."""
+    """Because a source that waits for its sender must not delay records that it has read."""
 
     class Ahead(Numbers):
         reads_ahead = True
