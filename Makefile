@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-env setup-java demo quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark wheel test-compiled clean
+.PHONY: help setup setup-env setup-java demo demo-picture quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark wheel test-compiled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ setup-java:
 
 demo: setup-java ## the whole job on real input: INPUT=file to use your own, KEEP=1 to leave the cluster up
 	@.venv/bin/raftlog demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep) $(ARGS)
+
+demo-picture: setup-java ## docs/demo.svg from a run of the demo today
+	@$(PY) -m tests.house.demo_picture
 
 quick: setup-env ## the core, the state machine, the replica, HTTP, and twelve worlds of the simulator: while you work
 	@.ci/test quick $(ARGS)

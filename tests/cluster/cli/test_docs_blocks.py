@@ -65,6 +65,7 @@ NOT_RUN: Final = {
     "docs/operations.md": "shown with their answers, of damage and full disks: tests/cluster and tests/acceptance",
     "docs/performance.md": "benchmarks and builds of minutes: tests/house/test_wheel.py and tests/bench",
     "docs/postgres.md": "tests/cluster/importer/postgres/test_page.py runs the page, with a PostgreSQL of its own",
+    "docs/production.md": "an example of a line for cron: tests/acceptance/test_stories.py takes a backup",
     "docs/query.md": "tests/spark_export/tables/test_page.py runs the page and compares what it prints",
     "docs/security.md": "several machines: tests/acceptance/test_machines.py and tests/cluster/cli/test_json.py",
     "docs/simulator.md": "other Pythons and other people's machines: tests/sim/runs/test_commands.py",
@@ -264,6 +265,14 @@ def test_docs_blocks_use_one_set_of_ports() -> None:
         if int(port) not in allowed
     ]
     assert wrong == []
+
+
+def test_alerts_name_metrics_that_exist() -> None:
+    """Each metric of docs/production.md is written out in the code."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "cluster").rglob("*.py"))
+    named = set(re.findall(r"raftlog_\w+", (ROOT / "docs/production.md").read_text(encoding="utf-8")))
+    assert len(named) > 8
+    assert [name for name in sorted(named) if name not in code] == []
 
 
 def reasons() -> Iterator[str]:
