@@ -394,10 +394,12 @@ def _log(asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
     if is_stale:
         say_stale(page.index)
     options = {
-        "endpoints": ",".join(urls), "startingOffsets": "earliest", "endingOffsets": str(page.index + 1),
+        "endpoints": ",".join(urls), "startingOffsets": "earliest",
+        "endingOffsets": "latest" if is_stale else str(page.index + 1),
         "includeInternal": "true", "log": page.log, "timeoutSeconds": str(max(1, round(asked.timeout))),
     }  # fmt: skip
-    facts = [("cluster", ", ".join(urls)), ("log", page.log), ("indexes", f"{page.oldest} to {page.index}")]
+    known = ", of one node: there was no leader" if is_stale else ""
+    facts = [("cluster", ", ".join(urls)), ("log", page.log), ("indexes", f"{page.oldest} to {page.index}{known}")]
     spark = start_spark(asked.master)
     # Kept, because an answer looks at the rows more than once; what memory does not hold goes to Spark's own disk.
     return spark.read.format("raftlog").options(**options).load().persist(), facts, page.oldest

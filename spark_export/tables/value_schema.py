@@ -12,7 +12,7 @@ import msgspec
 
 from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.cluster.importer.formats.rows import common_type, type_of
-from raftlog.cluster.importer.formats.schema import PREFIX, SCHEMA_VERSION
+from raftlog.cluster.importer.formats.schema import PREFIX, SCHEMA_VERSION, beside
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.source.forms import FIXED_MEMBERS, Cells, parse_of_values
 
@@ -108,19 +108,8 @@ class ValueSchema(msgspec.Struct, frozen=True):
         return read
 
     def named(self, taken: Iterable[str]) -> list[str]:
-        """The names of the columns beside columns of the names `taken`: value_NAME where NAME is one of them.
-
-        Names are compared as SQL does, which makes no difference between upper and lower case.
-        """
-        names: list[str] = []
-        known = {name.lower() for name in taken}
-        for column in self.columns:
-            name = column.name or "column"
-            while name.lower() in known:
-                name = f"value_{name}"
-            known.add(name.lower())
-            names.append(name)
-        return names
+        """The names of the columns beside columns of the names `taken`: value_NAME where NAME is one of them."""
+        return beside([column.name for column in self.columns], taken)
 
 
 _decode: Final = msgspec.json.Decoder(StoredSchema).decode

@@ -35,6 +35,7 @@ from raftlog.cluster.importer.formats.lines import (
     split_lines,
     suffix_of,
 )
+from raftlog.cluster.importer.formats.schema import beside
 from raftlog.cluster.importer.formats.times import TimeRule
 
 ROWS_LOOKED_AT: Final = 1_000
@@ -125,9 +126,18 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
         shown = ", ".join(f"{column.name} {column.type}" for column in types[:COLUMNS_SHOWN])
         more = f", and {len(types) - COLUMNS_SHOWN} more" if len(types) > COLUMNS_SHOWN else ""
         decided.notices.append(f"columns: {shown}{more}")
+        decided.notices += _renamed(options.select or [column.name for column in types])
     decided.notices += _odd_rows(reading, parsed)
     _decide_time(sample, options, good, decided)
     return decided
+
+
+def _renamed(names: Sequence[str]) -> list[str]:
+    """A sentence about the columns that have another name where they are asked for."""
+    changed = [f"{name} is {new}" for name, new in zip(names, beside(names), strict=True) if name != new]
+    more = f", and {len(changed) - COLUMNS_SHOWN} more" if len(changed) > COLUMNS_SHOWN else ""
+    told = f"in SQL and Spark {', '.join(changed[:COLUMNS_SHOWN])}{more}: the log has columns of these names"
+    return [told] if changed else []
 
 
 def _check_line_ends(sample: Sample, format: InputFormat) -> None:

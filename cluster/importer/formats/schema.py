@@ -7,6 +7,7 @@ has its fields.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -19,6 +20,28 @@ PREFIX: Final = b"raftlog/import/"
 """Reserved for schemas: the session of the import follows, in 20 digits."""
 
 SCHEMA_VERSION: Final = 1
+
+LOG_COLUMNS: Final = (
+    "index", "term", "time", "kind", "operation", "key", "value", "headers", "client_time", "argument", "session",
+    "sequence", "result", "revision", "succeeded", "prior_index", "create", "version", "changes", "event_time",
+)  # fmt: skip
+"""The columns that SQL and Spark have for each record, before those of its value."""
+
+
+def beside(names: Iterable[str], taken: Iterable[str] = LOG_COLUMNS) -> list[str]:
+    """The names of columns beside those of the names `taken`: value_NAME where NAME is one of them.
+
+    Names are compared as SQL does, which makes no difference between upper and lower case.
+    """
+    found: list[str] = []
+    known = {name.lower() for name in taken}
+    for name in names:
+        name = name or "column"
+        while name.lower() in known:
+            name = f"value_{name}"
+        known.add(name.lower())
+        found.append(name)
+    return found
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """The columns and the names of numbers are those of the contract and of the code that gives them out."""
 
+from raftlog.cluster.importer.formats.schema import LOG_COLUMNS
 from raftlog.raft.types import EntryKind
 from raftlog.spark_export.columns import schema
 from raftlog.statemachine.commands import INTERNAL_FIRST, Operation, Result
@@ -23,3 +24,8 @@ def test_names_are_those_of_the_enums() -> None:
 def test_columns_are_those_of_the_digest() -> None:
     """The order in which the cluster hashes a row is the order of the columns."""
     assert tuple(name.removesuffix("_ms") for name in LogRow._fields) == schema.COLUMNS
+
+
+def test_an_import_knows_the_columns_that_a_reader_has() -> None:
+    """It may not import them, and says which columns of a file get another name beside them."""
+    assert tuple(schema.SHOWN.names) == LOG_COLUMNS
