@@ -40,7 +40,7 @@ def test_a_file_of_earthquakes_keeps_its_times_and_types() -> None:
 
 
 def test_a_column_that_gets_another_name_in_sql_and_spark_is_named() -> None:
-    """Upper and lower case are the same there; a file without such columns is told nothing of it."""
+    """Upper and lower case are the same there; of a file without such columns nothing is said."""
     renamed = "in SQL and Spark time is value_time, Key is value_Key: the log has columns of these names"
     assert renamed in told("a.csv", ["time,Key,v", "1,2,3"]).notices
     assert renamed in told("a.ndjson", ['{"time":1,"Key":2,"v":3}']).notices
