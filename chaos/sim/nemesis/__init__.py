@@ -48,8 +48,9 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
 """Kind (as in `raftlog.chaos.sim.ground.swarm.KINDS`) -> what does it, once."""
 
 
-def heal(world: World, nodes: Collection[NodeId] | None = None) -> None:
-    """Ends all faults for those nodes (all, if None is given). The other nodes are held down."""
+def heal(world: World, nodes: Collection[NodeId] | None = None, running: Collection[NodeId] = ()) -> None:
+    """Ends all faults for those nodes (all, if None is given). The other nodes are held down, if they are not
+    `running`."""
     world.is_healed = True
     world.trace.line(world.now_us, EVERYONE, "healed", *(nodes or ()))
     world.network.heal_all()
@@ -60,7 +61,7 @@ def heal(world: World, nodes: Collection[NodeId] | None = None) -> None:
         if not replica.is_held:
             world.restart(node)
             replica.wake()
-        elif replica.core is not None:
+        elif replica.core is not None and node not in running:
             replica.crash("held down", power=False)
 
 

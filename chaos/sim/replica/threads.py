@@ -27,6 +27,9 @@ WAIT_US: Final = 500
 STILL_US: Final = 5_000
 """How often the disk of a process that stands still looks whether it goes on, in microseconds."""
 
+SLOW_LOOK_US: Final = 20_000
+"""How often a slow sync looks whether its disk is still slow, in microseconds."""
+
 READ_US: Final = (50, 3_000)
 """How long a read takes, in microseconds."""
 
@@ -123,9 +126,11 @@ class Thread:
                 return stop.value
             world.may_crash(name, weight)
             if name == "Sync":
-                took_us, self.since_us = world.sync_us() + disk.slow_us, world.now_us  # the server prepares files ahead
+                took_us, self.since_us = world.sync_us(), world.now_us  # the server prepares files ahead
                 yield took_us
-                self.syncs, self.sync_us = self.syncs + 1, self.sync_us + took_us
+                while (left_us := self.since_us + took_us + disk.slow_us - world.now_us) > 0:
+                    yield min(left_us, SLOW_LOOK_US)
+                self.syncs, self.sync_us = self.syncs + 1, self.sync_us + world.now_us - self.since_us
             elif name == "wait":
                 yield WAIT_US
             elif name == "read":

@@ -18,6 +18,7 @@ from raftlog.chaos.sim.seed.agreement import agree, find_out, reach_back
 from raftlog.chaos.sim.seed.bad_disks import with_bad_disks
 from raftlog.chaos.sim.seed.every_node import begin_reads, every_node_serves
 from raftlog.chaos.sim.seed.full_disks import with_full_disks
+from raftlog.chaos.sim.seed.healthy_majority import with_a_bare_majority
 from raftlog.chaos.sim.world.world import MACHINE, World
 
 
@@ -62,10 +63,7 @@ def _run(world: World, seconds: int) -> Outcome:
     world.run_until(seconds * 1_000_000)
     written = world.stats.get("writes acknowledged", 0)
     waiting = begin_reads(world)
-    if world.random.randrange(3) == 0 and len(quorum := world.quorum()) < len(world.replicas):
-        nemesis.heal(world, quorum)  # first no more than must do
-        world.sometimes("a bare quorum went on alone")
-        agree(world)
+    with_a_bare_majority(world)
     nemesis.heal(world)
     agree(world)
     find_out(world)

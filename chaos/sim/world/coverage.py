@@ -122,6 +122,8 @@ SOMETIMES: Final[dict[str, str]] = {
     "a permission was lost on the way": "a node admitted a write, which was refused at its place in the log",
     # the nemesis, and the end of trouble
     "a bare quorum went on alone": "a majority without a node to spare was healed, and went on without the rest",
+    "a healthy majority elected a leader": "as few voters as possible were healthy, the others anything but",
+    "a healthy majority elected a leader beside a disk that hangs": "that of another node, which runs",
     "five kinds at once": "five kinds of fault within ten simulated seconds",
 }
 """Name -> what it means. Their number of worlds is in the stats of a run as `sometimes: <name>`."""

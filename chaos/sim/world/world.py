@@ -7,7 +7,7 @@ digest of the trace is equal for equal seeds, on every run and with every hash s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -387,19 +387,22 @@ class World:
         self._atlas.configured(*self.witness.known.possible())
         return self._atlas
 
-    def quorum(self) -> list[NodeId]:
-        """Members that are not lost and can go on alone: a majority of every configuration that may be in force.
+    def quorum(self, among: Collection[NodeId] | None = None) -> list[NodeId]:
+        """Members that are not lost (or those of `among`) and can go on alone: a majority of every configuration that
+        may be in force. [] if they cannot.
 
         All of them where there is a learner: the change that it came with may go on, to voters that are not known here.
         """
         possible = self.witness.known.possible()
         sides = [side for each in possible for side in (each.voters, each.outgoing)]
-        kept = [node for node in self.replicas if not self._atlas.is_lost(node)]
+        kept = [node for node in self.replicas if not self._atlas.is_lost(node)] if among is None else list(among)
+        if not _is_majority(kept, sides):
+            return []
         if any(each.learners for each in possible) or self._atlas.unsound:
             return kept  # if two states differ, a third one shows which is right
         for node in self.random.sample(kept, len(kept)):
             fewer = [other for other in kept if other != node]
-            if all(2 * sum(voter in fewer for voter in side) > len(side) for side in sides if side):
+            if _is_majority(fewer, sides):
                 kept = fewer
         return kept
 
@@ -433,3 +436,7 @@ class World:
                 return False
             applied.append(log.applied)
         return min(applied, default=0) == max(applied, default=0) >= least
+
+
+def _is_majority(nodes: Collection[NodeId], sides: Iterable[Collection[NodeId]]) -> bool:
+    return all(2 * sum(voter in nodes for voter in side) > len(side) for side in sides if side)
