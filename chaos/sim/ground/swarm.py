@@ -78,6 +78,9 @@ before it, so that a seed draws the world that it drew before there was that kin
 FORGING: Final = (("removed key", 25), ("forged hello", 25))
 """Drawn as FORGETTING is, behind `apply_us`."""
 
+BEHIND: Final = (("strand follower", 80),)
+"""The same, in so many worlds of a hundred whose log is trimmed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
@@ -160,7 +163,9 @@ def draw(random: Random) -> Swarm:
     )
     forgetting = _late(random, nodes, FORGETTING)
     apply_us = random.choice((0, 0, 0, 2_000, 20_000, 200_000))
-    return replace(swarm, faults=(*swarm.faults, *forgetting, *_late(random, nodes, FORGING)), apply_us=apply_us)
+    forging, behind = _late(random, nodes, FORGING), _late(random, nodes, BEHIND)
+    faults = (*swarm.faults, *forgetting, *forging, *(behind if swarm.trim_every_us else ()))
+    return replace(swarm, faults=faults, apply_us=apply_us)
 
 
 def _late(random: Random, nodes: int, kinds: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

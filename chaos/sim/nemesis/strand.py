@@ -1,6 +1,7 @@
-"""A leader stranded with writes: it takes what it cannot commit, and the log of the next leader conflicts with its own.
+"""Strands a leader with writes that it cannot commit, or a follower behind a trim.
 
 Ordinary cuts seldom catch a leader with more than an entry under way, and most mistakes about conflicts need several.
+And they end before the others have written a segment, saved two snapshots and trimmed the log that the follower needs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
+
+STRANDED_US: Final = (1_000_000, 10_000_000)
+"""For so long a follower is stranded at most."""
+
+WRITE_US: Final = 30_000
+WRITTEN: Final = bytes(1_200)
+"""With its entry it fits the swarm's `entry_bytes_max`; a few fill the smallest segment."""
 
 
 def strand_leader(world: World, random: Random) -> None:
@@ -54,4 +62,51 @@ def _writes(world: World, replica: Node, count: int) -> Callable[[], None]:
     return write
 
 
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"strand leader": strand_leader}
+def strand_follower(world: World, random: Random) -> None:
+    """Stop a follower or cut it off until the others have deleted log that it needs. One that was cut off then begins
+    to save its state, and a leader's snapshot may overtake that."""
+    leading, nodes = world.leading(), list(world.replicas)
+    node, is_cut, end_us = random.choice(nodes), random.randrange(3) > 0, world.now_us + random.randint(*STRANDED_US)
+    replica = world.replicas[node]
+    if leading in (None, replica) or replica.core is None or len(nodes) < 3:
+        return
+    if not world.fault("strand follower", node, "cut off" if is_cut else "stopped", end_us - world.now_us):
+        return
+    links, life = topologies.halves(nodes, [node]) if is_cut else (), replica.life
+    for link in links:
+        world.network.cut(*link)
+    if not is_cut:
+        replica.is_held = True
+        replica.crash("stopped for a while", power=False)
+
+    def write() -> None:
+        ends = [each.disk.first_index for each in world.replicas.values() if each.core is not None]
+        if world.now_us < end_us and max(ends, default=0) <= replica.disk.durable_last + 1:
+            _write_and_trim(world, random, replica)
+            for_a_while(world, WRITE_US, write)
+            return
+        if is_cut and replica.life == life:
+            replica.save_snapshot()
+        for link in links:
+            world.network.heal(*link)
+        replica.is_held = False
+        world.restart(node)
+
+    write()
+
+
+def _write_and_trim(world: World, random: Random, stranded: Node) -> None:
+    leading, other = world.leading(), world.replicas[random.choice(list(world.replicas))]
+    if other is not stranded:
+        other.save_snapshot()
+    if leading not in (None, stranded):
+        operation, deadline_us = BlockRecord(Operation.APPEND, None, WRITTEN), world.now_us + 2_000_000
+        if random.randrange(8) == 0:
+            operation = BlockRecord(Operation.TRIM, argument=max(1, leading.applied_index - 1))
+        leading.submit(encode_block([operation]), 1, 0, 0, deadline_us, lambda _: None)
+
+
+FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
+    "strand leader": strand_leader,
+    "strand follower": strand_follower,
+}

@@ -41,9 +41,15 @@ from raftlog.statemachine.effects import decode_effects_header
 RARE: Final = 40
 """How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
 
-QUEUE_BYTES: Final = 4_000
-"""Effects that wait for the next trip to the disk; beyond it `write_effects` makes a trip of its own. Small: most
-worlds reach it."""
+QUEUES_BYTES: Final = (100, 1_000, 4_000)
+"""Effects that wait for the next trip to the disk, drawn for each process; beyond it `write_effects` makes a trip of
+its own. Small: most worlds reach it."""
+
+PACES_US: Final = (0, 20_000, 300_000, 2_000_000)
+"""The longest time of one step of a save, drawn for each save: a small snapshot has four."""
+
+FLUSHES_US: Final = (0, 1_000, 20_000)
+"""The longest time until effects are written, drawn for each process."""
 
 FAILS_ONE_IN: Final = 50
 """A read of entries fails that often, while there is trouble."""
@@ -67,6 +73,7 @@ class NodeDisk:
             begin_worker=lambda: worker,
         )  # fmt: skip
         self._queued_bytes = self._effects_last = 0
+        self._queue_bytes, self._flush_us = node.random.choice(QUEUES_BYTES), node.random.choice(FLUSHES_US)
         self._finish_timer: asyncio.TimerHandle | None = None
         self._received: Received | None = None
         self._told: set[str] = set()  # files that scrubbing reported in this round
@@ -121,7 +128,8 @@ class NodeDisk:
             self._storage.frames.append((index, frame))
             self._effects_last = max(self._effects_last, index)
             self._queued_bytes += len(frame)
-        if self._queued_bytes > QUEUE_BYTES:
+        if self._queued_bytes > self._queue_bytes:
+            self._node.world.sometimes("effects were applied and not yet written")
             return self._flush()
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         taken.set_result(None)
@@ -129,7 +137,11 @@ class NodeDisk:
 
     def _flush(self) -> asyncio.Future[None]:
         self._queued_bytes = 0
-        return self._write.run(self._disk.flush)
+        return self._write.run(self._flushing)
+
+    def _flushing(self) -> Steps:
+        yield self._node.random.randint(0, self._flush_us)
+        yield from self._disk.flush()
 
     async def write_mark(self) -> None:
         """See `Disk.write_mark`."""
@@ -186,22 +198,28 @@ class NodeDisk:
         reached = min(self._journal.indexed, self._storage.ledger.last)
         if reached < mark.index:
             raise ImpossibleBatch(f"a snapshot of {mark.index}: log and ledger reach {reached}")
-        disk, kept = self._disk, []
+        disk, kept, pace_us = self._disk, [], node.random.choice(PACES_US)
+
+        async def step(do: Callable[[], Steps]) -> None:
+            await asyncio.sleep(node.random.randint(0, 0 if world.is_healed else pace_us) / 1e6)
+            await self._read.run(do)
+
         plan = snapshot_files.SnapshotPlan(disk.log, mark.index)
         try:
-            await self._read.run(partial(disk.steps, self._storage.sync_ledgers()))
-            await self._read.run(partial(disk.execute, StepKind.SPARES, plan.begin()))
+            await step(partial(disk.steps, self._storage.sync_ledgers()))
+            await step(partial(disk.execute, StepKind.SPARES, plan.begin()))
             async for chunk in each(chunks):
                 kept.append(chunk)
-                await self._read.run(partial(disk.execute, StepKind.SPARES, plan.add(chunk)))
+                await step(partial(disk.execute, StepKind.SPARES, plan.add(chunk)))
             disk.view.snapshots[mark.index] = mark
-            await self._read.run(lambda: disk_snapshots.name(disk, plan, mark, configuration, configuration_index))
+            await step(lambda: disk_snapshots.name(disk, plan, mark, configuration, configuration_index))
         except NoSpace:
             world.sometimes("no room for a snapshot")
             disk.files.execute(plan.abandon())
             raise
         except asyncio.CancelledError:
             if self._node.is_this_life(self):
+                world.sometimes("a save was overtaken by an install")
                 disk.files.execute(plan.abandon())
             raise
         self.snapshot_bytes = sum(map(len, kept))

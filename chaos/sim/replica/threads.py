@@ -19,8 +19,8 @@ from raftlog.raft.wal import snapshot_files
 from raftlog.raft.wal.formats import ForeignFile
 from raftlog.raft.wal.recovery import Damaged
 
-Steps = Generator[str, None, Any]
-"""The names of operations, each given before it is carried out; its end has the result."""
+Steps = Generator[str | int, None, Any]
+"""The names of operations, each given before it is carried out, and microseconds that pass; its end has the result."""
 WAIT_US: Final = 500
 """How often a job looks whether another one has freed the disk, in microseconds."""
 
@@ -124,6 +124,9 @@ class Thread:
                 name = next(steps)
             except StopIteration as stop:
                 return stop.value
+            if isinstance(name, int):
+                yield name
+                continue
             world.may_crash(name, weight)
             if name == "Sync":
                 took_us, self.since_us = world.sync_us(), world.now_us  # the server prepares files ahead

@@ -89,6 +89,8 @@ SOMETIMES: Final[dict[str, str]] = {
     "a full disk waits for room": "a disk had no room: nothing was written, and the batch was kept for later",
     "a crash between applied and written": "a node died whose ledger lacked effects that its clients may have seen",
     "a trim passed a stopped follower": "a node deleted segments whose entries a member that is down still lacks",
+    "effects were applied and not yet written": "clients may see what the ledger still lacks",
+    "a save was overtaken by an install": "a leader's snapshot came while an older state was being saved",
     "no room for a snapshot": "a snapshot was given up for want of room, and left nothing behind",
     # clients
     "read during a change of leader": "a linearizable read lost its leader before its round was confirmed",

@@ -57,6 +57,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "upgrade": ("sometimes: cluster version raised",),
     "removed key": ("strikes of a removed node",),
     "forged hello": ("forged hellos",),
+    "strand follower": ("sometimes: a trim passed a stopped follower",),
 }
 
 SEEDS = {"upgrade": 2}
