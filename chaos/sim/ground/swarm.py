@@ -119,6 +119,7 @@ class Swarm:
     options: Options
     trim_every_us: int  # mean time between trims; 0: the log is never trimmed
     apply_us: int = 0  # how long the state machines of some nodes take for an entry; 0: no time
+    save_us: int = 0  # how long a step of some saves takes at most: a small snapshot has four; 0: no time
 
 
 def draw(random: Random) -> Swarm:
@@ -165,7 +166,8 @@ def draw(random: Random) -> Swarm:
     apply_us = random.choice((0, 0, 0, 2_000, 20_000, 200_000))
     forging, behind = _late(random, nodes, FORGING), _late(random, nodes, BEHIND)
     faults = (*swarm.faults, *forgetting, *forging, *(behind if swarm.trim_every_us else ()))
-    return replace(swarm, faults=faults, apply_us=apply_us)
+    save_us = random.choice((0, 50_000, 500_000, 2_000_000, 2_000_000))
+    return replace(swarm, faults=faults, apply_us=apply_us, save_us=save_us)
 
 
 def _late(random: Random, nodes: int, kinds: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -226,7 +228,7 @@ def quiet(nodes: int = 3) -> Swarm:
     return replace(
         draw(Random(0)), nodes=nodes, loss=0, duplicate=0, replay=0, slow_message=0, slow_sync=0, crash_at_step=0,
         faults=(), compact_every_us=0, trim_every_us=0, drift=0, delay_min_us=100, delay_max_us=200, sync_min_us=200,
-        sync_max_us=400, encode=False, apply_us=0,
+        sync_max_us=400, encode=False, apply_us=0, save_us=0,
     )  # fmt: skip
 
 

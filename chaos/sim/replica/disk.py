@@ -41,15 +41,12 @@ from raftlog.statemachine.effects import decode_effects_header
 RARE: Final = 40
 """How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
 
-QUEUES_BYTES: Final = (100, 1_000, 4_000)
-"""Effects that wait for the next trip to the disk, drawn for each process; beyond it `write_effects` makes a trip of
-its own. Small: most worlds reach it."""
+QUEUE_BYTES: Final = 4_000
+"""Effects that wait for the next trip to the disk; beyond it `write_effects` makes a trip of its own. Small: most
+worlds reach it; where background jobs take long, a tenth of it."""
 
-PACES_US: Final = (0, 20_000, 300_000, 2_000_000)
-"""The longest time of one step of a save, drawn for each save: a small snapshot has four."""
-
-FLUSHES_US: Final = (0, 1_000, 20_000)
-"""The longest time until effects are written, drawn for each process."""
+FLUSH_US: Final = 20_000
+"""Effects are written in that time or less, in microseconds, where background jobs take long."""
 
 FAILS_ONE_IN: Final = 50
 """A read of entries fails that often, while there is trouble."""
@@ -73,7 +70,8 @@ class NodeDisk:
             begin_worker=lambda: worker,
         )  # fmt: skip
         self._queued_bytes = self._effects_last = 0
-        self._queue_bytes, self._flush_us = node.random.choice(QUEUES_BYTES), node.random.choice(FLUSHES_US)
+        is_slow = bool(node.world.swarm.save_us)
+        self._queue_bytes, self._flush_us = (QUEUE_BYTES // 10, FLUSH_US) if is_slow else (QUEUE_BYTES, 0)
         self._finish_timer: asyncio.TimerHandle | None = None
         self._received: Received | None = None
         self._told: set[str] = set()  # files that scrubbing reported in this round
@@ -140,7 +138,8 @@ class NodeDisk:
         return self._write.run(self._flushing)
 
     def _flushing(self) -> Steps:
-        yield self._node.random.randint(0, self._flush_us)
+        if self._flush_us:
+            yield self._node.random.randint(0, self._flush_us)
         yield from self._disk.flush()
 
     async def write_mark(self) -> None:
@@ -198,10 +197,12 @@ class NodeDisk:
         reached = min(self._journal.indexed, self._storage.ledger.last)
         if reached < mark.index:
             raise ImpossibleBatch(f"a snapshot of {mark.index}: log and ledger reach {reached}")
-        disk, kept, pace_us = self._disk, [], node.random.choice(PACES_US)
+        disk, kept = self._disk, []
+        pace_us = 0 if world.is_healed else node.random.choice((0, world.swarm.save_us))
 
         async def step(do: Callable[[], Steps]) -> None:
-            await asyncio.sleep(node.random.randint(0, 0 if world.is_healed else pace_us) / 1e6)
+            if pace_us:
+                await asyncio.sleep(node.random.randint(0, pace_us) / 1e6)
             await self._read.run(do)
 
         plan = snapshot_files.SnapshotPlan(disk.log, mark.index)

@@ -61,6 +61,7 @@ def _round(world: World, random: Random) -> bool:
     nodes = healthy or world.quorum()
     others = [node for node in world.replicas if node not in nodes]
     if not nodes or not others:
+        nemesis.heal(world)  # disks hang, perhaps
         return False
     states = {node: random.choice(STATES) for node in others}
     nemesis.heal(world, nodes, running=[node for node in others if states[node] != "down"])

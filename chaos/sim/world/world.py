@@ -419,12 +419,10 @@ class World:
         if leading is None or leading.core is None:
             return False
         is_partial = any(replica.is_held for replica in self.replicas.values())
-        if not is_partial and leading.core.status().is_changing:
-            return False
+        if not is_partial and (leading.core.status().is_changing or self.may_rise(leading.core.state.configuration)):
+            return False  # a node that is held may be cut off from the leader, or down
         applied: list[int] = []
         configuration = leading.core.state.configuration
-        if self.may_rise(configuration):
-            return False
         for member in configuration.members:
             replica = self.replicas[member.node]
             if replica.disk.refused or replica.is_held or replica.is_retired:
