@@ -260,7 +260,7 @@ def as_utf8(chunks: Iterator[bytes], charset: str | None, format: InputFormat | 
             charset = codecs.lookup(charset).name
         except LookupError as error:
             raise InputError(f"--charset {charset}: no such charset; write utf-8, windows-1252, utf-16, …") from error
-        mark = mark if charset == found or found != UTF8 else 0
+        mark = mark if found.startswith(charset) else 0  # utf-16 is either order
         found = {"cp1252": WINDOWS}.get(charset, charset)
     if found == UTF8:
         return found, _without(chunks, mark) if mark else chunks
