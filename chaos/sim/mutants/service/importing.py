@@ -43,13 +43,13 @@ MUTANTS: Final = (
         new="rejected=at.rejected + (answer is not None) * len(batch.rejected)",
     ),
     Mutant(
-        name="rejected_lines_behind_the_note_stay",
+        name="line_of_the_greatest_size_rejected",
         pitfall=81,
-        title="rejected lines that a killed import wrote behind its note stay, though the input was corrected since",
+        title="a line of exactly the greatest size is rejected, if another line of its batch is bad",
         source=_SOURCE,
         story=_INPUTS,
-        target="raftlog.cluster.importer.importer:_write_rejected",
-        old="file.truncate(size)\n",
-        new="pass\n",
+        target="raftlog.cluster.importer.formats.lines:read_batch",
+        old="if len(data) > LINE_BYTES_MAX",
+        new="if len(data) >= LINE_BYTES_MAX",
     ),
 )
