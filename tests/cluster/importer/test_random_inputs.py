@@ -39,7 +39,8 @@ Rejects = list[tuple[int, bytes]]
 
 def cells_of(text: str, delimiter: str) -> tuple[list[str], bool]:
     """The cells of a row, and whether its last one is still open."""
-    cells, cell, at, is_quoted, is_start = [], "", 0, False, True
+    cells: list[str] = []
+    cell, at, is_quoted, is_start = "", 0, False, True
     while at < len(text):
         sign, following, at = text[at], text[at + 1 : at + 2], at + 1
         if is_quoted and sign == following == '"':
@@ -101,7 +102,7 @@ def record_of(row: bytes, format: InputFormat, asked: Collection[str]) -> NewRec
             raise ValueError
         key = (key if isinstance(key, str) else json.dumps(key)).encode()
     headers = () if header is None else (("h", str(header).encode()),)
-    return NewRecord(row, key, headers, int(time) if str(time).isdecimal() else None)
+    return NewRecord(row, key, headers, int(str(time)) if str(time).isdecimal() else None)
 
 
 def naive(data: bytes, format: InputFormat, asked: Collection[str]) -> tuple[list[NewRecord], Rejects]:
@@ -171,7 +172,11 @@ def content(random: Random, format: InputFormat, number: int, *, is_checked: boo
 
 def plan_of(folder: Path, random: Random, format: InputFormat, asked: Collection[str], count: int) -> ImportPlan:
     """The command."""
-    options = {"id": {"key": "id"}, "t": {"time": "t", "time_format": "ms"}, "h": {"headers": ("h",)}}
+    options: dict[str, dict[str, Any]] = {
+        "id": {"key": "id"},
+        "t": {"time": "t", "time_format": "ms"},
+        "h": {"headers": ("h",)},
+    }
     given: dict[str, Any] = {}
     for name in asked:
         given |= options[name]
