@@ -24,7 +24,6 @@ from raftlog.chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
 from raftlog.chaos.sim.mutants.service import (
     access,
     http,
-    importing,
     links,
     points,
     replica,
@@ -62,7 +61,6 @@ _MODULES: Final = (
     made,
     reports,
     hearing,
-    importing,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

@@ -1,4 +1,4 @@
-"""Plants mutants of tables of peers' reports that depend on their order, and of answers that do not come."""
+"""Plants mutants of reports: tables that depend on their order, answers that do not come, and what an import tells."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from raftlog.chaos.sim.mutants.mutant import Mutant
 
 _SOURCE: Final = "raftlog itself, planted by a review"
 _ORDER: Final = "tests/cluster/protocol/test_order.py::test_"
+
+_INPUTS: Final = (
+    "tests/cluster/importer/test_random_inputs.py::test_the_same_command_ends_with_what_a_naive_reader_gives"
+)
+_CAPTURE: Final = (
+    "tests/cluster/importer/postgres/test_reports.py::test_postgres_is_told_only_what_the_state_file_holds"
+)
+_PLANTED: Final = "raftlog itself, planted on purpose"
 
 MUTANTS: Final = (
     Mutant(
@@ -58,5 +66,75 @@ MUTANTS: Final = (
         target="raftlog.cluster.api.diagnosis:trouble_of",
         old="if cause.code not in _PASSING",
         new="if cause.code not in _PASSING and cause.code != 'disk_full'",
+    ),
+    Mutant(
+        name="mark_of_another_charset_cut_off",
+        pitfall=81,
+        title="the first bytes of a file are taken for the mark of a charset although the user named another one",
+        source="raftlog until issue 35",
+        story=_INPUTS,
+        target="raftlog.cluster.importer.inputs:as_utf8",
+        old="mark if found.startswith(charset) else 0",
+        new="mark if charset == found or found != UTF8 else 0",
+    ),
+    Mutant(
+        name="open_row_of_the_longest_size_not_joined",
+        pitfall=81,
+        title="a row with an open quote is given up at its greatest size, not behind it",
+        source=_PLANTED,
+        story=_INPUTS,
+        target="raftlog.cluster.importer.formats.lines:_row_lines",
+        old="if len(row) > ROW_BYTES_MAX",
+        new="if len(row) >= ROW_BYTES_MAX",
+    ),
+    Mutant(
+        name="rejected_lines_of_a_batch_without_records_not_counted",
+        pitfall=81,
+        title="the progress counts no rejected lines of a batch in which no line has a record",
+        source=_PLANTED,
+        story=_INPUTS,
+        target="raftlog.cluster.importer.importer:_after",
+        old="rejected=at.rejected + len(batch.rejected)",
+        new="rejected=at.rejected + (answer is not None) * len(batch.rejected)",
+    ),
+    Mutant(
+        name="line_of_the_greatest_size_rejected",
+        pitfall=81,
+        title="a line of exactly the greatest size is rejected, if another line of its batch is bad",
+        source=_PLANTED,
+        story=_INPUTS,
+        target="raftlog.cluster.importer.formats.lines:read_batch",
+        old="if len(data) > LINE_BYTES_MAX",
+        new="if len(data) >= LINE_BYTES_MAX",
+    ),
+    Mutant(
+        name="position_that_is_read_reported_as_kept",
+        pitfall=81,
+        title="PostgreSQL asks for a report, and is told what was read, not what the state file holds",
+        source=_PLANTED,
+        story=_CAPTURE,
+        target="raftlog.cluster.importer.postgres.source:Postgres._streamed",
+        old="connection.report(changes.lsn, reported, asks=asks)",
+        new="connection.report(changes.lsn, changes.lsn if wants_report else reported, asks=asks)",
+    ),
+    Mutant(
+        name="position_confirmed_before_it_is_kept",
+        pitfall=81,
+        title="PostgreSQL may forget what came before a position that is not yet in the state file",
+        source=_PLANTED,
+        story=_CAPTURE,
+        target="raftlog.cluster.importer.sources:copy",
+        old="now = replace(now, position=part.position)\n",
+        new="now = replace(now, position=part.position); confirm(now.position)\n",
+    ),
+    Mutant(
+        name="position_passes_an_open_transaction",
+        pitfall=81,
+        title="a report of PostgreSQL within a transaction moves the position behind records that are still to come",
+        source=_PLANTED,
+        story=_CAPTURE,
+        target="raftlog.cluster.importer.postgres.changes:Changes.passed",
+        old="if not self.commit:",
+        new="if True:",
     ),
 )
