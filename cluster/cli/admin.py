@@ -92,8 +92,13 @@ def look(urls: dict[int, str], timeout_s: float = ASK_S) -> dict[str, Any]:
     told = ask_all(urls.values(), _status_and_view, timeout_s)
     shown = overview(urls, {url: each if isinstance(each, ClientError) else each[0] for url, each in told.items()})
     views = [view for each in told.values() if isinstance(each, tuple) and each[1] for view in each[1].nodes]
-    silent = {node: str(each) for node, url in urls.items() if isinstance(each := told[url], ClientError)}
+    silent = {node: why_silent(each) for node, url in urls.items() if isinstance(each := told[url], ClientError)}
     return shown | ({"trouble": trouble_of(diagnose(views, silent))} if views else {})
+
+
+def why_silent(error: ClientError) -> str:
+    """Why one node gave no answer, without the words about all nodes."""
+    return error.message.removeprefix("no node answered. ")
 
 
 def _status_and_view(client: SyncClient) -> tuple[Status, Leaderless | None]:

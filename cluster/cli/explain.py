@@ -10,7 +10,7 @@ import typer
 from raftlog.cluster.api.diagnosis import diagnose, leader_of, tell_record
 from raftlog.cluster.api.explain import Cause, EntryView, Leaderless, NodeView
 from raftlog.cluster.api.text import as_row, as_time
-from raftlog.cluster.cli.admin import ask_all
+from raftlog.cluster.cli.admin import ask_all, why_silent
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
 from raftlog.cluster.client import requests
@@ -89,7 +89,7 @@ def _views(asked: dict[str, Leaderless | ClientError]) -> list[NodeView]:
 def _reason(told: Leaderless | ClientError) -> str:
     if isinstance(told, Leaderless):
         return f"another node, {told.nodes[0].node}, answers at its URL"
-    return str(told).removeprefix("no node answered. ")
+    return why_silent(told)
 
 
 def _print_leader(cli: Cli, told: Leaderless) -> None:

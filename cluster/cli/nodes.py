@@ -269,7 +269,7 @@ def _show_until(
             if console.is_terminal:
                 live.update(Group(status_table(look(urls, 0.5)), tips), refresh=True)
             elif turn % TROUBLE_TURNS == 0 and (now := look(urls, 0.5).get("trouble")) != trouble:
-                console.print(now or "the trouble is over", style="red" if now else "", soft_wrap=True)
+                console.print(now or "the trouble is over", style="red" if now else "", soft_wrap=True, markup=False)
                 trouble = now
             stop.wait(0.5)
 

@@ -124,6 +124,7 @@ async def test_a_stopped_majority_is_named_with_the_missing_nodes(tmp_path: Path
                 "back 1 of the nodes 2 and 3."
             )
             assert [each["node"] for each in told["unreachable"]] == [2, 3]
+            assert all(each["reason"].startswith("http://") for each in told["unreachable"])
         alone = await told_by(left)
         assert alone.leader == 0
         assert "with 1 other voter, as an election needs: node 1 with none" in alone.summary

@@ -248,3 +248,28 @@ def test_a_node_that_a_start_repairs_is_restarted_a_few_times(
     said = capsys.readouterr().out
     assert said.count("it is started again and repairs its files") == cli_local.STARTS_AGAIN_MAX
     assert "start it again with: raftlog node" in said
+
+
+def test_without_a_terminal_each_trouble_is_a_line_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And its end; a name in brackets is no markup."""
+
+    class Running:
+        nodes = (1,)
+
+        def pid(self, node: int) -> int:
+            return 7
+
+    stop, told = threading.Event(), iter([None, "full [disk]", "full [disk]", None, None])
+
+    def look(urls: dict[int, str], timeout_s: float) -> dict[str, str | None]:
+        trouble = next(told, "stop")
+        if trouble == "stop":
+            stop.set()
+        return {"trouble": None if trouble == "stop" else trouble}
+
+    monkeypatch.setattr(stop, "wait", lambda seconds: False)
+    monkeypatch.setattr(cli_local, "look", look)
+    cli_local._show_until(stop, Console(highlight=False), Running(), {1: "http://127.0.0.1:1"}, "")
+    assert capsys.readouterr().out.splitlines()[-2:] == ["full [disk]", "the trouble is over"]
