@@ -152,6 +152,8 @@ def stretch() -> float:
 HANG_S = 300.0
 """Bound of one wait for a process, a socket or a coroutine. It only ends what hangs, in half the time that pytest gives
 a test. How quick the product is, a test asks with `Patience`, which follows the machine."""
+HANG_PLANTED_S = 10.0
+"""The same for a coroutine while a mutant is planted, which makes many a one hang."""
 
 
 class Patience:
@@ -173,6 +175,11 @@ class Patience:
         before, self._looked = self._looked, time.monotonic()
         self._left_s -= min(self._looked - before, self._look_s_max) / stretch()
         return self._left_s <= 0
+
+
+def hang_s() -> float:
+    """The bound of one wait for a coroutine, in seconds: see `HANG_S`."""
+    return HANG_S if Patience.share == 1.0 else HANG_PLANTED_S
 
 
 class TooSlow(AssertionError):

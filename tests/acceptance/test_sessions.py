@@ -10,7 +10,7 @@ from raftlog.cluster.client.flow import Response
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import Door, open_session, problem_of
 from tests.acceptance.logs import equal_logs
-from tests.support import HANG_S, pace, wait_until_async
+from tests.support import hang_s, pace, wait_until_async
 
 OPEN = 64
 
@@ -53,7 +53,7 @@ async def test_64_in_flight_over_all_nodes_with_a_leader_change(cluster: LocalCl
     second = [asyncio.create_task(send(sequence)) for sequence in range(OPEN + 1, 2 * OPEN + 1)]
     await asyncio.sleep(0)
     cluster.kill(leader)
-    await asyncio.wait_for(asyncio.gather(*first, *second), HANG_S)
+    await asyncio.wait_for(asyncio.gather(*first, *second), hang_s())
     cluster.start_node(leader)
     cluster.wait_ready()
     print(f"answers on the way: {sorted(set(words))}; leader {leader} -> {cluster.leader()}")

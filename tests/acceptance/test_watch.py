@@ -7,7 +7,7 @@ from contextlib import aclosing
 from raftlog.cluster.api.kv import TxnIn
 from raftlog.cluster.client.aio.client import Client, WatchEvent, step
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.support import HANG_S
+from tests.support import hang_s
 
 
 async def test_a_watch_from_1_after_a_restart_of_all_nodes(cluster: LocalCluster) -> None:
@@ -42,7 +42,7 @@ async def test_a_watch_from_1_after_a_restart_of_all_nodes(cluster: LocalCluster
         await asyncio.to_thread(cluster.restore)
         watching = {node: asyncio.create_task(_events(cluster.url(node), max(expected) + 1)) for node in cluster.nodes}
         await change(range(3, 5))
-        told = {node: await asyncio.wait_for(task, HANG_S) for node, task in watching.items()}
+        told = {node: await asyncio.wait_for(task, hang_s()) for node, task in watching.items()}
         for node, events in told.items():
             seen = {event.index: [(change.key, change.value) for change in event.changes] for event in events}
             assert len(seen) == len(events), f"node {node} reported an index twice"

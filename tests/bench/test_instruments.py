@@ -18,7 +18,7 @@ from bench.instruments.options import named
 from bench.loads import openloop
 from bench.spark import __main__ as spark
 from bench.studies import growth
-from tests.support import HANG_S
+from tests.support import hang_s
 
 
 def test_a_filesystem_in_memory_is_refused() -> None:
@@ -66,7 +66,7 @@ async def test_an_open_loop_counts_the_wait_of_requests_that_could_not_be_sent(f
         server.close()
         await server.wait_closed()
         for _ in range(2):  # both connections are closed before the loop is
-            await asyncio.wait_for(ended.acquire(), HANG_S)
+            await asyncio.wait_for(ended.acquire(), hang_s())
     assert (seen.sent, seen.answered, seen.bad) == (100, 100, 0)
     assert seen.max_ms >= 350
     assert seen.p50_ms >= 100, "half of the requests were due during the stall"

@@ -23,7 +23,7 @@ from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT
 from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.house.rules import ROOT
-from tests.support import HANG_S, free_ports
+from tests.support import HANG_S, free_ports, hang_s
 
 COMMANDS: Final = re.compile(
     r"\$?\s*(raftlog|curl|make|mkdir|pip|kill|until|prlimit|cd|\. |NODE=|[\w./-]*python[\d.]* |\.venv/)"
@@ -177,7 +177,7 @@ def run_python(text: str) -> None:
     code = compile(text, "docs", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, {"__name__": "docs"})  # noqa: S307  # the page itself
     if inspect.iscoroutine(result):
-        asyncio.run(asyncio.wait_for(result, HANG_S))
+        asyncio.run(asyncio.wait_for(result, hang_s()))
 
 
 class Place(NamedTuple):

@@ -21,7 +21,7 @@ from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 from tests.cluster.client.test_client import listening, request_head
 from tests.cluster.fake_node import serve
-from tests.support import HANG_S, wait_until_async
+from tests.support import hang_s, wait_until_async
 
 
 async def test_a_connection_that_the_node_closes_first_has_sent_nothing() -> None:
@@ -32,7 +32,7 @@ async def test_a_connection_that_the_node_closes_first_has_sent_nothing() -> Non
         writer.write(b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         writer.close()
 
-    async with listening(full) as url, asyncio.timeout(HANG_S):
+    async with listening(full) as url, asyncio.timeout(hang_s()):
         pool = Client(url)._carrier._pool
         connection = await pool._connection(url, 1.0)
         assert isinstance(connection, Connection)
@@ -55,7 +55,7 @@ async def test_a_blocking_client_does_not_send_on_a_connection_that_the_node_has
         next(left).set()
 
     pool = sockets.SyncPool()
-    async with listening(once) as url, asyncio.timeout(HANG_S):
+    async with listening(once) as url, asyncio.timeout(hang_s()):
         for ended in ends:
             happened = await asyncio.to_thread(pool.send, url, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 5.0)
             assert isinstance(happened, Response)
@@ -78,7 +78,7 @@ async def test_a_connection_that_is_answered_after_the_client_was_closed_is_clos
         ended.set()
 
     data = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with listening(answers_late) as url, asyncio.timeout(HANG_S):
+    async with listening(answers_late) as url, asyncio.timeout(hang_s()):
         if is_blocking:
             blocking = sockets.SyncPool()
             sent = asyncio.create_task(asyncio.to_thread(blocking.send, url, data, 5.0))

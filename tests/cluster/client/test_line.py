@@ -12,7 +12,7 @@ from raftlog.cluster.client.aio.client import Client, NotApplied, Policy
 from raftlog.cluster.client.aio.line import WaitQueue
 from raftlog.cluster.client.errors import ConnectionsBusy
 from tests.cluster.fake_node import serve
-from tests.support import HANG_S, streams_served, wait_until_async
+from tests.support import hang_s, streams_served, wait_until_async
 
 QUICK = Policy(back_off_first_ms=2, back_off_max_ms=20, attempt_ms=20_000, grace_ms=50)
 
@@ -59,7 +59,7 @@ async def test_a_cancelled_task_passes_its_place_on() -> None:
     await settle()
     line.leave()
     tasks[1].cancel()  # its place has come, and it has not run since
-    await asyncio.wait_for(tasks[2], HANG_S)
+    await asyncio.wait_for(tasks[2], hang_s())
     assert [task.cancelled() for task in tasks] == [True, True, False]
 
 

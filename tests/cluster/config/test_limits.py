@@ -22,7 +22,7 @@ from raftlog.raft.options import Options
 from tests.cluster.fake_node import serve
 from tests.cluster.http.http_probe import ask
 from tests.cluster.nodes import cluster_of, deadline, host_of
-from tests.support import HANG_S, wait_until_async
+from tests.support import hang_s, wait_until_async
 
 ROOT = Path(__file__).parents[3]
 NO_RESOURCES = {"raft.catch_up_rounds_max", "raft.election_timeout_max_ms", "raft.link_closed_delay_max_ms"}
@@ -124,7 +124,7 @@ async def test_a_hello_is_bounded(tmp_path: Path) -> None:
         leader = await nodes.leader()
         reader, writer = await asyncio.open_connection(*leader.state.settings.peer.listen.split(":"))
         writer.write((101).to_bytes(4, "little") + bytes(FRAME_SIZE - 4))
-        assert await asyncio.wait_for(reader.read(), HANG_S) == b""
+        assert await asyncio.wait_for(reader.read(), hang_s()) == b""
         writer.close()
         assert "a first frame of" in host_of(leader).transport.refused_lately[-1][2]
 
@@ -137,7 +137,7 @@ async def test_lines_about_requests_that_wait_are_bounded(capfd: pytest.CaptureF
         log = RequestLog(1, 3, 1_000, has_all=True)
         for number in range(5):
             log.add("GET", "/", 200, 0.0, str(number), "")
-        await asyncio.wait_for(log.close(), HANG_S)
+        await asyncio.wait_for(log.close(), hang_s())
     finally:
         structlog.reset_defaults()
     lines = capfd.readouterr().err.splitlines()

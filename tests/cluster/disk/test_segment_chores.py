@@ -17,7 +17,7 @@ from raftlog.cluster.runtime import logging
 from raftlog.raft.consensus.core import RaftCore
 from tests.cluster.nodes import cluster_of, host_of
 from tests.cluster.peers.test_transport import configuration_of, transports
-from tests.support import HANG_S, streams_served, wait_until_async
+from tests.support import hang_s, streams_served, wait_until_async
 
 
 async def test_a_defect_in_a_dial_ends_that_dial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ async def test_an_error_of_the_core_about_a_link_ends_the_node(tmp_path: Path, m
         for other in nodes.running.values():
             for link in host_of(other).transport.links_to(node.node_id):
                 link.redial()
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(hang_s()):
             assert await asyncio.shield(host_of(node).ended) is NodeExit.FAILURE
         monkeypatch.undo()
 

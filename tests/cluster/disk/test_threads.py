@@ -22,7 +22,7 @@ from tests.cluster.disk.test_disk import entries_of
 from tests.cluster.files.disk_lab import batch, effects_of, frames_of, make_folder, open_disk
 from tests.raft.wal.interleaving import SHARED
 from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, make_entries
-from tests.support import HANG_S
+from tests.support import hang_s
 
 FILES: Final = (*SHARED, "cluster/disk/segment_chores.py", "cluster/disk/writer.py")
 SHARE: Final = 0.01
@@ -105,7 +105,7 @@ class Story:
         """Waits for so many of them."""
         for _ in range(batches):
             news.clear()
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(hang_s()):
                 await news.wait()
 
     async def read(self) -> None:

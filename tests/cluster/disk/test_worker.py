@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from raftlog.cluster.disk.worker import Worker
-from tests.support import HANG_S
+from tests.support import hang_s
 
 
 async def test_jobs_run_in_order_and_errors_reach_their_callers() -> None:
@@ -36,7 +36,7 @@ async def test_a_job_after_the_end_is_cancelled_and_one_before_it_is_done() -> N
     assert await queued == "done"
     await waiting
     assert await stopping
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(hang_s()):
         with pytest.raises(asyncio.CancelledError):
             await worker.run(lambda: "never")
 

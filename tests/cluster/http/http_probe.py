@@ -12,8 +12,7 @@ import msgspec
 
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.client.http1 import ResponseParser, encode_request
-
-SECONDS = 10.0  # no answer takes longer
+from tests.support import hang_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ async def ask(
 
 async def exchange(port: int, data: bytes, *, is_head: bool = False) -> Reply:
     """The first answer to those bytes."""
-    async with asyncio.timeout(SECONDS), open_stream(port, data) as stream:
+    async with asyncio.timeout(hang_s()), open_stream(port, data) as stream:
         return await stream.reply(is_head=is_head)
 
 
@@ -77,14 +76,14 @@ class Stream:
 
     async def head(self) -> tuple[int, dict[str, str]]:
         """Status and headers."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(hang_s()):
             while self.parser.head is None:
                 assert await self._more(), "closed before the head"
         return self.parser.head.status, self.parser.head.headers
 
     async def message(self, separator: bytes = b"\n") -> bytes:
         """The next message up to the separator; b"" at the end."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(hang_s()):
             while separator not in self.buffer:
                 if self.parser.is_done or not await self._more():
                     return b""

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.http.exchange.fair_queue import ALONE_S, SLOT_S, FairQueue
+from raftlog.cluster.http.exchange.fair_queue import ALONE_S, FairQueue
 from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.http.fast.fast_wire import request, turns
+from tests.support import hang_s
 
 SLOTS = 4
 BODY = b"v"
@@ -106,7 +107,7 @@ async def test_a_request_that_takes_long_gives_its_place_up() -> None:
         node.ask("busy")
     turn = node.fair_queue.enter(100, "busy", node.now)
     assert turn is not None
-    async with asyncio.timeout(20 * SLOT_S):
+    async with asyncio.timeout(hang_s()):
         await turn
     node.fair_queue.leave(100)
     for number in node.begun["busy"]:

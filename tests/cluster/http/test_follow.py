@@ -16,7 +16,7 @@ from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.statemachine.commands import Operation
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.http.http_probe import Stream, get, open_stream
-from tests.support import HANG_S, wait_until_async
+from tests.support import hang_s, wait_until_async
 
 READERS = 20
 
@@ -77,7 +77,7 @@ async def test_a_late_reader_is_answered_without_further_writes() -> None:
     others = asyncio.create_task(tail.reach(4, late))
     await wait_until_async(lambda: tail._beyond == 3)
     await asyncio.sleep(0)
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(hang_s()):
         await tail.reach(3, late)
     assert not others.done()
     others.cancel()
@@ -192,12 +192,12 @@ async def test_readers_hear_of_a_defect_in_the_rounds_and_the_next_reader_begins
     reader = asyncio.create_task(tail.reach(3, clock.monotonic() + 60))
     rounds = await until_begun(tail)
     with pytest.raises(ApiError, match="the rounds of the log's end failed: a defect"):
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(hang_s()):
             await reader
     with pytest.raises(RuntimeError, match="a defect"):
         await rounds
     append(node, b"3")
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(hang_s()):
         await tail.reach(3, clock.monotonic() + 60)
 
 

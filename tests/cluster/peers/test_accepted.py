@@ -15,7 +15,7 @@ from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.codec.message import decode_message, encode_message
 from raftlog.raft.messages import RequestVote
 from tests.cluster.peers.test_transport import hello_of, no_reason, transports, vote
-from tests.support import HANG_S, wait_until_async
+from tests.support import hang_s, wait_until_async
 
 pytestmark = pytest.mark.usefixtures("known_challenge")
 BULK = encode_hello(hello_of(purpose=Purpose.BULK))
@@ -28,7 +28,7 @@ def _forward(first: int, count: int) -> bytes:
 
 async def _end_of(reader: asyncio.StreamReader) -> bytes:
     try:
-        return await asyncio.wait_for(reader.read(), HANG_S)
+        return await asyncio.wait_for(reader.read(), hang_s())
     except ConnectionResetError:
         return b""
 
@@ -75,7 +75,7 @@ async def test_connections_that_say_nothing_keep_no_member_out() -> None:
         silent += [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         for reader, _ in silent[:6]:
             with suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), HANG_S) == b""
+                assert await asyncio.wait_for(reader.read(), hang_s()) == b""
         assert (len(one.accepted), len(one.current), ear.closed) == (3, 1, [])
         for _, each in silent:
             each.close()

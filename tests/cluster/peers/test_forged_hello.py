@@ -34,7 +34,7 @@ from raftlog.raft.messages import RequestVote
 from tests.cluster.conftest import CHALLENGE
 from tests.cluster.nodes import Nodes, cluster_of, host_of
 from tests.cluster.peers.test_transport import answer_to, configuration_of, hello_of, transports, vote
-from tests.support import HANG_S, TooSlow, free_ports, streams_served, wait_until_async
+from tests.support import TooSlow, free_ports, hang_s, streams_served, wait_until_async
 
 FOREIGN = "f" * 32
 LATER = Start(run=1, last_index=0, last_term=0, term=0, floor=0)
@@ -94,7 +94,7 @@ async def test_one_forged_hello_does_not_remove_a_member(tmp_path: Path, version
             for purpose in Purpose:
                 hello = forged(nodes, victim.node_id, other.node_id, version_max=version, boot=boot, purpose=purpose)
                 async with told(nodes, hello) as reader:
-                    said = FrameDecoder().feed(await asyncio.wait_for(reader.read(), HANG_S))
+                    said = FrameDecoder().feed(await asyncio.wait_for(reader.read(), hang_s()))
                 assert decode_refusal(said[-1]), "the forger is refused in the end"
         assert {each.node_id: dict(host_of(each).transport.current) for each in others} == before
         for link in list(host_of(victim).transport._consensus.values()):

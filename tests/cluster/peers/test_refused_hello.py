@@ -21,7 +21,7 @@ from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of
 from tests.cluster.peers.test_forged_hello import forged, silent, spoken, told
 from tests.cluster.peers.test_transport import answer_to, configuration_of, hello_of, transports
 from tests.cluster.replica.parts.test_members import formatted, settled
-from tests.support import HANG_S, streams_served, wait_until_async
+from tests.support import hang_s, streams_served, wait_until_async
 
 
 def start_of(run: int) -> Start:
@@ -32,7 +32,7 @@ def start_of(run: int) -> Start:
 async def refusal_of(nodes: Nodes, hello: Hello) -> str:
     """Why the node that it greets refuses that hello."""
     async with told(nodes, hello) as reader:
-        said = FrameDecoder().feed(await asyncio.wait_for(reader.read(), HANG_S))
+        said = FrameDecoder().feed(await asyncio.wait_for(reader.read(), hang_s()))
     return decode_refusal(said[-1]) or ""
 
 

@@ -33,7 +33,7 @@ from raftlog.raft.messages import AppendEntries, InstallSnapshot, Message, Reque
 from raftlog.raft.types import GENESIS, EntryKind
 from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.conftest import CHALLENGE
-from tests.support import HANG_S, free_ports, wait_until_async
+from tests.support import HANG_S, free_ports, hang_s, wait_until_async
 
 LOG = "ab" * 16
 pytestmark = pytest.mark.usefixtures("known_challenge")
@@ -167,7 +167,7 @@ async def answer_to(port: int, *parts: bytes) -> bytes:
         for part in parts:
             writer.write(part)
             await writer.drain()
-        return await asyncio.wait_for(reader.read(), HANG_S)
+        return await asyncio.wait_for(reader.read(), hang_s())
     except ConnectionResetError:
         return b""
     finally:
@@ -307,7 +307,7 @@ async def test_silent_connections_are_closed_and_connections_are_bounded() -> No
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         await wait_until_async(lambda: len(one.accepted) <= 2)
         for reader, writer in opened:
-            assert await asyncio.wait_for(reader.read(), HANG_S) == b""
+            assert await asyncio.wait_for(reader.read(), hang_s()) == b""
             writer.close()
 
 

@@ -9,7 +9,7 @@ from raftlog.raft.messages import AppendEntriesReply, Message
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import NodeId
 from tests.cluster.nodes import append_block, cluster_of, deadline, sync_with
-from tests.support import HANG_S, wait_until_async
+from tests.support import hang_s, wait_until_async
 
 
 async def test_an_acknowledgement_waits_for_the_followers_own_sync(tmp_path: Path) -> None:
@@ -58,5 +58,5 @@ async def test_an_answer_for_a_peer_waits_until_a_link_takes_it(tmp_path: Path) 
         await wait_until_async(lambda: leader.state.writes.unsent, what="an answer that no link took")
         assert not writing.done()
         leader.state.links.send_bulk = send  # type: ignore[method-assign]
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(hang_s()):
             assert (await writing).last > 0

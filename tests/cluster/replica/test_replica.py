@@ -14,8 +14,8 @@ from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records,
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import EntryKind
 from raftlog.statemachine.commands import Operation, Result
-from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, host_of, put_block, sync_with
-from tests.support import HANG_S, wait_until_async
+from tests.cluster.nodes import Nodes, append_block, cluster_of, deadline, fair_read, host_of, put_block, sync_with
+from tests.support import hang_s, wait_until_async
 
 
 async def log_of(node: Replica, first: int = 1) -> list[bytes | None]:
@@ -179,7 +179,7 @@ async def test_forwards_to_a_leader_that_dies_end_as_unknown_at_once(tmp_path: P
         await wait_until_async(lambda: follower.state.writes.pending.inflight == 1)
         await nodes.kill(leader.node_id)
         with pytest.raises(ApiError) as failed:
-            await asyncio.wait_for(future, HANG_S)
+            await asyncio.wait_for(future, hang_s())
         assert failed.value.code is Code.LEADER_LOST
 
 
@@ -216,7 +216,7 @@ async def test_a_deposed_leader_says_overwritten_as_soon_as_it_knows(tmp_path: P
         leader = await nodes.leader()
         host_of(leader).transport.send = lambda message: None  # type: ignore[method-assign]  # nothing leaves it any more
         futures = [leader.submit(append_block(b"x"), 1, deadline=deadline(60)) for _ in range(5)]
-        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), HANG_S)
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), hang_s())
         assert [error.code for error in results if isinstance(error, ApiError)] == [Code.OVERWRITTEN] * 5
 
 
@@ -241,7 +241,9 @@ async def test_a_clean_stop_hands_leadership_over_and_refuses_new_work(tmp_path:
             leader.submit(append_block(b"late"), 1, deadline=deadline())
         assert refused.value.code is Code.SHUTTING_DOWN
         answer = await waiting
-        new = await asyncio.wait_for(nodes.leader(), 1.4)
+        began_ms = fair_read().monotonic_ms
+        new = await nodes.leader()
+        assert fair_read().monotonic_ms - began_ms < 1_400
         await stopping
         assert host_of(leader).ended.result() is NodeExit.OK
         await new.wait_applied(answer.last, deadline())

@@ -14,7 +14,7 @@ from raftlog.cluster.http import request_log
 from raftlog.cluster.http.request_log import RequestLog
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.runtime.log_file import LogSink
-from tests.support import HANG_S, free_ports, wait_until
+from tests.support import free_ports, hang_s, wait_until
 
 LINE = b'{"event":"a line of the log"}\n'
 
@@ -158,7 +158,7 @@ async def test_only_failed_and_slow_requests_have_a_line_by_default(
             log.add("PUT", "/v1/kv/a", 503, 0.1, str(number), "no_leader")
         monkeypatch.setattr(log, "_room_until", 0.0)
         log.add("PUT", "/v1/kv/a", 503, 0.1, "10", "no_leader")
-        await asyncio.wait_for(log.close(), HANG_S)
+        await asyncio.wait_for(log.close(), hang_s())
     finally:
         structlog.reset_defaults()
     lines = [json.loads(line) for line in stderr.readouterr().err.splitlines()]

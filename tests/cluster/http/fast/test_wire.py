@@ -13,7 +13,7 @@ from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
 from tests.cluster.fake_node import serve
 from tests.cluster.http.fast.fast_wire import Server, Wire, request, turns
 from tests.cluster.http.http_probe import open_stream
-from tests.support import HANG_S, wait_until_async
+from tests.support import hang_s, wait_until_async
 
 PUT = request("PUT", "/v1/kv/k", body=b"value")
 GET = request("GET", "/v1/kv/k")
@@ -315,7 +315,7 @@ async def test_a_client_that_does_not_read_is_not_written_to(fast: bool) -> None
         await wait_until_async(has_stopped)  # 0.5 s, longer than the stall: the server has given up on it
         assert served.node.barriers < 100
         with pytest.raises((ConnectionError, EOFError)):  # what comes is what the sockets held, not a thousand answers
-            await asyncio.wait_for(reader.readexactly(100 * 500_000), HANG_S)
+            await asyncio.wait_for(reader.readexactly(100 * 500_000), hang_s())
         writer.close()
         async with open_stream(served.port, GET) as stream:
             assert (await stream.reply()).status == 200
@@ -330,7 +330,7 @@ async def test_a_stop_lets_the_request_under_way_end(server: Server) -> None:
     stop = asyncio.create_task(server.runner.cleanup())
     await turns()
     server.node.held.set()
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(hang_s()):
         await stop
     await turns()
     assert [reply.status for reply in busy.replies()] == [200]
@@ -344,7 +344,7 @@ async def test_a_stop_does_not_wait_for_ever() -> None:
         server.node.held = asyncio.Event()
         wire = server.connect()
         await wire.feed(PUT)
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(hang_s()):
             await server.runner.cleanup()
         await turns()
         assert wire.is_closed

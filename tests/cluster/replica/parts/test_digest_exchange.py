@@ -20,7 +20,7 @@ from tests.cluster.fake_node import serve
 from tests.cluster.http.http_probe import ask
 from tests.cluster.nodes import QUICK, Nodes, cluster_of, deadline, host_of, put_block
 from tests.cluster.replica.upkeep.test_snapshots import EARLY, fall_behind, installed
-from tests.support import HANG_S, wait_until_async
+from tests.support import hang_s, wait_until_async
 
 OFTEN: dict[str, Any] = {"limits__digest_point_entries": 10}
 
@@ -50,7 +50,7 @@ def all_still(nodes: Nodes) -> bool:
 
 async def ended(node: Replica) -> NodeExit:
     """How it ended, within some seconds."""
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(hang_s()):
         return await asyncio.shield(host_of(node).ended)
 
 

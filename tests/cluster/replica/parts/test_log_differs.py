@@ -23,7 +23,7 @@ from raftlog.raft.types import Mark
 from tests.cluster.files.disk_lab import SEGMENT_BYTES, batch
 from tests.cluster.nodes import cluster_of, host_of
 from tests.raft.wal.journal_driver import make_entries
-from tests.support import HANG_S
+from tests.support import hang_s
 
 OTHERS = ((2, [20, 20]), (3, [20, 20]))
 """Sizes of the entries that nodes 2 and 3 have, and node 1 has not: with them it cannot win an election."""
@@ -58,7 +58,7 @@ async def test_follower_whose_log_differs_ends_and_serves_again_after_a_start(tm
         newest, log.last = log.last, replace(log.last, header_crc=log.last.header_crc ^ 1)
         with capture_logs() as lines:
             last = (await nodes.append(leader, b"behind it")).last
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(hang_s()):
                 assert await asyncio.shield(host_of(follower).ended) is NodeExit.DAMAGED
         assert log.last.index == newest.index, "nothing is appended to an entry that the leader does not have"
         told = [line for line in lines if line["event"] == "log_differs"]
@@ -104,7 +104,7 @@ async def test_follower_with_another_history_on_its_disk_ends_at_each_start_and_
         for _ in range(2):
             with capture_logs() as lines:
                 follower = await nodes.start(1)
-                async with asyncio.timeout(HANG_S):
+                async with asyncio.timeout(hang_s()):
                     assert await asyncio.shield(host_of(follower).ended) is NodeExit.DAMAGED
             (told,) = [line for line in lines if line["event"] == "log_differs"]
             assert (told["index"], told["here"]) == (foreign.index, foreign.header_crc)

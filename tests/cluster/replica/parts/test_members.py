@@ -26,7 +26,7 @@ from raftlog.raft.types import NOBODY
 from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of
 from tests.cluster.peers.test_forged_hello import spoken
 from tests.cluster.peers.test_transport import hello_of
-from tests.support import HANG_S, free_ports, streams_served, wait_until_async
+from tests.support import free_ports, hang_s, streams_served, wait_until_async
 
 
 def member_of(node: Replica) -> Member:
@@ -386,4 +386,4 @@ async def test_a_node_without_a_leader_dials_a_node_that_it_does_not_know(tmp_pa
         async with streams_served(listens) as there:
             hello = hello_of(log=one.state.identity.log_id, sender=9, to=one.node_id, at=f"127.0.0.1:{there}")
             async with spoken(port, encode_hello(hello)):
-                await asyncio.wait_for(dialled.wait(), HANG_S)
+                await asyncio.wait_for(dialled.wait(), hang_s())

@@ -24,7 +24,7 @@ from raftlog.raft.wal.formats import SIDE_HEADER_SIZE
 from raftlog.statemachine.effects import Effects
 from tests.cluster.files.disk_folder import flip
 from tests.cluster.nodes import Nodes, cluster_of, host_of
-from tests.support import HANG_S, wait_until_async
+from tests.support import hang_s, wait_until_async
 
 SMALL: dict[str, Any] = {"disk__segment_bytes": 8_192, "limits__recent_bytes_max": 1}
 OFF: dict[str, Any] = {"scrub__bytes_per_second": 0}
@@ -72,7 +72,7 @@ def spoil(node: Replica, number: int = 1, ending: str = ".seg") -> Path:
 
 async def ended(node: Replica) -> NodeExit:
     """How it ended, within some seconds."""
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(hang_s()):
         return await asyncio.shield(host_of(node).ended)
 
 
