@@ -104,18 +104,12 @@ def address_command(cli: Cli, node: Node, peer: Peer = None, url: Url = None, wa
     """Change the addresses of a member; its disk and its data stay."""
     if peer is None and url is None:
         raise Failed("nothing changes: give --peer, --url or both", Exit.USAGE)
-    if (url or cli.endpoints[0]).startswith("https:"):
-        with cli.client() as client:
-            old = next((each for each in client.members().members if each.node == node), None)
-        known = {_host(old.peer), _host(old.url)} if old is not None else set()
-        for host in dict.fromkeys(_host(each) for each in (url, peer) if each is not None):
-            if host not in known:
-                typer.echo(
-                    f"The certificate of node {node} must name {host} before the node listens there. Where ca.key is: "
-                    f"raftlog cert renew FOLDER/node-{node}.pem --also {host}",
-                    err=True,
-                )
-    _change(cli, ChangeIn("address", node, peer=peer, url=url), wait)
+    change = ChangeIn("address", node, peer=peer, url=url)
+    with cli.client() as client:
+        old = next((each for each in client.members().members if each.node == node), None)
+    _change(cli, change, wait)
+    if old is not None and (told := certificate_told(old, change)):
+        typer.echo(told, err=True)
 
 
 def transfer_command(
@@ -197,9 +191,17 @@ def _certificate_step(node: int, join: Path) -> str:
     return f"{step} --folder FOLDER   # with ca.key; from another authority: docs/security.md"
 
 
-def _host(address: str) -> str:
-    """The host of a URL, or of host:port."""
-    return urlsplit(address if "//" in address else f"//{address}").hostname or ""
+def certificate_told(old: MemberAnswer, change: ChangeIn) -> str:
+    """What the certificate of a moved node must name; empty without TLS, and if its hosts stay."""
+    url = change.url or old.url
+    hosts = [urlsplit(each).hostname or "" for each in (url, f"//{change.peer or old.peer}")]
+    known = [urlsplit(each).hostname for each in (old.url, f"//{old.peer}")]
+    if not url.startswith("https:") or not (new := [each for each in dict.fromkeys(hosts) if each not in known]):
+        return ""
+    return (
+        f"Before node {old.node} listens there its certificate must name {' and '.join(new)}. Where ca.key is: raftlog "
+        f"cert renew FOLDER/node-{old.node}.pem {' '.join(f'--also {each}' for each in new)}"
+    )
 
 
 def _change(cli: Cli, change: ChangeIn, wait_s: float) -> None:

@@ -229,6 +229,7 @@ def _show_until(
     from raftlog.cluster.cli.frame.status_table import status_table
 
     own = next(iter(urls.values()))
+    last = "raftlog members list" if own.startswith("https:") else f"curl {own}/"
     tips = Text(
         "\nIn another terminal:\n"
         + (
@@ -239,7 +240,7 @@ def _show_until(
         )
         + "  raftlog put hello world      raftlog get hello        raftlog append 'a record'\n"
         "  raftlog log --follow         raftlog watch            raftlog status --watch\n"
-        f"  curl {own}/        ({note}; Ctrl-C stops the cluster)"
+        f"  {last}        ({note}; Ctrl-C stops the cluster)"
     )
     if not console.is_terminal:
         for node, url in urls.items():
