@@ -11,6 +11,7 @@ from typing import Final
 
 from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView, ReplicaView, Unreached
 from raftlog.cluster.api.records import LogRecord
+from raftlog.raft.quorum import majority
 from raftlog.raft.types import NEW_DISK
 
 _ASKING: Final = ("candidate", "pre_candidate")
@@ -214,7 +215,7 @@ def _refusals(views: Sequence[NodeView]) -> Iterator[Cause]:
 def _majority(newest: NodeView, by_node: Mapping[int, NodeView], unreachable: Mapping[int, str]) -> Iterator[Cause]:
     """Whether any voter could be elected."""
     for voters in (newest.voters, newest.outgoing):
-        needed = len(voters) // 2 + 1
+        needed = majority(len(voters))
         if not voters:
             continue
         answering = [node for node in voters if node in by_node and not by_node[node].is_fenced]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from raftlog.raft.configuration import Configuration
+from raftlog.raft.quorum import majority
 from raftlog.raft.types import NodeId
 
 
@@ -28,4 +29,4 @@ def words(refusals: Mapping[NodeId, str]) -> str:
 
 def _is_majority(voters: Collection[NodeId], refusals: Mapping[NodeId, str], node: NodeId) -> bool:
     left = [voter for voter in voters if voter == node or voter not in refusals]
-    return len(left) > len(voters) // 2
+    return len(left) >= majority(len(voters))

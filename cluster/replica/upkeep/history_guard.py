@@ -17,6 +17,7 @@ from raftlog.cluster.replica.log.peer_log import NoAnswer
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
 from raftlog.raft.configuration import Configuration, Member
+from raftlog.raft.quorum import majority
 from raftlog.raft.types import NodeId
 
 ASK_S: Final = 1.0
@@ -78,7 +79,7 @@ async def is_kept_by_others(replica: ReplicaState) -> bool:
     voters = replica.core.state.configuration.voters
     others = [each for each in voters if each != replica.identity.node]
     lacking = await asyncio.gather(*(_lacks(replica, each, is_doubted=True) for each in others))
-    return 2 * lacking.count("") > len(voters)
+    return lacking.count("") >= majority(len(voters))
 
 
 def _newcomers(configuration: Configuration, change: MemberChange) -> set[NodeId]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
+from raftlog.cluster.replica.upkeep import history_guard
 from raftlog.cluster.replica.upkeep.history_guard import voters_after
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
 from raftlog.raft.configuration import Configuration, Member
@@ -45,6 +48,24 @@ THREE = Configuration(tuple(member(node) for node in (1, 2, 3, 4)), (1, 2, 3), (
 def test_the_voters_after_a_change_are_computed(change: MemberChange, voters: tuple[int, ...]) -> None:
     """Promoted learners count, others do not, and replaced voters are gone."""
     assert voters_after(THREE, change) == voters
+
+
+@pytest.mark.parametrize("voters", range(1, 6))
+async def test_a_node_may_lose_its_log_while_a_majority_has_it_without_this_one(
+    monkeypatch: pytest.MonkeyPatch, voters: int
+) -> None:
+    """Half of the voters are no majority: with this node one more has it, and another may fail."""
+
+    async def lacks(_: object, voter: int, *, is_doubted: bool) -> str:
+        return "" if voter <= 1 + having and is_doubted else "it is fetching the older log"
+
+    monkeypatch.setattr(history_guard, "_lacks", lacks)
+    configuration = SimpleNamespace(voters=tuple(range(1, voters + 1)))
+    replica: Any = SimpleNamespace(
+        identity=SimpleNamespace(node=1), core=SimpleNamespace(state=SimpleNamespace(configuration=configuration))
+    )
+    for having in range(voters):
+        assert await history_guard.is_kept_by_others(replica) is (having > voters - having)
 
 
 async def change(nodes: Nodes, wanted: MemberChange) -> None:
