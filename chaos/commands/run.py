@@ -12,7 +12,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -27,6 +27,7 @@ from rich.table import Table
 from raftlog.chaos.runs import results
 
 if TYPE_CHECKING:
+    from raftlog.chaos.nemesis import Nemesis
     from raftlog.chaos.runs.runner import Told
     from raftlog.chaos.runs.scenarios import Scenario
     from raftlog.chaos.runs.schedule import Planned
@@ -39,6 +40,9 @@ TIMES: Final = 100
 OUT: Final = Path("runs/chaos")
 PIPE_EVERY_S: Final = 10.0
 """Time in seconds between lines of progress when the output is no terminal."""
+
+LENGTH_TRIED_S: Final = 600
+"""Longest run that a message proposes, in seconds: every lane has had many faults by then."""
 
 BROKEN: Final = 8
 _EXITS: Final = {"valid": 0, "invalid": 1, "unknown": 6}
@@ -90,7 +94,7 @@ def run_command(
 ) -> None:
     """Break a real cluster on purpose: exit code 0 valid, 1 invalid, 6 unknown, 8 if the run could not be made."""
     from raftlog.chaos.nemesis import UnknownNemesis
-    from raftlog.chaos.runs.scenarios import UnknownScenario, nemeses_of, scenario_of
+    from raftlog.chaos.runs.scenarios import UnknownScenario, always_of, nemeses_of, scenario_of
 
     if nodes not in {each.value for each in Nodes}:
         raise typer.BadParameter(f"{nodes}: clusters of 3, 5 or 7 nodes are tried", param_hint="--nodes")
@@ -99,7 +103,8 @@ def run_command(
     lasts_s = seconds if seconds is not None else 60 * minutes if minutes is not None else SECONDS
     try:
         chosen = scenario_of(scenario)
-        kinds = nemeses_of(chosen, tuple(nemesis.split("+")) if nemesis else (), nodes)
+        names = tuple(nemesis.split("+")) if nemesis else ()
+        kinds, always = nemeses_of(chosen, names, nodes, lasts_s), always_of(chosen, names, lasts_s)
     except UnknownScenario as error:
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
     except UnknownNemesis as error:
@@ -114,8 +119,7 @@ def run_command(
     words += ["--mutant", mutant] if mutant else []
     words += ["--secure"] if secure else []
     words += [word for each in set_ or [] for word in ("--set", each)]
-    from raftlog.chaos.runs.schedule import schedule
-
+    planned = () if chosen.name == FAILOVER else _planned(chosen, kinds, drawn, lasts_s, always)
     with _broken_is_no_verdict():
         if chosen.name == FAILOVER:
             from raftlog.chaos.runs import failover
@@ -125,16 +129,32 @@ def run_command(
                 failover.losses_of(resume)  # reports a broken line before any process starts
             words += ["--times", str(times)]
         else:
-            heavy = [each.name for each in kinds if each.is_heavy]
-            planned = schedule(
-                drawn, lasts_s, {each.name: (each.lane, each.lasts_s) for each in kinds}, heavy, chosen.always
-            )
             words += ["--seconds", f"{lasts_s:g}"]
         raftlog = {"command": command, "settings": settings, "secure": secure}
         result = _run(chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, raftlog)
         if record:
             results.keep(result, datetime.now(UTC))
     raise typer.Exit(_EXITS[result["verdict"]])
+
+
+def _planned(
+    scenario: Scenario, kinds: Sequence[Nemesis], seed: int, seconds: float, always: tuple[str, ...]
+) -> tuple[Planned, ...]:
+    """The schedule. Raises BadParameter, with the length that is enough, if it has too few faults for a verdict."""
+    from raftlog.chaos.runs.schedule import schedule
+
+    lanes = {each.name: (each.lane, each.lasts_s) for each in kinds}
+    heavy = [each.name for each in kinds if each.is_heavy]
+    planned = schedule(seed, seconds, lanes, heavy, always)
+    if len(planned) < scenario.faults_min:
+        longer = range(int(seconds) + 1, LENGTH_TRIED_S)
+        enough = (each for each in longer if len(schedule(seed, each, lanes, heavy, always)) >= scenario.faults_min)
+        raise typer.BadParameter(
+            f"a verdict of {scenario.name} needs {scenario.faults_min} faults, and seed {seed} has {len(planned)} in "
+            f"{seconds:g} s: give {next(enough, LENGTH_TRIED_S)} or more",
+            param_hint="--seconds",
+        )
+    return planned
 
 
 def _node_command(mutant: str | None) -> tuple[str, ...]:
@@ -187,7 +207,7 @@ def _run(
     from raftlog.chaos.runs import aftermath, failover, report, run_folder
     from raftlog.chaos.runs.judgement import judge_run
     from raftlog.chaos.runs.runner import Run, execute
-    from raftlog.chaos.runs.scenarios import FAILOVER
+    from raftlog.chaos.runs.scenarios import FAILOVER, asked_of
     from raftlog.chaos.workloads.workload import Arena
 
     toxiproxy_server.server_path()
@@ -197,6 +217,7 @@ def _run(
         shutil.copy(resume / failover.LOSSES, folder)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
+    console.print(f"for a verdict: {asked_of(scenario, planned, seconds)}")
     with _Progress(console, seconds, len(planned)) as progress:
         common: Any = {
             "nodes": nodes, "seconds": seconds, "seed": seed, "folder": folder, "ports": ports, "tell": progress.tell,
@@ -338,11 +359,14 @@ def _met(result: dict[str, Any], kind: str) -> str:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """The result for people: the verdict first, then why, then numbers."""
+    """The result for people: the verdict and a sentence first, then why, then numbers."""
+    from raftlog.chaos.runs.run_folder import sentence
+
     installed = [each for each in result["faults"] if each["outcome"] == "installed"]
     kinds = len({each["nemesis"] for each in installed})
+    console.print(f"[{_STYLES[result['verdict']]}]{result['verdict']}[/]: {escape(sentence(result))}")
     console.print(
-        f"[{_STYLES[result['verdict']]}]{result['verdict']}[/]: {result['operations']:,} operations in "
+        f"  {result['operations']:,} operations in "
         f"{result['load_s']:.0f} s, {len(installed)} of {len(result['faults'])} faults of {kinds} kinds, up to "
         f"{result['overlapping_max']} at once, {len(result['leaders'])} leaders, "
         f"{result['without_leader_s']:.1f} s without one"

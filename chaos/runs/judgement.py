@@ -23,11 +23,12 @@ from raftlog.chaos.runs.availability import Standstill, standstill
 from raftlog.chaos.runs.node_events import counts_of, met_of
 from raftlog.chaos.runs.runner import FaultRun, Run
 from raftlog.chaos.runs.scenarios import (
-    ALWAYS,
     DIRECT_WORKLOADS,
     INSTALLED_SHARE_MIN,
+    POWER_CUTS,
     RATE_MIN,
     TRIED_MIN,
+    asked_of,
 )
 from raftlog.chaos.workloads.observer import leaders_of, without_leader_s
 from raftlog.chaos.workloads.workload import Workload
@@ -37,7 +38,6 @@ CHECK_S: Final = 60.0
 
 
 HAPPEN_EVERY_MINUTE: Final = ("snapshots installed", "trims", "segments backfilled")
-POWER_CUTS: Final = tuple(name for name in ALWAYS if name.startswith("power-cut"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def judge_run(run: Run) -> Judgement:
     missing = (
         *_missing(run, rate, leaders),
         *_never_done(workloads),
-        *(_inside(run, happened, met) if run.scenario.always else ()),
+        *_inside(run, happened, met),
     )
     verdict = worst([each.verdict for each in workloads])
     problems = (*run.aftermath.problems, *_two_leaders(leaders))
@@ -208,13 +208,18 @@ def _never_done(workloads: Sequence[Judged]) -> list[str]:
 
 
 def _inside(run: Run, happened: Mapping[str, int], met: Mapping[str, int]) -> list[str]:
-    """What did not happen inside the nodes, once a minute at least, or met no request."""
-    least = max(1, int(run.seconds // 60))
-    missing = [f"{happened[kind]} {kind}, fewer than {least}" for kind in HAPPEN_EVERY_MINUTE if happened[kind] < least]
+    """What did not happen inside the nodes, although the schedule had it, or met no request."""
+    asked = asked_of(run.scenario, [each.planned for each in run.faults], run.seconds)
+    missing = [
+        f"{happened[kind]} {kind}, fewer than {asked.events}"
+        for kind in HAPPEN_EVERY_MINUTE
+        if happened[kind] < asked.events
+    ]
     cuts = [each for each in run.faults if each.outcome == "installed" and each.planned.nemesis in POWER_CUTS]
-    if not cuts:
+    if asked.power_cut and not cuts:
         missing.append("all nodes never lost power together")
-    missing += [f"no request was under way at any of {happened[kind]} {kind}" for kind in met if not met[kind]]
+    if asked.events:
+        missing += [f"no request was under way at any of {happened[kind]} {kind}" for kind in met if not met[kind]]
     if run.aftermath.untold:
         missing.append(f"the log was trimmed before index {run.aftermath.untold} was read")
     return missing

@@ -17,7 +17,7 @@ from raftlog.chaos.judge.history import BadHistory, Operation, read_history
 from raftlog.chaos.judge.model import text_of
 from raftlog.chaos.runs.availability import quantile
 from raftlog.chaos.runs.failover import losses_of
-from raftlog.chaos.runs.run_folder import history_file, load
+from raftlog.chaos.runs.run_folder import history_file, load, sentence
 from raftlog.chaos.workloads.observer import Stretch, without_leader
 
 PAGE: Final = "report.html"
@@ -87,6 +87,7 @@ def data_of(folder: Path) -> dict[str, Any]:
     stretches = [Stretch(**each) for each in result["stretches"]]
     return {
         "result": result,
+        "sentence": sentence(result),
         "tables": {table: list(names) for table, names in words.items()},
         "outcomes": OUTCOMES,
         "rows": rows,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from raftlog.chaos.judge.verdicts import as_object
-from raftlog.chaos.runs.availability import quantile
+from raftlog.chaos.judge.verdicts import Verdict, as_object
+from raftlog.chaos.runs.availability import quantile, standstill
 from raftlog.chaos.runs.failover import summary
 from raftlog.chaos.runs.judgement import Judged, Judgement
 from raftlog.chaos.runs.runner import FaultRun, Run
@@ -80,6 +81,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 def as_result(run: Run, judgement: Judgement, command: list[str]) -> dict[str, Any]:
     """Everything about a run but its operations, as JSON has it."""
+    progress = sorted(at_ns for at_ns, _ in run.arena.progress)
     recoveries = [each.recovery_s for each in judgement.standstills.values() if each.recovery_s is not None]
     return {
         "format": FORMAT,
@@ -99,6 +101,7 @@ def as_result(run: Run, judgement: Judgement, command: list[str]) -> dict[str, A
         "log_begins": {str(node): begin for node, begin in run.aftermath.begins.items()},
         "leaders": [{"term": term, "node": node} for term, node in judgement.leaders],
         "without_leader_s": round(judgement.without_leader_s, 3),
+        "standstill_s": round(standstill(progress, 0, run.load_ns).longest_s, 3),
         "happened": dict(judgement.happened),
         "met": dict(judgement.met),
         "overlapping_max": overlapping_max(
@@ -114,6 +117,27 @@ def as_result(run: Run, judgement: Judgement, command: list[str]) -> dict[str, A
         "stretches": [asdict(each) for each in run.stretches],
         "digests": {str(node): told for node, told in run.aftermath.digests.items()},
     }
+
+
+def sentence(result: dict[str, Any]) -> str:
+    """What was broken, for how long no write was acknowledged, and whether what was acknowledged is still there."""
+    times = Counter(each["nemesis"] for each in result["faults"] if each["outcome"] == "installed")
+    broken = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in times.items())
+    still = result.get("standstill_s")
+    pause = "" if still is None else f"; at the longest no write was acknowledged for {still:.1f} s"
+    problems = [
+        *result["problems"],
+        *(text for each in result["workloads"] for text in [*each["log_problems"], *each["check"]["problems"]]),
+    ]
+    if result["verdict"] == Verdict.INVALID:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        kept = f"the cluster broke a promise: {problems[0] if problems else 'see the workloads'}{more}"
+    elif any(each["verdict"] == Verdict.UNKNOWN for each in result["workloads"]):
+        kept = "nothing acknowledged is known to be lost, but not every answer could be judged"
+    else:
+        kept = "nothing that was acknowledged was lost"
+        kept += ", but too little happened for a verdict" if result["missing"] else ""
+    return f"{f'broken: {broken}' if broken else 'nothing was broken'}{pause}; {kept}"
 
 
 def _quantiles(values: list[float]) -> dict[str, float] | None:

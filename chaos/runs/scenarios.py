@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from raftlog.chaos.nemesis import FAMILIES, NEMESES, Nemesis, chosen
+from raftlog.chaos.runs.schedule import Planned
 
 WORKLOADS: Final = ("register", "log", "set", "bank", "lists", "direct", "direct-keys")
 
@@ -23,9 +24,13 @@ INSTALLED_SHARE_MIN: Final = 0.8
 """Of the faults that were due, how many must have taken effect."""
 
 ALWAYS: Final = ("left-behind", "power-cut-slow", "power-cut-leader")
-"""Faults that every run has: a follower that needs a snapshot, and power cuts of all nodes. `calm` and `failover`
-have none: they measure.
+"""Faults that come first in their lanes, and again and again: a follower that needs a snapshot, and power cuts of all
+nodes. `calm` and `failover` have none: they measure. A family has those of its own.
 """
+
+POWER_CUTS: Final = tuple(name for name in ALWAYS if name.startswith("power-cut"))
+LONG_S: Final = 60.0
+"""From this length on `smoke` has them too, and a run with `left-behind` must show snapshots, trims and backfills."""
 
 CALM: Final = "calm"
 FAILOVER: Final = "failover"
@@ -45,7 +50,8 @@ class Scenario:
     workloads: tuple[str, ...] = WORKLOADS
     faults_min: int = 1
     pace: float = 1.0  # think times of the load are multiplied by it
-    always: tuple[str, ...] = ALWAYS  # nemeses of every run; where there are some, a run without installs is no verdict
+    always: tuple[str, ...] = ALWAYS  # nemeses that come first, and again and again
+    always_from_s: float = 0.0  # only in runs of this length
 
 
 _SMOKE: Final = (
@@ -58,13 +64,15 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         Scenario(name="all", says="every fault there is, up to three at a time", nemeses=tuple(NEMESES)),
         Scenario(name=CALM, says="no fault: what the harness itself costs", nemeses=(), faults_min=0,
                  always=()),
-        Scenario(name="smoke", says="partitions, kills and pauses of short runs", nemeses=_SMOKE,
-                 workloads=("register", "log", "direct", "direct-keys"), faults_min=3),
+        Scenario(name="smoke", says=f"partitions, kills and pauses; from {LONG_S:g} s on also {', '.join(ALWAYS)}",
+                 nemeses=_SMOKE, workloads=("register", "log", "direct", "direct-keys"), faults_min=3,
+                 always_from_s=LONG_S),
         Scenario(name=FAILOVER, says="leaders lost one after the other: how soon writes go on",
                  nemeses=("kill-leader", "pause-leader", "partition-leader"), workloads=("log",), always=()),
         *(
             Scenario(name=family, says=f"only {', '.join(each.name for each in members)}",
-                     nemeses=tuple(each.name for each in members))
+                     nemeses=tuple(each.name for each in members),
+                     always=tuple(each.name for each in members if each.name in ALWAYS))
             for family, members in FAMILIES.items()
         ),
     )
@@ -80,8 +88,37 @@ def scenario_of(name: str) -> Scenario:
         raise UnknownScenario(f"there is no scenario {name!r}; there are: {known}") from None
 
 
-def nemeses_of(scenario: Scenario, names: tuple[str, ...], nodes: int) -> tuple[Nemesis, ...]:
-    """The nemeses of the scenario, or the given `names` instead, that fit that many nodes; then those that every run
-    has.
+def always_of(scenario: Scenario, names: tuple[str, ...], seconds: float) -> tuple[str, ...]:
+    """The nemeses that come first in a run of that length; none beside given `names`."""
+    return () if names or seconds < scenario.always_from_s else scenario.always
+
+
+def nemeses_of(scenario: Scenario, names: tuple[str, ...], nodes: int, seconds: float) -> tuple[Nemesis, ...]:
+    """The nemeses of the scenario that fit that many nodes and a run of that length, or the given `names` instead."""
+    named = (*(names or scenario.nemeses), *always_of(scenario, names, seconds))
+    return tuple(each for each in chosen(named) if each.nodes_min <= nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a verdict of a run needs beside a sound history: what its schedule can reach, known before it starts.
+
+    `events`: how many snapshots, trims and backfills inside the nodes, of each kind.
     """
-    return tuple(each for each in chosen((*(names or scenario.nemeses), *scenario.always)) if each.nodes_min <= nodes)
+
+    faults: int
+    events: int
+    power_cut: bool
+
+    def __str__(self) -> str:
+        more = [f"{self.events} snapshots installed, trims and segments backfilled"] if self.events else []
+        more += ["a power cut of all nodes"] if self.power_cut else []
+        return ", ".join([f"{self.faults} faults that take effect", *more])
+
+
+def asked_of(scenario: Scenario, planned: Sequence[Planned], seconds: float) -> Asked:
+    """What a run with that schedule is asked for."""
+    kinds = {each.nemesis for each in planned}
+    return Asked(
+        scenario.faults_min, int(seconds // LONG_S) if "left-behind" in kinds else 0, not kinds.isdisjoint(POWER_CUTS)
+    )

@@ -1,11 +1,21 @@
-"""Turns values of answers into text and rows, for the command line, offline tools and explanations."""
+"""Turns values of answers into text and rows, and names the command that installs a missing package.
+
+The command line, offline tools and explanations call it.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
+import sys
 from datetime import UTC, datetime
-from typing import Any
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
+
+_CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
 def as_row(value: Any) -> dict[str, Any]:
@@ -19,3 +29,15 @@ def as_time(ms: object) -> str:
     if not isinstance(ms, int):
         return ""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def how_to_install(*extras: str) -> str:
+    """The command that installs the packages of these extras of pyproject.toml in this installation.
+
+    No registry has raftlog itself, so it names the packages: they are what the installed distribution asks for.
+    """
+    if (_CHECKOUT / "requirements.lock").exists():
+        return f"make -C {shlex.quote(str(_CHECKOUT))} setup"
+    needed = [re.fullmatch(r"(.+); extra == '(\w+)'", each) for each in metadata.requires("raftlog") or ()]
+    packages = sorted({each[1] for each in needed if each is not None and each[2] in extras})
+    return f"{shlex.quote(sys.executable)} -m pip install {shlex.join(packages)}"

@@ -121,7 +121,7 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
     "raftlog.spark_export.commands.export": (
         CommandHelp(
             "verify",
-            "Prove that an export is what the cluster committed: from its files and the cluster's digests alone.",
+            "Prove that an export is what the cluster committed: its files are compared with the cluster's digests.",
         ),
         CommandHelp(
             "export",

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -55,6 +56,7 @@ PREVIEW: Final = View(
     ),
     lines_of("value"),
 )  # fmt: skip
+INPUTS: Final = View((Column("file"), Column("format"), Column("bytes")), lines_of("file"))
 IMPORT_DEADLINE_S: Final = 60.0
 PREVIEW_RECORDS: Final = 10
 TELL_EVERY_S: Final = 10.0
@@ -118,7 +120,11 @@ def import_command(
         bool, typer.Option("--strict", help="Stop at the first line that is rejected or has no time.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the first records as they would be stored; write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the first records as stored, or list several files; write nothing.",
+        ),
     ] = False,
     rejected: Annotated[
         bool, typer.Option("--rejected", help="Import the lines that an import of FILE rejected, once corrected.")
@@ -202,7 +208,7 @@ def import_command(
         raise Failed("--from-line is of one file: import the others by themselves", Exit.USAGE)
     try:
         if dry_run:
-            cli.printer.all([*_preview(plan)], PREVIEW)
+            _dry_run(cli, plan)
             return
         with cli.client(deadline_s=max(cli.deadline_s, IMPORT_DEADLINE_S)) as client:
             _run_import(cli, plan, client)
@@ -221,6 +227,19 @@ def _names(given: str | None) -> tuple[str, ...]:
 
 def _tell(notice: str) -> None:
     print(notice, file=sys.stderr)
+
+
+def _dry_run(cli: Cli, plan: importer.ImportPlan) -> None:
+    """Prints the first records of a file, or the list of several files."""
+    told: dict[str, None] = {}  # each notice once, although a single file is opened twice
+    plan = replace(plan, tell=lambda notice: told.setdefault(notice))
+    try:
+        files = importer.listed(plan, sys.stdin.buffer)
+        rows = [*_preview(plan)] if len(files) == 1 else [each._asdict() for each in files]
+    finally:
+        for notice in told:
+            _tell(notice)
+    cli.printer.all(rows, PREVIEW if len(files) == 1 else INPUTS)
 
 
 def _preview(plan: importer.ImportPlan) -> Iterator[Row]:

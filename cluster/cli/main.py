@@ -40,11 +40,10 @@ def main() -> None:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        print(
-            f"raftlog: this command needs the package {package}, which is not installed: "
-            f"pip install 'raftlog[{EXTRAS[package]}]'",
-            file=sys.stderr,
-        )
+        from raftlog.cluster.api.text import how_to_install
+
+        mend = how_to_install(EXTRAS[package])
+        print(f"raftlog: this command needs the package {package}, which is not installed: {mend}", file=sys.stderr)
         sys.exit(NOT_CHECKED)
 
 

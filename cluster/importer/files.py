@@ -1,23 +1,25 @@
 """Opens the files of an import one after the other, and skips in each what an earlier run imported.
 
-`raftlog.cluster.importer.importer` asks it for the next file. The first file decides how all of them are read.
+`raftlog.cluster.importer.importer` asks it for the next file. A single file decides when it is opened how it is read;
+several are all looked at before anything is written.
 """
 
 from __future__ import annotations
 
 import hashlib
+import stat
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
 from raftlog.cluster.importer import following
 from raftlog.cluster.importer.batches import Hash, LatestMs
 from raftlog.cluster.importer.formats import converting, rows
-from raftlog.cluster.importer.formats.deciding import Sample, decide
+from raftlog.cluster.importer.formats.deciding import Decided, Sample, decide
 from raftlog.cluster.importer.formats.dialect import names_of
 from raftlog.cluster.importer.formats.lines import (
     TABLES,
@@ -32,8 +34,12 @@ from raftlog.cluster.importer.formats.lines import (
     suffix_of,
 )
 from raftlog.cluster.importer.inputs import STDIN, Opened, as_utf8, expand, open_input, sample_of
+from raftlog.cluster.importer.kinds import FileKind, FileKinds, sorted_by_kind
 from raftlog.cluster.importer.plan import ImportPlan
 from raftlog.cluster.importer.session_file import Acknowledged, ImportSession, SessionFileError, read_session
+
+_REFUSED_SHOWN: Final = 20
+"""Most files that one refusal names."""
 
 _SHOWN_MAX: Final = 200
 """Most characters of a line that a message shows."""
@@ -89,18 +95,13 @@ class InputFile:
         return replace(at, offset=offset, line=number, hash=hasher.hexdigest()), hasher
 
     def _check_columns(self, line: Line) -> None:
-        """Raises InputError if the first line does not name the columns as the first line of the first file did."""
+        """Raises InputError if the first line does not name the columns as it did when the file was looked at."""
         (found,) = rows.csv_rows([line.raw], self._reading.dialect)
         names = () if isinstance(found, ValueError) else names_of(found)
         wanted = self._reading.names or self._reading.columns
         if names == wanted or (not self._reading.names and len(names) == len(wanted)):  # an earlier version's note
             return
-        has = ", ".join(names) or repr(line.data.decode("utf-8", "replace"))
-        raise InputError(
-            f"{self.name}: line 1 has not the {len(wanted)} columns {', '.join(wanted)} of the first file, but "
-            f"{len(names)}: {has[:_SHOWN_MAX]}. Import {self.name} by itself, with --columns NAME,… if its line 1 is "
-            f"data; or give --no-header if no file has a line of names"
-        )
+        raise other_names(self.name, names or (repr(line.data.decode("utf-8", "replace")),), wanted)
 
     def skip_bytes(self, at: Acknowledged) -> Hash:
         """Skips the acknowledged bytes, and returns their hash."""
@@ -125,6 +126,23 @@ def _before(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
     yield from chunks
 
 
+def other_names(name: str, has: Sequence[str], wanted: Sequence[str]) -> InputError:
+    """The refusal of a file of CSV whose first line has other names than it must have."""
+    return InputError(
+        f"{name}: line 1 has not the {len(wanted)} columns {', '.join(wanted)}, but {len(has)}: "
+        f"{', '.join(has)[:_SHOWN_MAX]}. Import {name} by itself, with --columns NAME,… if its line 1 is data; or give "
+        f"--no-header if no file has a line of names"
+    )
+
+
+class ListedFile(NamedTuple):
+    """A file of an import."""
+
+    file: str
+    format: str
+    bytes: int
+
+
 class InputFiles:
     """The files of an import, from the one where it stands."""
 
@@ -138,10 +156,18 @@ class InputFiles:
         self._next = self._at.file
         self._is_first = True
         self._tail: following.Tail | None = None
-        self._reading = note.reading if note is not None else None
-        if self._reading is None and plan.rejected_of is not None:
-            self._reading = _reading_of(plan.rejected_of)
-        self.names = note.files if note is not None and note.files else self._expand()
+        self._noted = note.reading if note is not None else None  # of the batch under way
+        self._reading: InputOptions | None = None  # of the current file
+        self._kinds = FileKinds((), ())
+        if note is not None:
+            self.names = note.files or self._expand()
+            one = () if note.reading is None else (FileKind(note.reading, source_of(plan)),)  # of an earlier version
+            self._kinds = FileKinds(note.kinds or one, note.places or (0,) * len(self.names))
+        elif plan.rejected_of is not None:
+            self._kinds = _kinds_of_rejected(plan.rejected_of)
+            self.names = (plan.source,) * len(self._kinds.kinds)
+        else:
+            self.names = self._expand()
         self._sizes = [Path(name).stat().st_size if name != STDIN and Path(name).exists() else 0 for name in self.names]
         self._is_new = note is None and not self._at.offset
 
@@ -150,13 +176,32 @@ class InputFiles:
             if len(self._plan.sources) > 1 or Path(self._plan.source).is_dir() or self._plan.source == STDIN:
                 raise InputError("--follow is of one file; start one import for each")
             return (self._plan.source,)
-        return tuple(expand(self._plan.sources))
+        return tuple(expand(self._plan.sources, self._plan.tell))
 
     @property
     def reading(self) -> InputOptions:
-        """How the files are read: decided when the first was opened."""
+        """How the current file is read."""
         assert self._reading is not None
         return self._reading
+
+    @property
+    def kinds(self) -> FileKinds:
+        """How all files are read, as far as that is decided: of several files before the first is opened."""
+        return self._kinds
+
+    @property
+    def place(self) -> int:
+        """The place of the current file's kind."""
+        return self._kinds.places[min(self._next, len(self.names)) - 1]
+
+    def listed(self) -> list[ListedFile]:
+        """Every file with its format and its size, in bytes."""
+        kinds, places = self._kinds
+        formats = [kinds[place].reading.format.value for place in places] if kinds else ["empty"] * len(self.names)
+        return [
+            ListedFile(name, format if size else "empty", size)
+            for name, format, size in zip(self.names, formats, self._sizes, strict=True)
+        ]
 
     def has_more(self, number: int) -> bool:
         """Whether there is a file after the first `number`."""
@@ -164,34 +209,35 @@ class InputFiles:
 
     def share(self, seen: int) -> float | None:
         """The share of all bytes that is read, with `seen` bytes of the current file; None if that is not known."""
-        if self._plan.follow or not sum(self._sizes) or self.reading.format in (InputFormat.PARQUET, InputFormat.ARROW):
+        formats = {kind.reading.format for kind in self._kinds.kinds}
+        if self._plan.follow or not sum(self._sizes) or formats & {InputFormat.PARQUET, InputFormat.ARROW}:
             return None
         return min(1.0, (sum(self._sizes[: self._next - 1]) + seen) / sum(self._sizes))
 
     def next(self) -> InputFile | None:
         """The next file that is not empty; None after the last. Raises InputError, OSError, SessionFileError."""
+        self.look()
         while self.has_more(self._next):
             number, self._next = self._next, self._next + 1
             is_continued = self._is_first and not self._is_new
             name = self.names[min(number, len(self.names) - 1)]
-            with _named(name):
-                opened = self._follow() if self._plan.follow else self._open(name)
-                try:
-                    first, opened.chunks, is_whole = sample_of(opened.chunks, lines=0 if self._reading else 1)
-                    if self._reading is None and self._may_name_columns(opened, first):
-                        first, opened.chunks, is_whole = sample_of(opened.chunks, lines=2)
-                except BaseException:
-                    opened.close()
-                    raise
+            if self._kinds.kinds:
+                self._reading = self._kinds.kinds[self.place].reading
+                if is_continued and self._noted is not None:
+                    self._reading = self._noted
+            opened, first, is_whole = self._sampled(name)
             if not first:
                 opened.close()
-                if len(self.names) > 1:
+                if len({*self.names}) > 1:
                     self._plan.tell(f"{name}: the file is empty, and was skipped")
                 continue
             self._is_first = False  # a note of an earlier version may count to an empty file before the continued one
             try:
                 if self._reading is None:
-                    self._decide(opened, first, is_whole)
+                    decided = self._decided(opened, first, is_whole)
+                    self._reading = decided.reading
+                    self._kinds = FileKinds((FileKind(decided.reading, source_of(self._plan)),), (0,) * len(self.names))
+                    self._tell(decided)
             except BaseException:
                 opened.close()
                 raise
@@ -203,19 +249,80 @@ class InputFiles:
             return source
         return None
 
+    def look(self) -> None:
+        """Decides how each of several files is read. Raises one InputError that names all files that cannot be."""
+        if self._kinds.kinds or len(self.names) < 2:
+            return
+        found: list[Decided | None] = []
+        refused: list[str] = []
+        for name in self.names:
+            try:
+                if not stat.S_ISREG(Path(name).stat().st_mode):
+                    raise InputError(f"{name} is no regular file, so it can be read only once: import it by itself")
+                opened, first, is_whole = self._sampled(name)
+                with closing(opened):
+                    found.append(self._decided(opened, first, is_whole) if first else None)
+                self._check_names(name, found)
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            more = f"\nand {len(refused) - _REFUSED_SHOWN:,} more" if len(refused) > _REFUSED_SHOWN else ""
+            raise InputError(
+                f"{len(refused):,} of {len(self.names):,} files cannot be imported so, and nothing is written. Name "
+                f"the others, or move these away:\n" + "\n".join(refused[:_REFUSED_SHOWN]) + more
+            )
+        self._kinds = sorted_by_kind(self.names, found, source_of(self._plan))
+        for place in range(len(self._kinds.kinds)):
+            number = self._kinds.places.index(place)
+            while found[number] is None:  # an empty file goes with the kind before it
+                number += 1
+            self._tell(cast(Decided, found[number]))
+
+    def _check_names(self, name: str, found: Sequence[Decided | None]) -> None:
+        """Raises InputError where --columns names the columns of files whose first lines differ."""
+        names = [each.reading.names for each in found if each is not None]
+        if self._plan.columns and names and names[0] != names[-1]:
+            raise other_names(name, names[-1], names[0])
+
+    def _tell(self, decided: Decided) -> None:
+        for notice in decided.notices:
+            self._plan.tell(notice)
+
+    def _sampled(self, name: str) -> tuple[Opened, bytes, bool]:
+        """The open file, its first bytes, and whether they are all."""
+        with _named(name):
+            opened = self._follow() if self._plan.follow else self._open(name)
+            try:
+                first, opened.chunks, is_whole = sample_of(opened.chunks, lines=0 if self._reading else 1)
+                if self._reading is None and self._may_name_columns(opened, first):
+                    first, opened.chunks, is_whole = sample_of(opened.chunks, lines=2)
+            except BaseException:
+                opened.close()
+                raise
+        return opened, first, is_whole
+
     def _open(self, name: str) -> Opened:
-        format = self._plan.format or (self._reading.format if self._reading is not None else None)
-        opened = open_input(name, self._stdin, format, self._plan.charset, self._stopped)
+        opened = open_input(name, self._stdin, self._plan.format, self._plan.charset, self._stopped)
+        known = self._reading.format if self._reading is not None else opened.format
         try:
             if self._plan.rejected_of is not None:
-                opened.chunks = converting.rejected_lines(opened.chunks)
-            elif opened.format is InputFormat.JSON or (opened.format is None and self._is_json(opened)):
+                opened.chunks = converting.rejected_lines(opened.chunks, self._files_of_rejected())
+            elif known is InputFormat.JSON or (known is None and self._is_json(opened)):
                 opened.format = InputFormat.JSON
                 opened.chunks = converting.json_lines(opened.chunks)
         except BaseException:
             opened.close()
             raise
         return opened
+
+    def _files_of_rejected(self) -> Container[str] | None:
+        """The files whose rejected lines are read now; None for all. Each kind has its turn."""
+        if self._plan.rejected_of is None or len(self._kinds.kinds) < 2:
+            return None
+        note = read_session(self._plan.rejected_of)
+        return [] if note is None else [
+            name for name, place in zip(note.files, note.places, strict=True) if place == self.place
+        ]  # fmt: skip
 
     def _is_json(self, opened: Opened) -> bool:
         """Whether the text is an array of objects, or has objects over several lines, or several on a line."""
@@ -256,17 +363,15 @@ class InputFiles:
         except InputError:
             return True
 
-    def _decide(self, opened: Opened, first: bytes, is_whole: bool) -> None:
+    def _decided(self, opened: Opened, first: bytes, is_whole: bool) -> Decided:
         pieces = [*pieces_of([first])]
         if len(pieces) > 1 and not is_whole and not pieces[-1].endswith(b"\n"):
             pieces.pop()
         sample = Sample(
-            opened.name, pieces, opened.format, opened.charset, opened.compression, opened.columns, opened.latest_ms()
-        )
-        decided = decide(sample, self._plan.options)
-        self._reading = decided.reading
-        for notice in decided.notices:
-            self._plan.tell(notice)
+            opened.name, pieces, opened.format, opened.charset, opened.compression, opened.columns, opened.latest_ms(),
+            is_found=opened.name not in self._plan.sources, has_others=len(self.names) > 1,
+        )  # fmt: skip
+        return decide(sample, self._plan.options)
 
     def stop(self) -> None:
         """Ends waiting for more input."""
@@ -283,12 +388,21 @@ def _is_object(line: bytes) -> bool:
     return True
 
 
-def _reading_of(state: Path) -> InputOptions:
+def source_of(plan: ImportPlan) -> str:
+    """The name by which queries find the records: that of the first file or folder."""
+    return plan.source if plan.source == STDIN else Path(plan.source).resolve().name
+
+
+def _kinds_of_rejected(state: Path) -> FileKinds:
     """How the input was read whose rejected lines are to be imported. Raises SessionFileError."""
     note = read_session(state)
     if note is None or note.reading is None:
         raise SessionFileError(
             f"{state} is not there, or of an earlier version: it says how the rejected lines are read"
         )
-    reading = note.reading
-    return replace(reading, dialect=replace(reading.dialect, header=False))
+    kinds = note.kinds or (FileKind(note.reading, f"{Path(note.input).name}.rejected"),)
+    found = [
+        replace(kind, reading=replace(kind.reading, dialect=replace(kind.reading.dialect, header=False)))
+        for kind in kinds
+    ]
+    return FileKinds(tuple(found), tuple(range(len(found))))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -27,7 +27,7 @@ from raftlog.cluster.client.errors import ClientError, SessionExpired
 from raftlog.cluster.client.flow import Ticket
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.batches import Ahead, Cut, Hash, ImportBatch, batches
-from raftlog.cluster.importer.files import InputFile, InputFiles
+from raftlog.cluster.importer.files import InputFile, InputFiles, ListedFile
 from raftlog.cluster.importer.formats import schema
 from raftlog.cluster.importer.formats.lines import InputError, InputOptions, Rejected, read_batch
 from raftlog.cluster.importer.inputs import STDIN
@@ -44,10 +44,16 @@ from raftlog.cluster.importer.session_file import (
 )
 from raftlog.cluster.runtime.file_errors import sync_folder
 
-__all__ = ["BATCH_BYTES_MAX", "BATCH_LINES", "STDIN", "ImportPlan", "ImportProgress", "ImportStep", "preview", "run"]
+__all__ = [
+    "BATCH_BYTES_MAX", "BATCH_LINES", "STDIN", "ImportPlan", "ImportProgress", "ImportStep", "ListedFile", "listed",
+    "preview", "run",
+]  # fmt: skip
 
 BATCH_BYTES_MAX: Final = 2 << 20
 """Most bytes of a batch; a request may have 8 MiB."""
+
+LISTED_MAX: Final = 100
+"""Most files that the end of an import lists."""
 
 _SCHEMA_SEQUENCE: Final = 1
 """The sequence under which the schema is put. Batches follow."""
@@ -57,6 +63,7 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
     """Imports; yields after each acknowledged batch. Raises SessionFileError, InputError, OSError, ClientError."""
     log = client.status().log
     note = old_note(plan, log)
+    place = 0  # of the kind of the session
     if note is not None and note.done:
         yield _finished(plan, note, stdin)
         return
@@ -66,17 +73,21 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
                 if note is None:
                     at, hasher = source.skip_lines(Acknowledged(file=source.number), plan.from_line)
                     note = _begin(plan, client, log, files, at)
+                    place = files.place
                 elif source.is_continued:
                     at = note.acknowledged
                     hasher = source.skip_bytes(at)
                     if at.offset and hasher.hexdigest() != at.hash:
                         raise changed(plan, note, source.name)
+                    place = files.place
                 else:
                     at, hasher = source.skip_lines(note.acknowledged, 1)
                     note = replace(note, acknowledged=at, end=at.offset, end_hash=at.hash)
+                    if files.place != place:  # a session has one schema
+                        place, note = files.place, _begin(plan, client, log, files, at, note)
                 at = replace(note.acknowledged, file=source.number, inode=source.inode)
                 note = replace(note, acknowledged=at)
-                note = _describe(plan, client, note, files.reading)
+                note = _describe(plan, client, note, files.reading, files.kinds.kinds[place].source)
                 for newest, result, share in _import(plan, client, note, source, files, hasher):
                     note, at = newest, newest.acknowledged
                     yield ImportProgress(
@@ -95,6 +106,8 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
         else:
             write_session(plan.state, replace(note, done=True))
         plan.at(ImportStep.CLOSED)
+        for told in _told([*dict.fromkeys(files.listed())]):
+            plan.tell(told)
         # Every line is in the log and noted. Without a leader now, the session ends by itself (`SESSION_TTL_MS`).
         with suppress(ClientError):
             client.call(requests.close_session(note.session))
@@ -130,29 +143,49 @@ def _finished(plan: ImportPlan, note: ImportSession, stdin: BinaryIO) -> ImportP
     )
 
 
-def _begin(plan: ImportPlan, client: SyncClient, log: str, files: InputFiles, at: Acknowledged) -> ImportSession:
-    """Opens a session and notes it. Only now forgets the earlier note and rejected lines."""
+def _begin(
+    plan: ImportPlan, client: SyncClient, log: str, files: InputFiles, at: Acknowledged,
+    before: ImportSession | None = None,
+) -> ImportSession:  # fmt: skip
+    """Opens a session and notes it, the first one or, after that of `before`, the one of the next kind of files.
+
+    Only now forgets the note and the rejected lines of an earlier import.
+    """
     session = client.open_session(plan.session_ttl_ms).session
     plan.at(ImportStep.OPENED)
-    remove_session(plan.state)
-    plan.rejects.unlink(missing_ok=True)
-    reading = files.reading
+    if before is None:
+        remove_session(plan.state)
+        plan.rejects.unlink(missing_ok=True)
+    reading, (kinds, places) = files.reading, files.kinds
     note = ImportSession(
-        SESSION_FILE_VERSION, input_of(plan), reading.format, plan.key, plan.time, plan.batch_lines, log, session, at,
-        next_sequence=_SCHEMA_SEQUENCE, end=at.offset, end_hash=at.hash, files=files.names, reading=reading,
-        options=more_options(plan),
+        SESSION_FILE_VERSION, input_of(plan), kinds[0].reading.format, plan.key, plan.time, plan.batch_lines, log,
+        session, replace(at, sequence=0), next_sequence=_SCHEMA_SEQUENCE, end=at.offset, end_hash=at.hash,
+        files=files.names, reading=reading, options=more_options(plan), kinds=kinds, places=places,
     )  # fmt: skip
     write_session(plan.state, note)
     plan.at(ImportStep.BEGUN)
+    if before is not None:
+        with suppress(ClientError):  # the session ends by itself (`SESSION_TTL_MS`)
+            client.call(requests.close_session(before.session))
     return note
 
 
-def _describe(plan: ImportPlan, client: SyncClient, note: ImportSession, reading: InputOptions) -> ImportSession:
+def _told(files: Sequence[ListedFile]) -> Iterator[str]:
+    """Sentences that list the files of an import; none for a single file."""
+    if len(files) > 1:
+        yield f"imported {len(files):,} files:"
+        yield from (f"  {each.file}: {each.format}, {each.bytes:,} bytes" for each in files[:LISTED_MAX])
+    if len(files) > LISTED_MAX:
+        yield f"  and {len(files) - LISTED_MAX:,} more, which --dry-run lists"
+
+
+def _describe(
+    plan: ImportPlan, client: SyncClient, note: ImportSession, reading: InputOptions, source: str
+) -> ImportSession:
     """Puts the schema, if this was not noted as done. Notes of the first version have no sequence for it."""
     at = note.acknowledged
     if note.version == FIRST_VERSION or at.sequence >= _SCHEMA_SEQUENCE:
         return note
-    source = plan.source if plan.source == STDIN else Path(plan.source).name
     value = schema.encode(schema.schema_of(reading, source))
     ticket = Ticket(SessionBook(note.session, next=_SCHEMA_SEQUENCE + 1, settled=_SCHEMA_SEQUENCE), _SCHEMA_SEQUENCE)
     try:
@@ -288,6 +321,13 @@ def _as_json(rejected: Rejected, shown: str | None) -> dict[str, object]:
     value = {"value_b64": to_b64(rejected.data)} if text is None else {"value": text}
     name = {} if shown is None else {"file": shown}
     return {**name, "line": rejected.number, "reason": rejected.reason, **value}
+
+
+def listed(plan: ImportPlan, stdin: BinaryIO) -> list[ListedFile]:
+    """The files of the input; of several with their formats, each looked at. Raises as `run`."""
+    with closing(InputFiles(plan, None, stdin)) as files:
+        files.look()
+        return files.listed()
 
 
 def preview(plan: ImportPlan, stdin: BinaryIO, limit: int) -> Iterator[tuple[int, NewRecord | Rejected]]:

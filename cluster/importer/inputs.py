@@ -12,12 +12,14 @@ import glob
 import gzip
 import io
 import lzma
+import os
 import select
 import shutil
 import tempfile
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,6 +38,8 @@ IDLE_S: Final = 0.2
 SAMPLE_BYTES: Final = 256 << 10
 """Bytes at the start of an input that decide its format, dialect and time, if a batch has not fewer."""
 
+_HIDDEN, _LINKS = "hidden files and folders", "symbolic links"
+
 OWN_FILES: Final = (".raftlog-import", ".rejected", ".raftlog-import.new")
 """Ends of the names of files that an import writes itself."""
 
@@ -45,33 +49,79 @@ _PARQUET: Final = b"PAR1"
 _ARROW: Final = (b"ARROW1", b"\xff\xff\xff\xff")
 
 
-def expand(names: Sequence[str]) -> list[str]:
-    """The files of folders and patterns, in the order of their names. Raises InputError."""
+def expand(names: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> list[str]:
+    """The files of folders and patterns, in the order of their names, each once. Raises InputError, OSError.
+
+    As `rg` and `fd` do, it takes nothing hidden and follows no link inside a folder; `tell` gets how many these are.
+    """
     found: list[str] = []
     for name in names:
         path = Path(name)
+        left: Counter[str] = Counter()
         if name == STDIN:
             if len(names) > 1:
                 raise InputError("- is standard input: it cannot be imported together with files")
             found.append(name)
-        elif path.is_dir():
-            inside = sorted(str(each) for each in path.rglob("*") if each.is_file() and _is_input(each))
-            if not inside:
-                raise InputError(f"{name}: the folder has no file to import")
-            found += inside
+            continue
+        if path.is_dir():
+            inside, missing = _inside(path, left), "the folder has no file to import"
         elif not path.exists() and glob.has_magic(name):
-            matching = sorted(each for each in glob.glob(name, recursive=True) if Path(each).is_file())
-            matching = [each for each in matching if _is_input(Path(each))]
-            if not matching:
-                raise InputError(f"{name}: no file matches the pattern")
-            found += matching
+            inside, missing = [], "no file matches the pattern"
+            for each in glob.glob(name, recursive=True):
+                _sort(each, inside, left, may_link=True)
         else:
             found.append(name)
-    return [*dict.fromkeys(found)]
+            continue
+        told = ", ".join(f"{what} ({count})" for what, count in left.items())
+        if not inside:
+            raise InputError(f"{name}: {missing}{f'; left out: {told}' if told else ''}")
+        if told:
+            tell(f"{name}: left out: {told}; name a path to import it")
+        found += sorted(inside)
+    return _once(found)
 
 
-def _is_input(path: Path) -> bool:
-    return not path.name.startswith(".") and not path.name.endswith(OWN_FILES)
+def _inside(folder: Path, left: Counter[str]) -> list[str]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    inside: list[str] = []
+    for place, folders, files in os.walk(folder, onerror=fail):
+        hidden = [each for each in folders if each.startswith(".")]
+        links = [each for each in folders if each not in hidden and os.path.islink(os.path.join(place, each))]
+        left += Counter({_HIDDEN: len(hidden), _LINKS: len(links)})
+        folders[:] = [each for each in folders if each not in hidden]
+        for each in files:
+            if each.startswith("."):
+                left[_HIDDEN] += 1
+            else:
+                _sort(os.path.join(place, each), inside, left, may_link=False)
+    return inside
+
+
+def _sort(path: str, inside: list[str], left: Counter[str], *, may_link: bool) -> None:
+    """Puts a path among the files, or counts it among those that are left out."""
+    if path.endswith(OWN_FILES):
+        left["notes of imports"] += 1
+    elif not may_link and os.path.islink(path):
+        left[_LINKS] += 1
+    elif os.path.isfile(path):
+        inside.append(path)
+    elif not os.path.isdir(path):
+        left["sockets, pipes and devices"] += 1
+
+
+def _once(names: Sequence[str]) -> list[str]:
+    """The names without those of a file that an earlier name means too, by a link or another path."""
+    once: dict[Any, str] = {}
+    for name in names:
+        try:
+            status = os.stat(name)
+        except OSError:
+            once.setdefault(name, name)  # the import says why it cannot be opened
+        else:
+            once.setdefault((status.st_dev, status.st_ino), name)
+    return [*once.values()]
 
 
 @dataclass(slots=True)

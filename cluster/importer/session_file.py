@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from raftlog.cluster.importer.formats.lines import InputOptions
+from raftlog.cluster.importer.kinds import FileKind
 from raftlog.cluster.runtime.file_errors import replace_file, sync_folder
 
 SESSION_FILE_VERSION: Final = 2
@@ -61,6 +62,8 @@ class ImportSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[str, ...] = ()  # as they were when the import began
     reading: InputOptions | None = None  # as it was decided; its `times.latest_ms` is of the batch under way
     options: dict[str, Any] = {}  # further options that the same command must have
+    kinds: tuple[FileKind, ...] = ()  # how the files are read
+    places: tuple[int, ...] = ()  # the kind of each file
 
 
 _decode = msgspec.json.Decoder(ImportSession).decode

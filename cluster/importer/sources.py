@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import SessionBook
@@ -65,7 +66,7 @@ def __getattr__(name: str) -> Any:
         return import_module("raftlog.cluster.importer.postgres.source").Postgres
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"sources.Postgres needs the package {error.name}, which is not installed: pip install 'raftlog[postgres]'"
+            f"sources.Postgres needs the package {error.name}, which is not installed: {how_to_install('postgres')}"
         ) from error
 
 

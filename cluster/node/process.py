@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.config.cluster_file import ClusterFile, split_address
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import LoadedSettings
@@ -268,7 +269,7 @@ def _provider(loaded: LoadedSettings, logger: logging.Logger) -> Provider | None
         from raftlog.cluster.security.jwt_tokens import BadKeys, JwtPolicy  # here: of the extra `jwt`
         from raftlog.cluster.security.provider import Provider
     except ModuleNotFoundError as error:
-        message = "security.jwt_keys needs the package pyjwt: pip install 'raftlog[jwt]'"
+        message = f"security.jwt_keys needs the package pyjwt: {how_to_install('jwt')}"
         raise StartError(NodeExit.SETTINGS, message) from error
 
     def report(trouble: str) -> None:

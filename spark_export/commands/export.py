@@ -202,12 +202,12 @@ def verify_command(
     summary_json: SummaryJson = False,
     timeout: Timeout = 30.0,
 ) -> None:
-    """Prove that an export is what the cluster committed: from its files and the cluster's digests alone."""
+    """Prove that an export is what the cluster committed: its files are compared with the cluster's digests."""
     with reported():
         from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
         from raftlog.spark_export.export.manifest import read_manifest
         from raftlog.spark_export.export.verify import verify
-        from raftlog.spark_export.fetch.door import parse_endpoints
+        from raftlog.spark_export.fetch.door import bounds, parse_endpoints
 
         manifest = read_manifest(folder)
         digests = told = None
@@ -218,16 +218,14 @@ def verify_command(
                 urls = parse_endpoints(where(context, endpoints))
 
                 def asked() -> "Digests":
-                    try:
+                    with _not_checked():
                         return cluster_digests(urls, manifest.log, manifest.first, manifest.last, patience_s=timeout)
-                    except errors.DataLossError as error:
-                        raise errors.NotCheckedError(
-                            f"{error} (with --offline the export is compared with the digests in its own manifest)"
-                        ) from error
 
                 def told(first: int, last: int) -> Any:
                     return range_digest(urls, manifest.log, first, last, patience_s=timeout)
 
+                with _not_checked():  # before minutes of hashing: is it this export's cluster?
+                    bounds(urls, is_linearizable=False, patience_s=timeout, log_id=manifest.log)
                 digests = asking.submit(asked)  # the nodes hash the log while this process hashes the files
             chosen = start_engine(engine, master, arrow_records_max, lambda: manifest.records.total)
             report = verify(chosen, folder, digests, source, say, told)
@@ -288,6 +286,17 @@ def _interrupted(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _not_checked() -> Iterator[None]:
+    """Turns the answer that the cluster lacks the rows into the verdict that the export could not be compared."""
+    try:
+        yield
+    except errors.DataLossError as error:
+        raise errors.NotCheckedError(
+            f"{error} (with --offline the export is compared with the digests in its own manifest)"
+        ) from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.cli.frame.common import OutputOption
 from raftlog.spark_export.commands.frame import Endpoints, RecordsChoice, Timeout, reported, say_stale, where
 from raftlog.spark_export.errors import ExtraMissingError, UsageError
@@ -52,7 +53,7 @@ def query_command(
         except ImportError as error:
             raise ExtraMissingError(
                 f"this command needs the package {error.name or 'pyarrow'}, which is not installed: "
-                f"pip install 'raftlog[query]'"
+                f"{how_to_install('query')}"
             ) from error
         if sql == "-":
             sql = sys.stdin.read()

@@ -8,7 +8,7 @@ import msgspec
 
 from raftlog.cluster.api.errors import Code
 from raftlog.cluster.api.status import DIGEST_FORMAT, DigestAnswer, SetDigestHex
-from raftlog.spark_export.errors import DataLossError, NotCheckedError, UsageError
+from raftlog.spark_export.errors import NotCheckedError, UsageError
 from raftlog.spark_export.fetch.door import PATIENCE_S, NodeRotation, RefusedError, TrimmedError, ask
 
 PART_RECORDS: Final = 200_000
@@ -125,9 +125,7 @@ def range_digest(
 
 def _answer(rotation: NodeRotation, log_id: str, first: int, last: int) -> DigestAnswer:
     query: dict[str, object] = {"index": last, "log_from": first, "min_index": last}
-    answer = ask(rotation.endpoints, "/v1/digest", query, _digest, wait_s=_PART_S, rotation=rotation)
-    if answer.log != log_id:
-        raise DataLossError(f"the endpoints serve log {answer.log}, not {log_id}: this is another cluster's")
+    answer = ask(rotation.endpoints, "/v1/digest", query, _digest, wait_s=_PART_S, rotation=rotation, log_id=log_id)
     if answer.format != DIGEST_FORMAT:
         raise NotCheckedError(
             f"the cluster's digests are of format {answer.format}, this raftlog knows {DIGEST_FORMAT}: use the "

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.columns.schema import ARROW
 from raftlog.spark_export.errors import ExportError, NotCheckedError
 from raftlog.spark_export.export.manifest import DATA, FileEntry, Layout, Manifest, Next
@@ -33,7 +34,7 @@ def require() -> None:
         import deltalake  # noqa: F401
     except ImportError as error:
         raise DeltaMissingError(
-            "a Delta Lake table needs the package deltalake, which is not installed: pip install 'raftlog[spark,delta]'"
+            f"a Delta table needs the package deltalake, which is not installed: {how_to_install('spark', 'delta')}"
         ) from error
 
 

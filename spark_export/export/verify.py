@@ -1,4 +1,4 @@
-"""Proves that an export is what the cluster committed, from its files and the cluster's digests alone.
+"""Proves that an export is what the cluster committed: compares its files with the cluster's digests.
 
 Makes two passes. The first covers every column: counts, order, contiguity and the log digest. The second covers the
 changes: the state. An engine reads the rows: Spark's built-in functions, or numpy in this process. When a digest

@@ -98,9 +98,12 @@ class NodeRotation:
 
 @contextmanager
 def answering(
-    url: str, path: str, query: dict[str, object], *, wait_s: float = 0
+    url: str, path: str, query: dict[str, object], *, wait_s: float = 0, log_id: str | None = None
 ) -> Iterator[http.client.HTTPResponse]:
-    """A GET answered with 200, its body not yet read. Raises RetryableError, DataLossError or ExportError."""
+    """A GET answered with 200, its body not yet read. Raises RetryableError, DataLossError or ExportError.
+
+    A node of another log than `log_id` refuses at once. It would wait for an index that only the right log has.
+    """
     scheme, _, host = url.partition("://")
     timeout_s = max(_SOCKET_S, 2 * wait_s)
     door = http.client.HTTPConnection(host, timeout=timeout_s)
@@ -109,8 +112,16 @@ def answering(
     target = f"{path}?{urlencode(query)}" if query else path
     deadline_ms = NODE_WAITS_MS if not wait_s else int(wait_s * 1000)
     try:
-        door.request("GET", target, headers={H_DEADLINE: str(deadline_ms), **_token(url)})
+        named = {} if log_id is None else {H_LOG: log_id}
+        door.request("GET", target, headers={H_DEADLINE: str(deadline_ms), **named, **_token(url)})
         answer = door.getresponse()
+        served = answer.headers.get(H_LOG)
+        if log_id is not None and served not in (log_id, None):
+            raise DataLossError(
+                f"{url} serves log {served}, expected {log_id}: the cluster was replaced, or the endpoint is another "
+                f"cluster's. Indexes of one log mean nothing in another: name the endpoints of log {log_id}, or begin "
+                f"again (startingOffsets=earliest)"
+            )
         if answer.status != 200:
             _raise(url, answer.status, answer.read())
         yield answer
@@ -191,17 +202,18 @@ class TrimmedError(DataLossError):
 def ask(
     endpoints: tuple[str, ...], path: str, query: dict[str, object], decode: Callable[[bytes], T], *,
     patience_s: float = PATIENCE_S, wait_s: float = 0, rotation: NodeRotation | None = None, is_leader_due: bool = True,
+    log_id: str | None = None,
 ) -> T:  # fmt: skip
     """A JSON answer of the first node that gives one; `decode` was made at import. A caller that asks often keeps
     a `rotation`: then the node that answered last is asked first. Unless `is_leader_due`, it does not wait for a leader
-    once all nodes had their turn.
+    once all nodes had their turn. `log_id`: as in `answering`.
 
     Raises UnreachableError, DataLossError, RefusedError; NoLeaderError unless `is_leader_due`."""
     rotation = rotation or NodeRotation(endpoints, patience_s)
     has_leader = True
     while True:
         try:
-            with answering(rotation.url, path, query, wait_s=wait_s) as answer:
+            with answering(rotation.url, path, query, wait_s=wait_s, log_id=log_id) as answer:
                 body = answer.read()
                 decoded = decode(body)
                 rotation.success()
@@ -217,13 +229,16 @@ def ask(
 
 def bounds(
     endpoints: tuple[str, ...], *, is_linearizable: bool = True, patience_s: float = PATIENCE_S,
-    rotation: NodeRotation | None = None,
+    rotation: NodeRotation | None = None, log_id: str | None = None,
 ) -> LogPageJson:  # fmt: skip
-    """Log id, oldest index and, in `index`, a committed end of an entry: linearizable unless not asked for."""
+    """Log id, oldest index and, in `index`, a committed end of an entry: linearizable unless not asked for.
+
+    `log_id`: as in `answering`.
+    """
     query: dict[str, object] = {"limit": 1}
     if not is_linearizable:
         query["consistency"] = "stale"
-    return ask(endpoints, "/v1/log", query, log_page, patience_s=patience_s, rotation=rotation)
+    return ask(endpoints, "/v1/log", query, log_page, patience_s=patience_s, rotation=rotation, log_id=log_id)
 
 
 def bounds_now(
@@ -256,14 +271,3 @@ def record_at(
     """
     page = ask(endpoints, "/v1/log", {**where, "limit": 1, "internal": "true"}, log_page, patience_s=patience_s)
     return (page.records[0] if page.records else None), page
-
-
-def check_log(url: str, answer: http.client.HTTPResponse, log_id: str) -> None:
-    """Raises DataLossError where the node serves another log."""
-    served = answer.headers.get(H_LOG)
-    if served is not None and served != log_id:
-        raise DataLossError(
-            f"{url} serves log {served}, expected {log_id}: the cluster was replaced or the endpoint is another "
-            f"cluster's. Indexes of one log mean nothing in another: start again with startingOffsets=earliest, or "
-            f"name the endpoints of log {log_id}."
-        )

@@ -38,8 +38,7 @@ def bytes_end(wanted: Range, bytes_max: int) -> int:
     position, left = wanted.start, bytes_max
     while position < wanted.stop:
         try:
-            with door.answering(rotation.url, "/v1/log", query(wanted, position)) as answer:
-                door.check_log(rotation.url, answer, wanted.log_id)
+            with door.answering(rotation.url, "/v1/log", query(wanted, position), log_id=wanted.log_id) as answer:
                 head = decode_raw_header(answer.read(RAW_SIZE))
             if not head.first <= position < head.next:
                 raise RetryableError(f"has nothing from index {position} on yet")

@@ -126,8 +126,7 @@ def _found_here(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
 
 def _fetched(url: str, wanted: Range, asked: dict[str, object]) -> Iterator[Slab]:
     """The chunks of one request, some at a time."""
-    with door.answering(url, "/v1/log", asked) as answer:
-        door.check_log(url, answer, wanted.log_id)
+    with door.answering(url, "/v1/log", asked, log_id=wanted.log_id) as answer:
         gathered = _Gathered()
         while (head := _head(answer)) is not None:
             if not gathered.takes(head):

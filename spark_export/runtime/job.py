@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.errors import ExportError
 from raftlog.spark_export.runtime import planner
 from raftlog.spark_export.runtime.java import JavaNotFoundError, java_home, quiet_home
@@ -71,7 +72,7 @@ class NoJavaError(ExportError):
 
 def check_packages() -> None:
     """Raises SparkMissingError, naming package, version and fix: Spark's own errors name none of them."""
-    mend = "install raftlog with its extra: pip install 'raftlog[spark]'"
+    mend = f"install what Spark needs: {how_to_install('spark')}"
     for package, lowest, below in (
         ("pyspark", (4, 1), (5,)), ("pyarrow", (18,), None), ("pandas", (2, 2), (3,)), ("protobuf", (6, 33, 5), None),
         ("numpy", (2,), (3,)),

@@ -98,7 +98,7 @@ def state_of(wanted: Range, revision: int, prefix: bytes) -> Iterator[pa.RecordB
         }  # fmt: skip
         if continuation is not None:
             query["continuation"] = continuation
-        page = door.ask(wanted.endpoints, "/v1/kv", query, _ranged, rotation=rotation)
+        page = door.ask(wanted.endpoints, "/v1/kv", query, _ranged, rotation=rotation, log_id=wanted.log_id)
         kept += page.kvs
         continuation = page.continuation
         if not page.more:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from raftlog.cluster.api.text import how_to_install
+
 try:
     import numpy  # noqa: F401  # what decodes the log
     import pyarrow as pa
@@ -21,7 +23,7 @@ try:
     import pyarrow.dataset as ds
 except ImportError as error:
     raise ImportError(
-        f"raftlog.arrow needs the package {error.name}, which is not installed: pip install 'raftlog[arrow]'"
+        f"raftlog.arrow needs the package {error.name}, which is not installed: {how_to_install('arrow')}"
     ) from error
 
 from raftlog.spark_export.columns.records import RECORDS, Records, is_user

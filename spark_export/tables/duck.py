@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.importer.formats.rows import BOOLEANS, COMMA_NUMBER
 from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
@@ -113,7 +114,7 @@ def opened(rows: LogRows) -> Iterator[Tables]:
         import duckdb
     except ImportError as error:
         raise ExtraMissingError(
-            "this command needs the package duckdb, which is not installed: pip install 'raftlog[query]'"
+            f"this command needs the package duckdb, which is not installed: {how_to_install('query')}"
         ) from error
     with tempfile.TemporaryDirectory(prefix="raftlog-query-") as folder:
         # An extension would be downloaded: what the package brings is enough.

@@ -127,7 +127,9 @@ def serving(served: Served) -> Iterator[str]:
         def do_GET(self) -> None:
             served.asked.append(self.path)
             path, query = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
-            if not served.has_leader and path in ("/v1/log", "/v1/kv") and query.get("consistency") != "stale":
+            if self.headers.get(H_LOG) not in (None, served.log_id):
+                self._problem(Code.FOREIGN_LOG)
+            elif not served.has_leader and path in ("/v1/log", "/v1/kv") and query.get("consistency") != "stale":
                 self._problem(Code.NO_LEADER)
             elif path == "/v1/digest":
                 self._digest(int(query["index"]), int(query.get("log_from", 0)))
@@ -183,6 +185,7 @@ def serving(served: Served) -> Iterator[str]:
         def _json(self, status: int, value: object) -> None:
             body = msgspec.json.encode(value)
             self.send_response(status)
+            self.send_header(H_LOG, served.log_id)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

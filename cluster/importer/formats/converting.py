@@ -11,7 +11,7 @@ import codecs
 import datetime
 import decimal
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -160,13 +160,18 @@ def _as_json(value: Any) -> Any:
             return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def rejected_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in a file of rejected lines, as they were in the input. Raises InputError."""
+def rejected_lines(chunks: Iterable[bytes], files: Container[str] | None = None) -> Iterator[bytes]:
+    """The lines in a file of rejected lines, as they were in the input, of all files or only of `files`.
+
+    Raises InputError.
+    """
     for number, line in enumerate(pieces_of(chunks), start=1):
         try:
             row = _decode_rejected(line)
         except msgspec.MsgspecError as error:
             raise InputError(f"line {number} is no rejected line of an import: {error}") from error
+        if files is not None and row.file not in files:
+            continue
         value = row.value.encode() if row.value is not None else base64.b64decode(row.value_b64 or "")
         yield value + b"\n"
 
@@ -174,6 +179,7 @@ def rejected_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 class _RejectedRow(msgspec.Struct, frozen=True):
     value: str | None = None
     value_b64: str | None = None
+    file: str | None = None
 
 
 _decode_rejected: Final = msgspec.json.Decoder(_RejectedRow).decode

@@ -16,7 +16,16 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from raftlog.cluster.importer.formats import rows, times
-from raftlog.cluster.importer.formats.dialect import Dialect, dialect_of, is_table, looks_like_data, names_of, rows_of
+from raftlog.cluster.importer.formats.dialect import (
+    WINDOWS,
+    Dialect,
+    charset_of,
+    dialect_of,
+    is_table,
+    looks_like_data,
+    names_of,
+    rows_of,
+)
 from raftlog.cluster.importer.formats.lines import (
     OBJECTS,
     TABLES,
@@ -43,6 +52,8 @@ COLUMNS_SHOWN: Final = 12
 _EXCEL: Final = re.compile(r"sep=.")
 _MARKUP: Final = re.compile(rb"\s*<(?:[!?]|html\b)", re.IGNORECASE)
 _TEXT_SUFFIXES: Final = ("txt", "log", "out", "text")
+_CONTROL: Final = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+"""Control characters that text does not have: not those that move the cursor, ring the bell, or begin a colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +85,23 @@ class Sample:
     compression: str | None = None
     columns: tuple[InputColumn, ...] = ()
     latest_ms: int = 0
+    is_found: bool = False  # in a folder or by a pattern: the user has not named it
+    has_others: bool = False  # it is one of several files
 
 
 @dataclass(slots=True)
 class Decided:
-    """How to read the input, and sentences for the user."""
+    """How to read the input, and sentences for the user. A type in `types` is empty if its column has no value."""
 
     reading: InputOptions
     notices: list[str] = field(default_factory=list)
+    types: tuple[InputColumn, ...] = ()
+    has_rows: bool = True
 
 
 def decide(sample: Sample, options: ImportOptions) -> Decided:
     """Decides everything, or raises InputError with the option that settles the doubt."""
+    _check_text(sample, options)
     format, why = _format(sample, options)
     columns: tuple[str, ...] = ()
     dialect = Dialect()
@@ -117,10 +133,11 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
     lines = first_lines(sample, reading)
     parsed = [*zip(lines, parse([line.data for line in lines], reading), strict=True)]
     good = [(line, row) for line, row in parsed if line.data.strip() and not isinstance(row, ValueError)]
-    types = sample.columns or _types(reading, [row for _, row in good])
+    found = sample.columns or _types(reading, [row for _, row in good])
+    types = tuple(InputColumn(column.name, column.type or "string") for column in found)
     if format in OBJECTS:
         _check_names(sample, reading, [row for _, row in good], types)
-    decided = Decided(_with(reading, types=types))
+    decided = Decided(_with(reading, types=types), types=found, has_rows=bool(parsed))
     decided.notices.append(f"{sample.name}: {', '.join(notes)}")
     if types:
         shown = ", ".join(f"{column.name} {column.type}" for column in types[:COLUMNS_SHOWN])
@@ -128,7 +145,8 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
         decided.notices.append(f"columns: {shown}{more}")
         decided.notices += _renamed(options.select or [column.name for column in types])
     decided.notices += _odd_rows(reading, parsed)
-    _decide_time(sample, options, good, decided)
+    if parsed or not sample.has_others:
+        _decide_time(sample, options, good, decided)
     return decided
 
 
@@ -138,6 +156,23 @@ def _renamed(names: Sequence[str]) -> list[str]:
     more = f", and {len(changed) - COLUMNS_SHOWN} more" if len(changed) > COLUMNS_SHOWN else ""
     told = f"in SQL and Spark {', '.join(changed[:COLUMNS_SHOWN])}{more}: the log has columns of these names"
     return [told] if changed else []
+
+
+def _check_text(sample: Sample, options: ImportOptions) -> None:
+    """Raises InputError for bytes that are no text, if the user did not name this file and its format.
+
+    Text has no NUL, and in a charset that was only guessed no other control character.
+    """
+    is_asked_for = options.format is not None and not sample.is_found
+    if is_asked_for or sample.format in (InputFormat.PARQUET, InputFormat.ARROW):
+        return
+    data = b"".join(sample.pieces)
+    is_guessed = WINDOWS in (sample.charset, charset_of(data, is_whole=False)[0])
+    if b"\0" in data or (is_guessed and _CONTROL.search(data)):
+        raise InputError(
+            f"{sample.name} is not text; give --format arrow if it is a stream of Arrow; --format lines keeps any "
+            f"bytes, a record a line{', of a file that you name by itself' if sample.is_found else ''}"
+        )
 
 
 def _check_line_ends(sample: Sample, format: InputFormat) -> None:
@@ -209,11 +244,6 @@ def _format(sample: Sample, options: ImportOptions) -> tuple[InputFormat, str]:
         if options.columns or options.delimiter:
             return InputFormat.CSV, "because its columns are given"
         texts = [piece.decode("utf-8", "replace").rstrip("\r\n") for piece in sample.pieces[:200] if piece.strip()]
-        if b"\0" in b"".join(sample.pieces[:200]):
-            raise InputError(
-                f"{sample.name} is not text; give --format arrow if it is a stream of Arrow; --format lines keeps any "
-                f"bytes, a record a line"
-            ) from None
         if is_table(texts):
             return InputFormat.CSV, "every line has as many fields"
         if suffix_of(sample.name) in _TEXT_SUFFIXES:
@@ -275,14 +305,17 @@ def _check_first_line(sample: Sample, text: str, width: int, widths: Sequence[in
 
 
 def _types(reading: InputOptions, found: Sequence[Any]) -> tuple[InputColumn, ...]:
-    """The fields of the rows with the type that holds every value."""
+    """The fields of the rows with the type that holds every value; empty where there is no value."""
     if reading.format in TABLES:
         columns: dict[str, list[str]] = {name: [] for name in reading.columns}
         for row in found:
             for name, cell in zip(reading.columns, row, strict=False):
                 columns[name].append(cell)
         delimiter = reading.dialect.delimiter
-        return tuple(InputColumn(name, rows.type_of_cells(cells, delimiter)) for name, cells in columns.items())
+        return tuple(
+            InputColumn(name, rows.type_of_cells(cells, delimiter) if any(cells) else "")
+            for name, cells in columns.items()
+        )
     if reading.format not in OBJECTS:
         return ()
     columns = {}
@@ -291,7 +324,7 @@ def _types(reading: InputOptions, found: Sequence[Any]) -> tuple[InputColumn, ..
             kinds = columns.setdefault(name, [])
             if (kind := rows.type_of(value)) is not None:
                 kinds.append(kind)
-    return tuple(InputColumn(name, rows.common_type(kinds or ["string"])) for name, kinds in columns.items())
+    return tuple(InputColumn(name, rows.common_type(kinds) if kinds else "") for name, kinds in columns.items())
 
 
 def _check_names(sample: Sample, reading: InputOptions, found: Sequence[Any], types: Sequence[InputColumn]) -> None:

@@ -40,7 +40,7 @@ def test_every_mutant_is_asked_for_or_has_its_reason() -> None:
     assert sorted([*EXPERIMENTS, *reasons]) == sorted(MUTANTS)
     for words in map(str.split, EXPERIMENTS.values()):
         names = words[words.index("--nemesis") + 1].split("+") if "--nemesis" in words else []
-        assert len(nemeses_of(scenario_of(words[0]), tuple(names), 5)) >= len(names)
+        assert len(nemeses_of(scenario_of(words[0]), tuple(names), 5, 60)) >= len(names)
 
 
 def test_a_mutant_that_does_not_fit_is_a_usage_error(tmp_path: Path) -> None:

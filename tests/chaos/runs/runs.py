@@ -29,7 +29,7 @@ def appended(index: int, value: str, result: str = "applied") -> LogRecord:
     return LogRecord(index, 1, 0, "commands", "append", result, value=value)
 
 
-def made(folder: Path, records: Sequence[LogRecord], *, faults_min: int = 0, always: tuple[str, ...] = ()) -> Run:
+def made(folder: Path, records: Sequence[LogRecord], *, faults_min: int = 0) -> Run:
     """A run of one second with a register and a log, whose histories are still empty, and one fault."""
     arena = Arena(seed=1)
     workloads: list[Workload] = [Registers(arena, Recorder(arena)), Appends(arena, Recorder(arena))]
@@ -39,7 +39,6 @@ def made(folder: Path, records: Sequence[LogRecord], *, faults_min: int = 0, alw
         nemeses=("kill-leader",),
         workloads=("register", "log"),
         faults_min=faults_min,
-        always=always,
     )
     planned = Planned(number=1, nemesis="kill-leader", lane="process", at_s=0.2, lasts_s=0.2, draw=5)
     fault = FaultRun(planned, "installed", "nodes [1]", "pid 1 gone", "", SECOND // 5, 2 * SECOND // 5)

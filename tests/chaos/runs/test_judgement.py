@@ -11,8 +11,8 @@ from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.node_events import NodeEvent
-from raftlog.chaos.runs.runner import Run
-from raftlog.chaos.runs.scenarios import ALWAYS, TRIED_MIN
+from raftlog.chaos.runs.runner import FaultRun, Run
+from raftlog.chaos.runs.scenarios import TRIED_MIN
 from raftlog.chaos.runs.schedule import Planned
 from raftlog.chaos.workloads.consumers import Consumer, Route
 from raftlog.chaos.workloads.direct import DirectLog
@@ -151,6 +151,13 @@ def test_indeterminate_faults_do_not_count(tmp_path: Path) -> None:
     assert told.missing == ("0 faults took effect, fewer than 1",)
 
 
+def planned(run: Run, *names: str) -> None:
+    """These took effect too."""
+    for number, name in enumerate(names, start=2):
+        each = Planned(number=number, nemesis=name, lane="process", at_s=0.5, lasts_s=0.1, draw=5)
+        run.faults.append(FaultRun(each, "installed", "", "", "", SECOND // 2, SECOND // 2))
+
+
 def inside(run: Run, *kinds: str) -> None:
     """These happened inside node 1 while one direct request was under way there, all but the first while none was."""
     run.events = [NodeEvent(1, kind, SECOND // 2) for kind in kinds]
@@ -162,9 +169,15 @@ def inside(run: Run, *kinds: str) -> None:
 
 def test_a_run_without_installs_trims_and_backfills_is_unknown(tmp_path: Path) -> None:
     """Each must have happened inside the nodes, and requests must have met installs, trims, elections and starts; all
-    nodes must have lost power together."""
-    run = made(tmp_path, [], always=ALWAYS)
+    nodes must have lost power together. A run of less than a minute is asked for none of them, but for its power cut.
+    """
+    run = made(tmp_path, [])
     busy(run)
+    assert judge_run(run).verdict is Verdict.VALID
+    planned(run, "left-behind", "power-cut-slow")
+    run.faults[2].outcome = "skipped"
+    assert judge_run(run).missing == ("all nodes never lost power together",)
+    run.seconds = 60.0
     inside(run, "trims", "leaders elected", "starts")
     told = judge_run(run)
     assert told.verdict is Verdict.UNKNOWN
@@ -174,7 +187,7 @@ def test_a_run_without_installs_trims_and_backfills_is_unknown(tmp_path: Path) -
         "all nodes never lost power together",
         "no request was under way at any of 0 snapshots installed",
     )
-    run.faults[0].planned = Planned(number=1, nemesis="power-cut-slow", lane="process", at_s=0.2, lasts_s=0.2, draw=5)
+    run.faults[2].outcome = "installed"
     run.workloads.pop()
     inside(run, "trims", "leaders elected", "starts", "snapshots installed", "segments backfilled")
     told = judge_run(run)
@@ -188,8 +201,9 @@ def test_a_run_without_installs_trims_and_backfills_is_unknown(tmp_path: Path) -
 
 def test_a_minute_needs_its_own_installs(tmp_path: Path) -> None:
     """Of two minutes, one install is too few; records that were trimmed before they were read leave no verdict."""
-    run = made(tmp_path, [], always=ALWAYS)
+    run = made(tmp_path, [])
     busy(run)
+    planned(run, "left-behind")
     inside(run, "trims", "leaders elected", "starts", "snapshots installed", "segments backfilled")
     run.seconds, run.aftermath.untold = 120, 7
     missing = judge_run(run).missing

@@ -15,8 +15,17 @@ from raftlog.chaos.deploy import toxiproxy_server
 from raftlog.chaos.nemesis import FAMILIES, NEMESES
 from raftlog.chaos.runs import failover
 from raftlog.chaos.runs.judgement import judge_run
-from raftlog.chaos.runs.run_folder import history_file, save
-from raftlog.chaos.runs.scenarios import ALWAYS, SCENARIOS, nemeses_of, scenario_of
+from raftlog.chaos.runs.run_folder import history_file, save, sentence
+from raftlog.chaos.runs.scenarios import (
+    ALWAYS,
+    LONG_S,
+    POWER_CUTS,
+    SCENARIOS,
+    always_of,
+    asked_of,
+    nemeses_of,
+    scenario_of,
+)
 from tests.chaos.runs.runs import busy, made
 
 app = typer.Typer()
@@ -37,6 +46,10 @@ def run(*words: object) -> Result:
         (["run", "--seconds", "60", "--minutes", "1"], "not both"),
         (["run", "--seconds", "1"], "is not in the range x>=5"),
         (["run", "--seed", "x"], "is not a valid int"),
+        (
+            ["run", "smoke", "--seconds", "6", "--seed", "3"],
+            "a verdict of smoke needs 3 faults, and seed 3 has 0 in 6 s",
+        ),
     ],
 )
 def test_usage_errors_are_2(words: list[str], why: str) -> None:
@@ -100,7 +113,8 @@ def test_report_shows_a_run_again(tmp_path: Path) -> None:
     save(made_run, judge_run(made_run), ["raftlog", "chaos", "run"])
     result = run("report", tmp_path)
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("valid: 30 operations")
+    assert result.output.startswith("valid: broken: kill-leader; at the longest no write")
+    assert "30 operations" in result.output
     assert (tmp_path / "report.html").exists()
     history_file(tmp_path, "log").write_bytes(b'{"process":1,"type":"invoke","f":"append"}\n{}\n')
     result = run("report", tmp_path)
@@ -112,13 +126,67 @@ def test_report_shows_a_run_again(tmp_path: Path) -> None:
 def test_scenarios_fit_the_cluster() -> None:
     """Shapes that need five nodes are left out of a run with three; `--nemesis` takes families and names, once each."""
     scenario = scenario_of("all")
-    names = [each.name for each in nemeses_of(scenario, (), 3)]
+    names = [each.name for each in nemeses_of(scenario, (), 3, 60)]
     assert "partition-howard" not in names
-    assert "partition-howard" in [each.name for each in nemeses_of(scenario, (), 5)]
-    chosen = [each.name for each in nemeses_of(scenario, ("kills", "kill-one", "pause-long"), 3)]
-    assert chosen == ["kill-one", "kill-leader", "kill-minority", "kill-all", "pause-long", *ALWAYS]
-    assert [each.name for each in nemeses_of(scenario_of("calm"), (), 3)] == []
-    assert all(set(ALWAYS) <= set(SCENARIOS[name].always) for name in ("all", "smoke", *FAMILIES))
+    assert "partition-howard" in [each.name for each in nemeses_of(scenario, (), 5, 60)]
+    chosen = [each.name for each in nemeses_of(scenario, ("kills", "kill-one", "pause-long"), 3, 60)]
+    assert chosen == ["kill-one", "kill-leader", "kill-minority", "kill-all", "pause-long"]
+    assert [each.name for each in nemeses_of(scenario_of("calm"), (), 3, 60)] == []
+
+
+def test_a_scenario_has_the_faults_of_its_line_alone() -> None:
+    """Guard: every family had power cuts, which took the time of its own faults, and the list did not name them."""
+    for name, members in FAMILIES.items():
+        own = {each.name for each in members}
+        assert own == {each.name for each in nemeses_of(scenario_of(name), (), 7, 60)}
+        assert set(SCENARIOS[name].always) == own & set(ALWAYS)
+        assert all(each in SCENARIOS[name].says for each in own)
+    short, long = ({each.name for each in nemeses_of(scenario_of("smoke"), (), 3, s)} for s in (LONG_S - 1, LONG_S))
+    assert long - short == set(ALWAYS)
+    assert all(name in SCENARIOS["smoke"].says for name in ALWAYS)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "failover"])
+def test_a_run_asks_for_what_its_schedule_reaches(name: str) -> None:
+    """A run of 20 s asks for no events of a minute, and one of a minute for all of them; never for a power cut that it
+    does not have. Those of a minute have enough faults for a verdict, or say how long they need."""
+    scenario = scenario_of(name)
+    for seconds in (20.0, LONG_S):
+        kinds = nemeses_of(scenario, (), 3, seconds)
+        planned = run_commands._planned(scenario, kinds, 3, seconds, always_of(scenario, (), seconds))
+        asked = asked_of(scenario, planned, seconds)
+        names = {each.nemesis for each in planned}
+        assert len(planned) >= asked.faults
+        assert asked.events == (seconds >= LONG_S and "left-behind" in names)
+        assert asked.power_cut == bool(names & set(POWER_CUTS))
+    if name in ("all", "smoke"):
+        assert (asked.events, asked.power_cut) == (1, True)
+        assert str(asked) == (
+            f"{asked.faults} faults that take effect, 1 snapshots installed, trims and segments backfilled, "
+            "a power cut of all nodes"
+        )
+
+
+def test_the_result_begins_with_one_sentence(tmp_path: Path) -> None:
+    """What was broken, the longest time without a write, and whether something acknowledged was lost."""
+    made_run = made(tmp_path, [])
+    busy(made_run)
+    result = save(made_run, judge_run(made_run), ["raftlog"])
+    assert sentence(result) == (
+        "broken: kill-leader; at the longest no write was acknowledged for 0.1 s; "
+        "nothing that was acknowledged was lost"
+    )
+    few = result | {
+        "verdict": "unknown",
+        "missing": ["3 operations"],
+        "faults": [result["faults"][0] | {"outcome": "skipped"}],
+    }
+    assert sentence(few).startswith("nothing was broken; ")
+    assert sentence(few).endswith("nothing that was acknowledged was lost, but too little happened for a verdict")
+    wrong = result | {"verdict": "invalid", "problems": ["a write is not in the log", "two leaders"]}
+    assert sentence(wrong).endswith("the cluster broke a promise: a write is not in the log, and 1 more")
+    unjudged = result | {"verdict": "unknown", "workloads": [result["workloads"][0] | {"verdict": "unknown"}]}
+    assert sentence(unjudged).endswith("but not every answer could be judged")
 
 
 def test_failover_is_planned_by_its_seed() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.demo import input, story as demo, table as demo_table
 from raftlog.cluster.demo.story import DemoFailed, DemoRow, Story
@@ -191,13 +192,13 @@ def test_an_input_without_a_record_is_refused_before_anything_starts(
 
 def test_without_spark_the_demo_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark is looked for before the input is made: the error has the line of the check, which says what to install."""
-    install = "print(\"no pyspark: pip install 'raftlog[spark]'\", file=sys.stderr)"
+    install = "print('no pyspark: pip install pyspark', file=sys.stderr)"
     monkeypatch.setattr(demo, "SPARK_CHECK", (sys.executable, "-c", f"import sys; {install}; sys.exit(8)"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     shown = CliRunner().invoke(build("demo"), ["demo"])
     assert shown.exit_code == 2
-    assert shown.stderr == "raftlog: the demo did not begin: no pyspark: pip install 'raftlog[spark]'\n"
+    assert shown.stderr == "raftlog: the demo did not begin: no pyspark: pip install pyspark\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -211,7 +212,7 @@ def test_the_check_of_spark_names_the_missing_package() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 8
     (line,) = done.stderr.splitlines()
-    assert "pip install 'raftlog[spark]'" in line
+    assert how_to_install("spark") in line
 
 
 @pytest.mark.serial

@@ -1,5 +1,6 @@
 """How the command line starts: a command imports only its own module, and a start that fails ends in words."""
 
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -7,9 +8,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 import raftlog
+from raftlog.cluster.api import text
+from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.cli import main
 from raftlog.cluster.cli.commands import MODULES, CommandHelp, asked_for, build
 from raftlog.cluster.cli.frame.common import Exit
@@ -174,7 +178,20 @@ def test_a_command_without_its_extra_names_the_install_command(
     assert done.returncode == main.NOT_CHECKED
     (line,) = done.stderr.splitlines()
     assert package in line
-    assert f"pip install 'raftlog[{extra}]'" in line
+    assert line.endswith(how_to_install(extra))
+
+
+def test_a_hint_names_what_works_in_this_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout `make setup`. Elsewhere the packages, with this interpreter's pip: no registry has raftlog."""
+    assert how_to_install("query") == f"make -C {text._CHECKOUT} setup"
+    monkeypatch.setattr(text, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(sys, "executable", "/my venv/bin/python")
+    command, _, packages = how_to_install("arrow", "query").partition(" -m pip install ")
+    assert command == "'/my venv/bin/python'"
+    named = shlex.split(packages)
+    assert [Requirement(each).name for each in named] == ["duckdb", "numpy", "pyarrow"]
+    for extra in {*main.EXTRAS.values(), "delta", "jwt"}:
+        assert not how_to_install(extra).endswith("install "), f"the extra {extra} of pyproject.toml has other markers"
 
 
 def test_a_package_that_no_extra_brings_is_not_explained_away() -> None:

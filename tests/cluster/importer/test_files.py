@@ -254,29 +254,52 @@ def test_a_doubt_stops_before_anything_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "has"),
-    [("x\n1\n", "1: x"), ("3,4\n5,6\n", "2: 3, 4"), ("y,x\n4,3\n", "2: y, x")],
-    ids=["fewer", "no line of names", "another order"],
+    ("second", "has", "options"),
+    [
+        ("3,4\n5,6\n", r"line 1 looks like data.*--no-header", {}),
+        ("x\n1\n", r"line 1 has not the 2 columns x, y, but 1: x\. .*--no-header", {"columns": ("p", "q")}),
+        ("y,x\n4,3\n", r"line 1 has not the 2 columns x, y, but 2: y, x\. ", {"columns": ("p", "q")}),
+    ],
+    ids=["no line of names", "fewer than --columns", "another order than --columns"],
 )
-@pytest.mark.parametrize("options", [{}, {"columns": ("p", "q"), "header": True}], ids=["named", "renamed"])
-def test_a_file_with_other_columns_stops_the_import(
+def test_a_file_whose_first_line_is_doubtful_stops_the_import_before_it_writes(
     tmp_path: Path, second: str, has: str, options: dict[str, Any]
 ) -> None:
-    """The error names the file, both lists and the choices; what came before it is in the log, and no line is lost."""
+    """The error names the file and the choices; once it is corrected, the same command imports all."""
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     (tmp_path / "b.csv").write_text(second)
     (tmp_path / "c.csv").touch()
+    options = {**options, "header": True} if options else {}
 
     def work(client: SyncClient) -> None:
         names = [str(tmp_path / name) for name in ("a.csv", "c.csv", "b.csv")]
         told: list[str] = []
         plan = ImportPlan(names[0], tmp_path / "n", tmp_path / "r", more=tuple(names[1:]), tell=told.append, **options)
-        message = rf"b\.csv: line 1 has not the 2 columns x, y of the first file, but {has}\. .*--columns.*--no-header"
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=rf"1 of 3 files cannot.*nothing is written(.|\n)*b\.csv: {has}"):
             finish(plan, client)
-        assert [value for _, value, _ in rows(client)] == [b"1,2"]
-        assert any("c.csv: the file is empty" in each for each in told)
+        assert rows(client) == []
         (tmp_path / "b.csv").write_text("x, y\n3,4\n")
+        assert finish(plan, client).records == 2
+        assert any("c.csv: the file is empty" in each for each in told)
+
+    with_node(work)
+
+
+def test_a_first_line_that_changed_since_it_was_looked_at_stops_the_import(tmp_path: Path) -> None:
+    """What came before it is in the log, and no line is lost: once it is put back, the import goes on."""
+    for name, row in (("a.csv", "1,2"), ("b.csv", "3,4")):
+        (tmp_path / name).write_text(f"x,y\n{row}\n")
+
+    def work(client: SyncClient) -> None:
+        def change(step: ImportStep) -> None:
+            if step is ImportStep.ANSWERED:
+                (tmp_path / "b.csv").write_text("y,x\n4,3\n")
+
+        plan = ImportPlan(str(tmp_path / "a.csv"), tmp_path / "n", tmp_path / "r", more=(str(tmp_path / "b.csv"),))
+        with pytest.raises(InputError, match=r"b\.csv: line 1 has not the 2 columns x, y, but 2: y, x\."):
+            finish(dataclasses.replace(plan, at=change), client)
+        assert [value for _, value, _ in rows(client)] == [b"1,2"]
+        (tmp_path / "b.csv").write_text("x,y\n3,4\n")
         assert finish(plan, client).records == 2
 
     with_node(work)

@@ -1,5 +1,6 @@
 """The Delta table holds every row once, batch after batch, compacted, and wherever the exporter is killed."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
@@ -24,7 +26,7 @@ def served() -> Served:
 def test_delta_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without deltalake the error names the extra."""
     monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
-    with pytest.raises(delta.DeltaMissingError, match=r"pip install 'raftlog\[spark,delta\]'"):
+    with pytest.raises(delta.DeltaMissingError, match=re.escape(how_to_install("spark", "delta"))):
         delta.require()
 
 

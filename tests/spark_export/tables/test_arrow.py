@@ -11,6 +11,7 @@ import pytest
 
 from raftlog import arrow
 from raftlog.cluster.api.errors import Code
+from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.errors import DataLossError, NotCheckedError, UnreachableError, UsageError
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
@@ -126,5 +127,5 @@ def test_without_pyarrow_the_message_has_the_command(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S)
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
-        "ImportError: raftlog.arrow needs the package pyarrow, which is not installed: pip install 'raftlog[arrow]'"
+        f"ImportError: raftlog.arrow needs the package pyarrow, which is not installed: {how_to_install('arrow')}"
     )

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from raftlog import arrow
 from raftlog.cluster.api.errors import Code
+from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.spark_export.commands import query
 from raftlog.spark_export.errors import UsageError
@@ -155,7 +156,7 @@ def test_a_missing_extra_is_one_line_with_the_command(url: str, monkeypatch: pyt
     told = ask("SELECT 1", "--endpoints", url)
     assert told.exit_code == 8
     assert told.stderr.splitlines() == [
-        f"raftlog: this command needs the package {package}, which is not installed: pip install 'raftlog[query]'"
+        f"raftlog: this command needs the package {package}, which is not installed: {how_to_install('query')}"
     ]
 
 
