@@ -17,10 +17,9 @@ from msgspec.structs import replace
 
 from raftlog.cluster.importer.formats import rows, times
 from raftlog.cluster.importer.formats.dialect import (
-    WINDOWS,
     Dialect,
-    charset_of,
     dialect_of,
+    is_binary,
     is_table,
     looks_like_data,
     names_of,
@@ -52,8 +51,6 @@ COLUMNS_SHOWN: Final = 12
 _EXCEL: Final = re.compile(r"sep=.")
 _MARKUP: Final = re.compile(rb"\s*<(?:[!?]|html\b)", re.IGNORECASE)
 _TEXT_SUFFIXES: Final = ("txt", "log", "out", "text")
-_CONTROL: Final = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
-"""Control characters that text does not have: not those that move the cursor, ring the bell, or begin a colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +156,11 @@ def _renamed(names: Sequence[str]) -> list[str]:
 
 
 def _check_text(sample: Sample, options: ImportOptions) -> None:
-    """Raises InputError for bytes that are no text, if the user did not name this file and its format.
-
-    Text has no NUL, and in a charset that was only guessed no other control character.
-    """
+    """Raises InputError for bytes that are no text, if the user did not name this file and its format."""
     is_asked_for = options.format is not None and not sample.is_found
     if is_asked_for or sample.format in (InputFormat.PARQUET, InputFormat.ARROW):
         return
-    data = b"".join(sample.pieces)
-    is_guessed = WINDOWS in (sample.charset, charset_of(data, is_whole=False)[0])
-    if b"\0" in data or (is_guessed and _CONTROL.search(data)):
+    if is_binary(b"".join(sample.pieces), sample.charset):
         raise InputError(
             f"{sample.name} is not text; give --format arrow if it is a stream of Arrow; --format lines keeps any "
             f"bytes, a record a line{', of a file that you name by itself' if sample.is_found else ''}"

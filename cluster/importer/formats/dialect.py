@@ -45,6 +45,10 @@ class Dialect(msgspec.Struct, frozen=True):
     space: bool = False  # spaces before a cell do not belong to it
 
 
+_CONTROL: Final = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+"""Control characters that text does not have: not those that move the cursor, ring the bell, or begin a colour."""
+
+
 def charset_of(sample: bytes, is_whole: bool) -> tuple[str, int]:
     """The charset of the first bytes of a file, and the length of its byte order mark.
 
@@ -67,6 +71,15 @@ def charset_of(sample: bytes, is_whole: bool) -> tuple[str, int]:
     except UnicodeDecodeError:
         return WINDOWS, 0
     return UTF8, 0
+
+
+def is_binary(sample: bytes, charset: str) -> bool:
+    """Whether first bytes, already in UTF-8 or as they are, are no text.
+
+    Text has no NUL, and in a charset that was only guessed no other control character.
+    """
+    is_guessed = WINDOWS in (charset, charset_of(sample, is_whole=False)[0])
+    return b"\0" in sample or (is_guessed and _CONTROL.search(sample) is not None)
 
 
 def _is_text(sample: bytes, charset: str) -> bool:
