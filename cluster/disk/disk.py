@@ -38,7 +38,7 @@ from raftlog.raft.wal.opening import TAIL_BYTES_MAX
 from raftlog.raft.wal.reading import RawSlice, WalReader
 from raftlog.raft.wal.recovery import Damage, Damaged
 from raftlog.raft.wal.retention import SegmentFiles, piece_of, trailing_end
-from raftlog.raft.wal.snapshot_files import Received, StoredSnapshot, list_snapshots, read_piece
+from raftlog.raft.wal.snapshot_files import Received, StoredSnapshot, bytes_below, list_snapshots, read_piece
 from raftlog.raft.wal.storage import Storage
 
 __all__ = ["Disk", "DiskStatistics", "RawSlice", "Recovered"]
@@ -90,7 +90,8 @@ class Disk:
         self._scrub: Scrub | None = None
         snapshot = opened.recovered.snapshot
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest snapshot
-        self.reserve.keep(self.snapshot_bytes, may_make=True)
+        self._older_bytes = bytes_below(opened.files, 0 if snapshot is None else snapshot.mark.index)
+        self.reserve.keep(self.snapshot_bytes, self._older_bytes, may_make=True)
 
     @classmethod
     def open(
@@ -238,7 +239,7 @@ class Disk:
             async for chunk in each(chunks):
                 await run(partial(writer.add, chunk))
             await run(lambda: writer.finish(mark, configuration, configuration_index, self._incoming.aside))
-            self.snapshot_bytes = writer.size
+            self._older_bytes, self.snapshot_bytes = self.snapshot_bytes, writer.size
         finally:
             await run(writer.abandon)
 
@@ -282,7 +283,7 @@ class Disk:
         except NoSpace:
             await self._read_worker.run(self._incoming.drop)  # the leader sends it again from its first byte
             raise
-        self.snapshot_bytes = stored.size
+        self._older_bytes, self.snapshot_bytes = 0, stored.size
         self._effects_last = stored.mark.index
         self.backfill.kept.may_exist = True
         await self._read_worker.run(self._incoming.installed)
@@ -334,11 +335,12 @@ class Disk:
 
     # -- disk space
 
-    def keep_reserve(self, *, may_make: bool = True) -> None:
+    def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:
         """See `Reserve.keep`. Runs in the reading thread."""
         if not self.reserve.is_asked:
             self.reserve.is_asked = True
-            self._read_worker.post(partial(self.reserve.keep, self.snapshot_bytes, may_make=may_make))
+            sizes = self.snapshot_bytes, self._older_bytes, grown
+            self._read_worker.post(partial(self.reserve.keep, *sizes, may_make=may_make))
 
     def _sync_ledgers(self) -> None:
         for _, operations in self._storage.sync_ledgers():

@@ -4,9 +4,10 @@ The files of the data folder call `give` where an operation finds no disk space
 (`raftlog.cluster.files.shard_files`). The reserve gets smaller by what that operation needs, and the operation is tried
 again at once. So another program that fills the disk gets no more than the rest of a slice. From then on the node
 rejects every write except those that free space (`raftlog.cluster.replica.upkeep.disk_space`), until the file is whole
-again. The file is as large as two segments and the newest snapshot. Two segments, because the requests queued for the
-log (raft.uncommitted_bytes_max, a segment at most) go to a new segment and may need a second. A snapshot, because the
-next one is written before an older one is deleted.
+again. The file has room for two segments and two snapshots of the present state, less the older snapshot on the disk.
+Two segments, because the requests queued for the log (raft.uncommitted_bytes_max, a segment at most) go to a new
+segment and may need a second. Two snapshots, because trimmed files go once two snapshots cover them, and each one is
+written before an older one is deleted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ RESERVE_SEGMENTS: Final = 2
 SLICES: Final = 128
 """The least that the reserve gives is a segment divided by this: half a megabyte. Rows, effects and snapshots grow in
 small steps."""
+STEPS: Final = 8
+"""The state's growth changes the file in steps of a segment divided by this; up to a step is in the two segments."""
 
 
 class Space(Protocol):
@@ -92,17 +95,20 @@ class Reserve:
         self.free_bytes = 0  # free bytes on the disk beside it, as last measured
         self.lacks_bytes = 0  # bytes missing until it is whole, as last measured; 0: it is, or they are free
 
-    def wanted(self, snapshot_bytes: int) -> int:
-        """The size that it should have beside a snapshot of that size."""
-        return RESERVE_SEGMENTS * self._segment_bytes + snapshot_bytes
+    def wanted(self, newest: int, older: int = 0, grown: int = 0) -> int:
+        """The size that it should have. `newest` and `older` are the bytes of the two snapshots on the disk, 0 where
+        there is none; by at most `grown` bytes the state is larger than the newest."""
+        state = newest + grown - grown % (self._segment_bytes // STEPS)
+        return RESERVE_SEGMENTS * self._segment_bytes + max(state, 2 * state - older)
 
-    def keep(self, snapshot_bytes: int, *, may_make: bool) -> None:
-        """Makes the file as large as it should be, if there is space, then measures the free space.
+    def keep(self, newest: int, older: int = 0, grown: int = 0, *, may_make: bool) -> None:
+        """Makes the file as large as it should be (see `wanted`), then measures the free space. Where the missing part
+        does not fit, the disk is full.
 
         `may_make` is false while a snapshot is written: the space may be needed for that. May block. Never raises.
         """
         self.is_asked = False
-        wanted = self.wanted(snapshot_bytes)
+        wanted = self.wanted(newest, older, grown)
         with self._lock, suppress(OSError):  # counts as no space: the next call tries again
             if may_make:
                 self._make(wanted)
@@ -113,7 +119,8 @@ class Reserve:
         is_enough = wanted <= self.bytes <= wanted + RESERVE_SEGMENTS * self._segment_bytes
         if not is_enough:  # small changes of the state's size do not change the file
             if self._space.free() < wanted - self.bytes:
-                return  # not even tried: for a moment no other write would find space
+                self.is_used = True  # not even tried: for a moment no other write would find space
+                return
             self._space.resize(wanted)
             self.bytes = wanted
         self.is_used = False

@@ -129,6 +129,15 @@ def list_snapshots(files: Files) -> list[int]:
     return sorted((int(name) for name in files.names(SNAPSHOTS) if name.isdigit()), reverse=True)
 
 
+def bytes_below(files: Files, index: int) -> int:
+    """The bytes of the newest finished snapshot before that index; 0: there is none."""
+    for each in list_snapshots(files):
+        if each < index:
+            folder = snapshot_folder(each)
+            return sum([files.size(f"{folder}/{name}") for name in files.names(folder)])
+    return 0
+
+
 def drop_old(files: Files, kept: int | None = None) -> list[FileOperation]:
     """Removes unfinished snapshots, and all finished ones but the newest SNAPSHOTS_KEPT and that of index `kept`."""
     operations: list[FileOperation] = [

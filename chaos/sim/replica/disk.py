@@ -61,7 +61,8 @@ class NodeDisk:
         self._write, self._read = Thread(node), Thread(node)
         self.reserve = node.disk.reserve
         self.snapshot_bytes = snapshot_bytes
-        self.reserve.keep(snapshot_bytes, may_make=True)
+        self._older_bytes = snapshot_files.bytes_below(self._disk.files, max(self._disk.snapshots(), default=0))
+        self.reserve.keep(snapshot_bytes, self._older_bytes, may_make=True)
         files: Any = FillFiles(node)
         around: Any = FillSurroundings(node)
         worker: Any = FillWorker(node, self._read)
@@ -223,7 +224,7 @@ class NodeDisk:
                 world.sometimes("a save was overtaken by an install")
                 disk.files.execute(plan.abandon())
             raise
-        self.snapshot_bytes = sum(map(len, kept))
+        self._older_bytes, self.snapshot_bytes = self.snapshot_bytes, sum(map(len, kept))
         if configuration.outgoing:
             world.sometimes("snapshot during a joint configuration")
         node.saved(mark, b"".join(kept))
@@ -260,7 +261,7 @@ class NodeDisk:
         """See `Disk.install`."""
         await self._flush()
         await self._write.run(lambda: self._installing(received, stored))
-        self.snapshot_bytes = stored.size
+        self._older_bytes, self.snapshot_bytes = 0, stored.size
         self._effects_last = stored.mark.index
         self.backfill.kept.may_exist = True
 
@@ -301,9 +302,9 @@ class NodeDisk:
         """See `Disk.has_trimmed`."""
         return len(self._journal.segments) > 1 and self._journal.segments[0].last.index < oldest
 
-    def keep_reserve(self, *, may_make: bool = True) -> None:
+    def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:
         """See `Disk.keep_reserve`."""
-        self.reserve.keep(self.snapshot_bytes, may_make=may_make)
+        self.reserve.keep(self.snapshot_bytes, self._older_bytes, grown, may_make=may_make)
 
     # -- reading
 

@@ -18,14 +18,11 @@ from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.seed.agreement import agree
 from raftlog.chaos.sim.seed.bad_disks import Writer, voters_of_today
 from raftlog.chaos.sim.world.world import World
+from raftlog.cluster.replica.upkeep.disk_space import LOOK_S
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 
 ONE_WORLD_IN: Final = 4
-SEGMENT_BYTES_MIN: Final = 16_384
-"""In worlds with smaller segments the reserve is too small for the writes under way and the first two snapshots: some
-entries of a few kilobytes fill it."""
-
 SEGMENTS: Final = 6
 """So many segments has the log of each voter before its disk gets a size: there is something to free."""
 
@@ -53,12 +50,11 @@ def with_full_disks(world: World) -> None:
     """In some worlds, as said above; no disk has a size any more behind it. Raises NoProgress."""
     random = world.random_of("full disks")
     voters = [world.replicas[node] for node in voters_of_today(world)]
-    if world.swarm.segment_bytes < SEGMENT_BYTES_MIN:
-        return
-    if random.randrange(ONE_WORLD_IN) or not voters or any(map(_trims_by_itself, voters)):
+    if random.randrange(ONE_WORLD_IN) or not voters:
         return
     writer = Writer(world)
     _wait(world, FILLED_US, LEADS, lambda: all(map(_has_log, voters)))
+    world.run_until(world.now_us + int(2e6 * LOOK_S))  # the reserve follows the state
     _fill(world, random, voters, writer)
     how = random.randrange(3)
     for each in ([], [world.leading()], voters)[how]:
@@ -70,9 +66,11 @@ def with_full_disks(world: World) -> None:
     _wait(world, ELECTED_US, LEADS, lambda: world.leading() is not None)
     if (now := max([each.core.state.term for each in voters if each.core is not None])) > term + 1:
         raise NoProgress(LEADS, f"term {term} became {now} within {STAYS_US / 1e6:g} s")
+    has_log = all(len(each.disk.segment_firsts) >= SEGMENTS for each in voters)
     _until_answered(world, TAKES_TRIM, _trim, Applied)
     before = writer.acknowledged
-    _wait(world, FREED_US, GOES_ON, lambda: writer.acknowledged > before)
+    if has_log:  # else a policy trimmed it before, and the state fills the disks
+        _wait(world, FREED_US, GOES_ON, lambda: writer.acknowledged > before)
     writer.is_on = False
     world.sometimes("full disks were trimmed, and writes went on")
     for each in voters:
@@ -81,20 +79,20 @@ def with_full_disks(world: World) -> None:
 
 
 def _trims_by_itself(replica: Node) -> bool:
-    """Whether a policy trims its log, which then fills no disk: the state would, and a trim frees none of it."""
+    """Whether a policy trims its log."""
     kept = replica.state.settings.retention
     return bool(kept.bytes or kept.age_ms)
 
 
 def _has_log(replica: Node) -> bool:
-    """Whether its log has enough segments, and its reserve is whole."""
-    return (
-        replica.core is not None and len(replica.disk.segment_firsts) >= SEGMENTS and not replica.disk.reserve.is_used
-    )
+    """Whether its log has enough segments, if no policy trims it, and its reserve is whole."""
+    if replica.core is None or replica.disk.reserve.is_used:
+        return False
+    return len(replica.disk.segment_firsts) >= SEGMENTS or _trims_by_itself(replica)
 
 
 def _fill(world: World, random: Random, voters: list[Node], writer: Writer) -> None:
-    """The disks get their size, and are full: no write is acknowledged any more."""
+    """The disks get their size, and are full: no write is acknowledged any more. Or a policy trims the log in time."""
     is_shared, is_taken = random.randrange(2) == 0, random.randrange(2) == 0
     world.note(0, "disks with a size", *[each.node for each in voters])
     files = [each.disk.files for each in voters]
@@ -102,7 +100,9 @@ def _fill(world: World, random: Random, voters: list[Node], writer: Writer) -> N
         free = random.randrange(len(those) * SEGMENTS_FREE_MAX * world.swarm.segment_bytes)
         space = DiskSpace(sum([each.used for each in those]) + free, those)
         space.taken = free if is_taken else 0
-    _wait(world, FILLED_US, "full disks refuse writes", lambda: world.now_us - writer.newest_us > QUIET_US)
+    is_full = world.run_until(world.now_us + FILLED_US, lambda: world.now_us - writer.newest_us > QUIET_US)
+    if not (is_full or _trims_by_itself(voters[0])):
+        raise NoProgress("full disks refuse writes", f"not within {FILLED_US / 1e6:g} s")
 
 
 def _trim(leading: Node, done: Callable[[Any], None]) -> None:

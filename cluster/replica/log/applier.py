@@ -134,6 +134,7 @@ class Applier:
         self.written = ledger_last
         self.applied_at = clock.monotonic()  # when the newest entry was applied; the cluster clock counts from it
         self.log_bytes = self.log_records = 0  # applied since the last snapshot; bytes as they count on disk
+        self.grown_bytes = 0  # of the state at most, since the newest snapshot
         self._disk = disk
         self._pending = pending
         self._limits = limits
@@ -186,7 +187,7 @@ class Applier:
         self.applied = self.written = mark.index
         self.last_user_index = last_user
         self.applied_at = clock.monotonic()
-        self.log_bytes = self.log_records = 0
+        self.log_bytes = self.log_records = self.grown_bytes = 0
         self.recent = Recent(self._limits.recent_bytes_max)
         self.waiters.applied(mark.index)
 
@@ -205,8 +206,11 @@ class Applier:
         index = entry.index
         self.applied = index
         self.mark = entry.mark
-        self.log_bytes += entry.size + IDX_ROW.size * entry.count + len(frame)
+        size = entry.size + IDX_ROW.size * entry.count + len(frame)
+        self.log_bytes += size
         self.log_records += entry.count
+        if any(each.changes or each.answer for each in effects.requests):  # else records were appended
+            self.grown_bytes += size
         user = last_user_index(command, effects)
         if user is not None:
             self.last_user_index = user

@@ -47,7 +47,8 @@ def look_if_due(replica: ReplicaState, mono: float) -> None:
         disk_space.let_go, disk_space.trim_index = let_go, replica.applier.applied
         disk_space.save_at = disk_space.save_pause_s = 0.0
     # the space of a deleted reserve is for a waiting batch and a snapshot: make no new reserve yet
-    replica.disk.keep_reserve(may_make=not replica.syncer.is_waiting and not snapshots.is_under_way(replica))
+    may_make = not replica.syncer.is_waiting and not snapshots.is_under_way(replica)
+    replica.disk.keep_reserve(replica.applier.grown_bytes, may_make=may_make)
     replica.syncer.look_for_disk_space()
     is_making_room = not replica.syncer.has_space and replica.disk.has_trimmed(replica.machine.oldest)
     applied = replica.applier.applied

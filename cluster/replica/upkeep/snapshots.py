@@ -108,19 +108,21 @@ def _kept_bytes(replica: ReplicaState) -> int:
 def _may_save(replica: ReplicaState) -> bool:
     """Whether a snapshot may be saved: not while one is received, nor while an older one is still being sent.
 
-    If sending takes very long, the replica saves a new snapshot all the same.
+    If sending takes very long, the replica saves a new snapshot all the same. A full disk waits for no follower,
+    whose disk may be full for good.
     """
     snapshots = replica.snapshots
     if replica.core.state.receiving is not None or snapshots.receiving is not None:
         return False
     is_sending_older = any(0 < each.snapshot_index < snapshots.index for each in replica.core.status().followers)
-    return not is_sending_older or replica.applier.log_bytes >= HOLD * _due_bytes(replica)
+    is_waiting = is_sending_older and replica.syncer.has_space
+    return not is_waiting or replica.applier.log_bytes >= HOLD * _due_bytes(replica)
 
 
 async def _save(replica: ReplicaState) -> None:
     """Saves the present state slice by slice, while applying goes on."""
     applier = replica.applier
-    last_user = applier.last_user_index
+    last_user, grown = applier.last_user_index, applier.grown_bytes
     mark, index, configuration = state_mark(replica)
     started = clock.monotonic()
     walk = replica.machine.snapshot()
@@ -129,6 +131,7 @@ async def _save(replica: ReplicaState) -> None:
             await asyncio.sleep(POLL_S)
         chunks = paced(chunks_of(last_user, walk), lambda: replica.applier.applied, partial(_is_late, replica))
         await replica.disk.save_snapshot(mark, configuration, chunks, index)
+        applier.grown_bytes -= grown
         await saved(replica, mark)
         replica.logger.info("snapshot_saved", index=mark.index, seconds=round(clock.monotonic() - started, 3))
     except NoSpace as error:
@@ -159,9 +162,10 @@ async def saved(replica: ReplicaState, mark: Mark) -> None:
     told = replica.core.status()
     if told.first == 1 and told.is_changing:
         keep_after = 0  # a node that joins gets the whole log, and no snapshot: `history_guard` counts on it
+    under_way = [each.snapshot_index for each in replica.core.status().followers if each.snapshot_index]
     if not replica.syncer.has_space:  # trimmed entries must free space, even if a follower needs them
         keep_after = max(keep_after, await replica.disk.end_before(min(mark.index, replica.machine.oldest - 1), 0))
-    under_way = [each.snapshot_index for each in replica.core.status().followers if each.snapshot_index]
+        under_way.clear()
     replica.core.compact(mark, min([keep_after, *under_way]))
 
 

@@ -9,6 +9,7 @@ from raftlog.chaos.sim.mutants.mutant import Edit, Mutant
 SOURCE: Final = "docs/decisions/0018"
 OVERTAKES: Final = "docs/decisions/0028"
 FULL: Final = "tests/sim/disk/test_full_disks.py::test_full_disks_keep_a_leader_and_go_on_after_a_trim"
+GREW: Final = "tests/sim/disk/test_full_disks.py::test_full_disks_have_room_for_the_snapshots_of_a_state_that_grew"
 PITFALL: Final = 72
 """Hung disk, live network: the nearest one."""
 
@@ -184,6 +185,37 @@ MUTANTS: Final = (
         old="self._space.resize(wanted)\n        self.bytes = wanted",
         new="return",
         story=FULL,
+    ),
+    Mutant(
+        name="reserve_forgets_that_the_state_grows",
+        pitfall=PITFALL,
+        title="the reserve has room for a snapshot like the newest one, and the state is larger: no trimmed file goes",
+        source="this project, until seeds of the simulator showed it",
+        target="raftlog.cluster.replica.upkeep.disk_space:look_if_due",
+        old="replica.disk.keep_reserve(replica.applier.grown_bytes,",
+        new="replica.disk.keep_reserve(0,",
+        story=GREW,
+    ),
+    Mutant(
+        name="reserve_has_one_snapshot",
+        pitfall=PITFALL,
+        title="the reserve has room for one snapshot beside none or one, and a trimmed file goes behind two",
+        source="this project, until seeds of the simulator showed it",
+        target="raftlog.cluster.files.reserve:Reserve.wanted",
+        old="max(state, 2 * state - older)",
+        new="state",
+        story=GREW,
+    ),
+    Mutant(
+        name="full_leader_waits_for_a_full_follower",
+        pitfall=PITFALL,
+        title="a leader with a full disk saves no snapshot while it sends one to a follower with a full disk",
+        source="this project, until a seed of the simulator showed it",
+        target="raftlog.cluster.replica.upkeep.snapshots:_may_save",
+        old=" and replica.syncer.has_space",
+        new="",
+        story="tests/cluster/replica/upkeep/test_snapshot_work.py::"
+        "test_a_full_disk_waits_for_no_follower_that_is_sent_a_snapshot",
     ),
     Mutant(
         name="full_disks_refuse_trims",

@@ -48,7 +48,8 @@ def replica_of(**parts: Any) -> Any:
         ),
         writes=Writes(Pending(limits, metrics, 1)), reads=ReadIndexes(Reads()), clock=ClockEntries(),
         links=SimpleNamespace(is_bulk_up=lambda peer: True, send_bulk=send_bulk),
-        applier=SimpleNamespace(applied=7, waiters=IndexWaiters()), settings=SimpleNamespace(limits=limits),
+        applier=SimpleNamespace(applied=7, grown_bytes=0, waiters=IndexWaiters()),
+        settings=SimpleNamespace(limits=limits),
         members=SimpleNamespace(is_removed=False), watch=SimpleNamespace(points=DigestPoints(1)),
         syncer=SimpleNamespace(has_space=True), disks=SimpleNamespace(takes_writes=True),
         driver=SimpleNamespace(wake=lambda: None, look_soon=lambda: None),
@@ -197,7 +198,7 @@ async def test_a_full_follower_takes_one_entry_for_its_second_snapshot(
         is_leader=is_leader,
         machine=SimpleNamespace(compacted_revision=1, oldest=5),
         disk_space=room,
-        disk=SimpleNamespace(keep_reserve=lambda **_: None, has_trimmed=lambda oldest: True),
+        disk=SimpleNamespace(keep_reserve=lambda *_, **__: None, has_trimmed=lambda oldest: True),
         syncer=SimpleNamespace(has_space=False, is_waiting=True, look_for_disk_space=lambda: None),
         snapshots=SimpleNamespace(index=snapshot),
     )

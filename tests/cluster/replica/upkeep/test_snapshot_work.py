@@ -71,10 +71,11 @@ def test_a_full_disk_without_room_for_a_snapshot_gets_fewer_and_fewer_attempts(m
     tried: list[float] = []
     mono, replica = 0.0, SimpleNamespace(
         disk_space=DiskSpace(0, (1, 1)), machine=SimpleNamespace(oldest=1, compacted_revision=1), is_leader=False,
-        applier=SimpleNamespace(applied=100), snapshots=SimpleNamespace(index=40, is_saving=False, is_receiving=False),
+        applier=SimpleNamespace(applied=100, grown_bytes=0),
+        snapshots=SimpleNamespace(index=40, is_saving=False, is_receiving=False),
         core=SimpleNamespace(state=SimpleNamespace(receiving=None)),
         syncer=SimpleNamespace(is_waiting=False, has_space=False, look_for_disk_space=lambda: None),
-        disk=SimpleNamespace(keep_reserve=lambda **_: None, has_trimmed=lambda _: True),
+        disk=SimpleNamespace(keep_reserve=lambda *_, **__: None, has_trimmed=lambda _: True),
     )  # fmt: skip
 
     def save(_: object) -> bool:
@@ -179,7 +180,7 @@ async def test_a_save_waits_for_the_ledger_and_tells_the_newest_user_record_of_i
     mark = Mark(5, 1, 0, 0, 0)
     replica = replica_of([])
     replica.applier = SimpleNamespace(
-        written=3, applied=5, mark=mark, last_user_index=4, log_bytes=0, count_at_least=lambda size: None
+        written=3, applied=5, mark=mark, last_user_index=4, log_bytes=0, grown_bytes=0, count_at_least=lambda size: None
     )
     replica.machine = machine
     replica.core.state = SimpleNamespace(configurations=[(1, None)])
@@ -230,3 +231,17 @@ async def test_pieces_after_a_failed_one_are_dropped(monkeypatch: pytest.MonkeyP
     assert (written, failed) == ([0], [1])
     assert not replica.snapshots.jobs
     assert replica.snapshots.receiving is None
+
+
+async def test_a_full_disk_waits_for_no_follower_that_is_sent_a_snapshot() -> None:
+    """The follower's disk may be full for good, and a trim frees nothing on the leader's disk before that has two
+    snapshots, and its log goes without regard to the one that is sent."""
+    calls: list[tuple[str, Any]] = []
+    replica = replica_of(calls, keep_after=90, sending=(30,))
+    replica.core.state.receiving, replica.snapshots.receiving = None, None
+    replica.applier.log_bytes, replica.disk.snapshot_bytes = 0, 1_000
+    assert not snapshots._may_save(replica)
+    replica.syncer.has_space = False
+    assert snapshots._may_save(replica)
+    await snapshots.saved(replica, Mark(100, 1, 0, 0, 0))
+    assert calls == [("compact", (Mark(100, 1, 0, 0, 0), 90))]
