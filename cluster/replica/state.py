@@ -234,7 +234,6 @@ class DiskView:
     last_ms: dict[Handover, int] = field(default_factory=dict)  # the hand-overs of this process
     holds: dict[NodeId, Hold] = field(default_factory=dict)  # followers that are sent no entries, while this node leads
     takes_writes: bool = True  # as the leader: whether a majority has disk space
-    has_clocks: bool = True  # nodes report their wall clocks (the simulator's do not)
     majority_ms: int = 0  # the wall clock of a majority at the last look, several times a second; 0: not known
     is_muted: bool = False  # this leader's disk hangs and no other voter took over: it sends nothing
     handed_over: tuple[Handover, int] | None = None  # newest hand-over of this process, and its time

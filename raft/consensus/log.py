@@ -40,7 +40,7 @@ class Log:
         "run_terms",
         "snapshot",
         "start",
-        "time_bound",
+        "times",
         "unapplied",
         "unapplied_bytes",
         "uncommitted_freed",
@@ -68,7 +68,8 @@ class Log:
         self.unapplied: deque[tuple[int, int]] = deque()  # (last index, bytes) of entries given out and not applied
         self.unapplied_bytes = 0  # of all of them
         # (index, bytes) of entries that left memory before they were committed: a leader counts uncommitted bytes.
-        self.time_bound: tuple[int, int] | None = None  # at that monotonic time no entry of this node is stamped later
+        # At that monotonic time the earliest and the latest wall clock time that this node stamps; None: its own clock's.
+        self.times: tuple[int, int, int] | None = None
         self.uncommitted_freed: deque[tuple[int, int]] = deque()
         self.cut_after: int | None = None  # what the next Ready must cut from disk
         # A write that was under way when its entries were cut may still be acknowledged: see `acknowledge`.
@@ -186,9 +187,10 @@ class Log:
         last = self.last
         clock_ms = last.clock_ms + max(0, now.monotonic_ms - self.appended_ms)
         time_ms = now.wall_ms
-        if self.time_bound is not None:
-            at_ms, bound_ms = self.time_bound
-            time_ms = min(time_ms, bound_ms + now.monotonic_ms - at_ms)
+        if self.times is not None:
+            at_ms, first_ms, last_ms = self.times
+            since_ms = now.monotonic_ms - at_ms
+            time_ms = min(max(time_ms, first_ms + since_ms), last_ms + since_ms)
         entry = seal_entry(last, term=term, kind=kind, count=count, time_ms=time_ms, clock_ms=clock_ms, data=data)
         self.append((entry,), now.monotonic_ms)
         return entry

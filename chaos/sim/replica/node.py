@@ -130,7 +130,6 @@ class Node(Watching):
         assert isinstance(core, WatchedCore)
         assert isinstance(applier, WatchedApplier)
         core.node = applier.node = replica.node = self
-        replica.state.disks.has_clocks = False  # nodes of one world report no wall clocks to each other
         self.replica, self.core = replica, core
         self._follow_yours()
         self._point = applier.machine.point

@@ -88,7 +88,7 @@ def _tell(replica: ReplicaState, mono: float) -> None:
     view = replica.disks
     report = own(replica)._replace(sync_us=view.times.any_us)
     for peer in _speaking(replica):
-        has_clock = view.has_clocks and replica.links.version_of(peer) >= CLOCK_VERSION
+        has_clock = replica.links.version_of(peer) >= CLOCK_VERSION
         report = report._replace(wall_ms=clock.wall_ms() if has_clock else 0)
         if view.reports.is_due(peer, report, mono) and replica.links.send_bulk(peer, encode_report(report)):
             view.reports.told(peer, report, mono)
@@ -118,11 +118,12 @@ def skew_ms(replica: ReplicaState) -> int | None:
 
 
 def _bound_times(replica: ReplicaState, now: Now, mono: float) -> None:
-    """No entry that this node makes as the leader gets a time far ahead of a majority's clock, from the first
-    millisecond of a jump on: later entries would keep that time."""
+    """No entry that this node makes as the leader gets a time far from a majority's clock, from the first millisecond
+    of a jump on: later entries would keep one that is ahead, and retention by age would trim one that is behind."""
     majority = replica.disks.majority_ms = majority_ms(replica, now, mono)
-    if replica.disks.has_clocks and majority:
-        replica.core.state.log.time_bound = now.monotonic_ms, majority + replica.disks.rules.clock_skew_ms
+    if majority:
+        skew_ms = replica.disks.rules.clock_skew_ms
+        replica.core.state.log.times = now.monotonic_ms, majority - skew_ms, majority + skew_ms
 
 
 # -- acting on the reports ----------------------------------------------------------------------------------------
@@ -155,9 +156,7 @@ def all_disks(replica: ReplicaState) -> Disks:
 
 def _lead(replica: ReplicaState, now: Now) -> None:
     view = replica.disks
-    disks = all_disks(replica)
-    if view.has_clocks:
-        disks = replace(disks, clocks=clocks(replica, now, clock.monotonic()))
+    disks = replace(all_disks(replica), clocks=clocks(replica, now, clock.monotonic()))
     view.takes_writes = disks.takes_writes
     holds = disks.holds(replica.disk_space.trim_index, replica.disk.snapshot_bytes)
     if holds != view.holds:

@@ -56,9 +56,8 @@ async def _delete_and_trim(replica: ReplicaState) -> None:
     if replica.is_leader:
         machine, coming = replica.machine, replica.settings.disk.segment_bytes
         lowest = machine.consumers.lowest()
-        time_ms = machine.time_ms
-        if replica.disks.has_clocks:  # a wrong clock may have made the newest times: a majority's must be as far
-            time_ms = min(time_ms, replica.disks.majority_ms)
+        # A wrong clock may have made the newest times: a majority's must be as far.
+        time_ms = min(machine.time_ms, replica.disks.majority_ms)
         before = trim_before(retention.policy, pieces, machine.oldest, time_ms, coming, lowest)
         if before is not None:
             await _trim(replica, before)

@@ -20,8 +20,8 @@ MUTANTS: Final = (
         story="tests/cluster/replica/upkeep/test_wall_clocks.py::"
         "test_records_are_not_trimmed_by_a_time_that_no_majoritys_clock_has_reached",
         target="raftlog.cluster.replica.upkeep.retention:_delete_and_trim",
-        old="if replica.disks.has_clocks:",
-        new="if False:",
+        old="min(machine.time_ms, replica.disks.majority_ms)",
+        new="machine.time_ms",
     ),
     Mutant(
         name="entries_stamped_by_a_wrong_clock",
@@ -29,10 +29,21 @@ MUTANTS: Final = (
         title="a leader whose clock jumps stamps its entries with that time, and all later entries keep it",
         source=_CLOCK,
         story="tests/cluster/replica/upkeep/test_wall_clocks.py::"
-        "test_an_entry_gets_no_time_far_ahead_of_a_majoritys_clock",
+        "test_an_entry_gets_no_time_far_from_a_majoritys_clock",
         target="raftlog.raft.consensus.log:Log.append_own",
-        old="if self.time_bound is not None:",
-        new="if False:",
+        old="last_ms + since_ms)",
+        new="time_ms + since_ms)",
+    ),
+    Mutant(
+        name="entries_stamped_far_behind",
+        pitfall=75,
+        title="a leader whose clock is hours behind gives new entries the time of old ones, and they are trimmed as such",
+        source=_CLOCK,
+        story="tests/cluster/replica/upkeep/test_wall_clocks.py::"
+        "test_an_entry_gets_no_time_far_from_a_majoritys_clock",
+        target="raftlog.raft.consensus.log:Log.append_own",
+        old="max(time_ms, first_ms + since_ms)",
+        new="time_ms",
     ),
     Mutant(
         name="leader_with_a_wrong_clock_stays",

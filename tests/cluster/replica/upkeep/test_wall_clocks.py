@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.replica import Replica
@@ -15,31 +18,35 @@ from tests.support import wait_until_async
 HOUR_MS = 3_600_000
 
 
-def jumped() -> Now:
-    """The clocks of a node whose wall clock is two hours ahead."""
+def jumped(by_ms: int) -> Now:
+    """The clocks of a node whose wall clock jumped."""
     now = clock.read()
-    return Now(now.monotonic_ms, now.wall_ms + 2 * HOUR_MS)
+    return Now(now.monotonic_ms, now.wall_ms + by_ms)
 
 
-def commit_a_clock(leader: Replica) -> int:
+def commit_a_clock(leader: Replica, by_ms: int = 2 * HOUR_MS) -> int:
     """Its clock entry by the wrong clock; its index."""
-    index = leader.state.core.propose(EntryKind.CLOCK, 1, b"", jumped()).last
+    index = leader.state.core.propose(EntryKind.CLOCK, 1, b"", jumped(by_ms)).last
     leader.state.driver.carry_out()
     return index
 
 
-async def test_an_entry_gets_no_time_far_ahead_of_a_majoritys_clock(tmp_path: Path) -> None:
-    """From the first entry after the jump on: every later entry would keep its time."""
+@pytest.mark.parametrize("by_ms", [2 * HOUR_MS, -2 * HOUR_MS])
+async def test_an_entry_gets_no_time_far_from_a_majoritys_clock(tmp_path: Path, by_ms: int) -> None:
+    """From the first entry after the jump on. Every later entry would keep a time that is ahead; one that is behind would
+    be that of the entry before it, perhaps of hours ago, and retention by age would trim the new record at once."""
     async with cluster_of(3, tmp_path) as nodes:
         leader = await nodes.leader()
         log = leader.state.core.state.log
         await wait_until_async(lambda: len(leader.state.disks.reports.clocks((1, 2, 3), clock.monotonic())) == 2)
-        await wait_until_async(lambda: log.time_bound is not None, what="a majority's clock")
-        await nodes.all_at(commit_a_clock(leader))
+        await wait_until_async(lambda: log.times is not None, what="a majority's clock")
+        before_ms = clock.read().wall_ms
+        leader.state.core.state.log.last = replace(log.last, time_ms=before_ms - HOUR_MS)
+        await nodes.all_at(commit_a_clock(leader, by_ms))
         skew_ms = disk_exchange.skew_ms(leader.state)
         assert skew_ms is not None
         assert abs(skew_ms) < HOUR_MS
-        assert leader.state.machine.time_ms < clock.read().wall_ms + HOUR_MS
+        assert before_ms - HOUR_MS // 2 < leader.state.machine.time_ms < clock.read().wall_ms + HOUR_MS
 
 
 async def test_records_are_not_trimmed_by_a_time_that_no_majoritys_clock_has_reached(tmp_path: Path) -> None:
@@ -50,8 +57,8 @@ async def test_records_are_not_trimmed_by_a_time_that_no_majoritys_clock_has_rea
         leader = await nodes.leader()
         for _ in range(12):
             await nodes.append(leader, bytes(SEGMENT_BYTES // 4))
-        await wait_until_async(lambda: leader.state.core.state.log.time_bound is not None, what="a majority's clock")
-        leader.state.core.state.log.time_bound = None
+        await wait_until_async(lambda: leader.state.core.state.log.times is not None, what="a majority's clock")
+        leader.state.core.state.log.times = None
         await nodes.all_at(commit_a_clock(leader))
         assert leader.state.machine.time_ms > clock.read().wall_ms + HOUR_MS
         looks = leader.state.retention.looks
