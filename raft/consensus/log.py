@@ -68,9 +68,9 @@ class Log:
         self.unapplied: deque[tuple[int, int]] = deque()  # (last index, bytes) of entries given out and not applied
         self.unapplied_bytes = 0  # of all of them
         # (index, bytes) of entries that left memory before they were committed: a leader counts uncommitted bytes.
-        # At that monotonic time the earliest and the latest wall clock time that this node stamps; None: its own clock's.
-        self.times: tuple[int, int, int] | None = None
         self.uncommitted_freed: deque[tuple[int, int]] = deque()
+        # At that monotonic time the earliest and latest wall clock time that this node stamps; None: its clock's.
+        self.times: tuple[int, int, int] | None = None
         self.cut_after: int | None = None  # what the next Ready must cut from disk
         # A write that was under way when its entries were cut may still be acknowledged: see `acknowledge`.
         self.doubtful_index = 0

@@ -14,11 +14,12 @@ RATE = 1_000
 class Clock:
     """The clocks of one machine. Rate and wall time are changed by the nemesis, at any moment."""
 
-    __slots__ = ("_anchor_us", "_shown_us", "rate", "wall_ms")
+    __slots__ = ("_anchor_us", "_shown_us", "off_ms", "rate", "wall_ms")
 
     def __init__(self, *, rate: int = RATE, wall_ms: int = 1_700_000_000_000) -> None:
         self.rate = rate  # local time passes at rate / RATE of the world's
         self.wall_ms = wall_ms  # what the wall clock shows when the monotonic one shows 0
+        self.off_ms = 0  # how far somebody set the wall clock wrong
         self._anchor_us = 0  # world time at which the monotonic clock showed `_shown_us`
         self._shown_us = 0
 
@@ -36,6 +37,7 @@ class Clock:
 
     def jump_wall(self, by_ms: int) -> None:
         """Somebody sets the wall clock."""
+        self.off_ms += by_ms
         self.wall_ms += by_ms
 
     def monotonic_us(self, now_us: int) -> int:

@@ -49,7 +49,7 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "wipe": (10, 1),
     "roll back": (10, 1),
     # clocks
-    "clock jump": (30, 2),
+    "clock jump": (50, 3),
     "clock drift": (25, 2),
     # operators
     "transfer": (45, 4),

@@ -6,7 +6,7 @@ Only what changed is looked at, so that a check after every step stays cheap. A 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from xxhash import xxh3_128_digest
@@ -43,6 +43,7 @@ from raftlog.chaos.sim.invariants.log.equal_effects import EqualEffects
 from raftlog.chaos.sim.invariants.log.leader_append_only import LeaderAppendOnly
 from raftlog.chaos.sim.invariants.log.one_oldest import OneOldest
 from raftlog.chaos.sim.invariants.log.state_machine_safety import StateMachineSafety
+from raftlog.chaos.sim.invariants.log.times import Times
 from raftlog.chaos.sim.invariants.peers.one_process import OneProcess
 from raftlog.chaos.sim.invariants.peers.progress_is_true import ProgressIsTrue
 from raftlog.cluster.protocol.disk_reports import Handover
@@ -80,7 +81,7 @@ class Witness:
     __slots__ = (
         "_append_only", "_asked", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs",
         "_machines", "_oldest", "_once", "_one_process", "_persisted", "_pictures", "_pre_votes", "_progress",
-        "_quorum", "_reads", "_seen", "_terms", "_votes", "checks", "known", "permitted",
+        "_quorum", "_reads", "_seen", "_terms", "_times", "_votes", "checks", "known", "permitted",
     )  # fmt: skip
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
@@ -105,6 +106,7 @@ class Witness:
         self._once = ExactlyOnce()
         self.permitted = Permitted()
         self._oldest = OneOldest()
+        self._times = Times(self.known)
         self._groups = ConsumerGroups()
         self._hand_overs = HandOvers()
         self._one_process = OneProcess()
@@ -364,6 +366,14 @@ class Witness:
     def compacted(self, node: NodeId, mark: Mark) -> None:
         """A node's log may begin after `mark`: it has a snapshot of that."""
         snapshot_safety.compacted(self.known, node, mark, self._cores[node].state.log)
+
+    def stamped(self, core: RaftCore, entries: Sequence[Entry], now_ms: int, right_ms: int | None) -> None:
+        """A node appended entries: see `Times.stamped`."""
+        self._times.stamped(core, entries, now_ms, right_ms)
+
+    def trims(self, node: NodeId, before: int, age_ms: int, now_ms: int) -> None:
+        """Retention by age asks for a trim: see `Times.trims`."""
+        self._times.trims(node, before, age_ms, now_ms)
 
     def kept(self, node: NodeId, first: int, oldest: int, installed: int) -> None:
         """How a node's log begins now, beside what may be read: see `one_oldest.kept`."""

@@ -70,6 +70,7 @@ def heal_disks(world: World) -> None:
     disks.heal(world)
     promises.heal(world)
     damage.heal(world)
+    clocks.heal(world, world.replicas)
 
 
 def unleash(world: World) -> None:

@@ -14,6 +14,9 @@ from raftlog.statemachine.effects import RequestEffect
 NEVER_BYTES: Final = 1 << 40
 """So much log never comes in a world."""
 
+AGE_MS: Final = 25_000
+"""Records older than that go in some worlds, in milliseconds: more than twice what a right clock may differ."""
+
 
 def url_of(node: NodeId) -> str:
     """The URL that a node advertises."""
@@ -53,4 +56,6 @@ def settings_of(world: World) -> Settings:
     )  # fmt: skip
     kept, keeps_all = random.choice((3, 6, 12)), random.randrange(2) == 0 or not world.swarm.trim_every_us
     retention = RetentionSettings() if keeps_all else RetentionSettings(bytes=kept * segment_bytes)
+    if world.swarm.trim_every_us and world.random_of("age").randrange(3) == 0:
+        retention = RetentionSettings(age_ms=AGE_MS)
     return Settings(node=0, limits=limits, retention=retention, raft=RaftSettings(**asdict(world.swarm.options)))

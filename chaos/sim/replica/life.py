@@ -39,7 +39,7 @@ class Life:
         self.core_random = world.random_of(f"core {node}{copy}")
         self.run_random = world.random_of(f"run {node}{copy}")
         drift = self.random.randint(-world.swarm.drift, world.swarm.drift)
-        self.clock = Clock(rate=1_000 + drift, wall_ms=1_700_000_000_000 + self.random.randint(-3_600_000, 3_600_000))
+        self.clock = Clock(rate=1_000 + drift, wall_ms=1_700_000_000_000 + self.random.randint(-1_000, 1_000))
         self.life = 0
         self.requests = 0  # of all its processes
         self.is_behind = False  # stands still: another process of this node is reached in its place

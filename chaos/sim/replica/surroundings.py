@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Protocol
 
 from raftlog.chaos.sim.disk.disk import SimDisk
+from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.chaos.sim.ground.loop import SimLoop, Timeline
 from raftlog.chaos.sim.ground.machines import Host
 from raftlog.chaos.sim.ground.swarm import Swarm
@@ -131,6 +132,7 @@ class SeenNode(Protocol):
 
     node: NodeId
     disk: SimDisk
+    clock: Clock
     hello: Hello
     life: int
     core: RaftCore | None
@@ -221,6 +223,9 @@ class SimNode(SeenNode, Protocol):
 
     def applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
         """The state machine applied an entry."""
+
+    def trims(self, before: int) -> None:
+        """The retention policy asks for a trim."""
 
     def restored(self, mark: Mark) -> None:
         """A leader's snapshot replaced the state."""

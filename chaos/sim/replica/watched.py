@@ -17,6 +17,7 @@ from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.log.applier import Applier
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.changes import MemberChange
+from raftlog.raft.codec.block import decode_blocks, decode_records
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import Proposed, RaftCore
 from raftlog.raft.messages import Message
@@ -161,4 +162,7 @@ class WatchedReplica(Replica):
     ) -> asyncio.Future[Settled]:
         if block == POINT_BLOCK:
             self.node.looks_at_others()
+        elif asyncio.current_task() is self.state.retention.task is not None:
+            [asked] = decode_records(decode_blocks(block)[0])
+            self.node.trims(asked.argument or 0)
         return super().submit(block, count, deadline=deadline, session=session, sequence=sequence)

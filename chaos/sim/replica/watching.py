@@ -20,6 +20,7 @@ from raftlog.raft.wal.operations import Delete, FileOperation, Rename
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.effects import Effects
+from raftlog.statemachine.versions import CLUSTER_VERSION
 
 LOGGED: Final = frozenset({
     "log_deleted", "snapshot_not_saved", "note_not_written", "damage_stays", "handing_over", "followers_held",
@@ -28,6 +29,11 @@ LOGGED: Final = frozenset({
 })  # fmt: skip
 """Lines of the server's log that a world counts."""
 
+HANDS_OVER: Final = {
+    Why.FULL: "a full leader hands over",
+    Why.SLOW: "a leader with a slow disk hands over",
+    Why.CLOCK: "a leader with a wrong clock hands over",
+}
 
 _SNAPSHOT: Final = f"{SNAPSHOTS}/"
 _LOG: Final = f"{LOG_FOLDER}/"
@@ -51,6 +57,24 @@ class Watching(Serving):
     def took(self, ready: Ready) -> None:
         """The replica took a Ready, and carries it out next."""
         self._check(self.world.took, self, ready)
+        if ready.entries:
+            self._check(
+                self.world.witness.stamped, self.core, ready.entries, self.world.now_us // 1_000, self._right_ms()
+            )
+
+    def _right_ms(self) -> int | None:
+        """The newest of the wall clocks that are right; None if some program reports no clock."""
+        world = self.world
+        if min(world.knows.values()) < CLUSTER_VERSION:
+            return None
+        return max([each.clock.read(world.now_us).wall_ms for each in world.replicas.values() if not each.clock.off_ms])
+
+    def trims(self, before: int) -> None:
+        """The retention policy of this node asks for a trim."""
+        policy = self.state.retention.policy
+        if policy.age_ms and not policy.bytes and self._right_ms() is not None:
+            self.world.sometimes("records were trimmed by their age")
+            self._check(self.world.witness.trims, self.node, before, policy.age_ms, self.world.now_us // 1_000)
 
     def applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
         """The state machine applied an entry."""
@@ -193,7 +217,6 @@ class Watching(Serving):
         view = self.state.disks
         assert view.handed_over is not None
         handover: Handover = view.handed_over[0]
-        is_full = handover.why is Why.FULL
-        self.world.sometimes("a full leader hands over" if is_full else "a leader with a slow disk hands over")
-        pause_ms = view.rules.full_pause_ms if is_full else view.rules.slow_pause_ms
+        self.world.sometimes(HANDS_OVER[handover.why])
+        pause_ms = view.rules.slow_pause_ms if handover.why is Why.SLOW else view.rules.full_pause_ms
         self._check(self.world.witness.handed_over, self.node, self.life, handover, view.handed_over[1], pause_ms)

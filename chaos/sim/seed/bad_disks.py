@@ -1,7 +1,8 @@
-"""Checks that writes go on in a sound cluster with full or slow disks, while a majority has disk space.
+"""Checks that writes go on in a sound cluster with bad disks or a wrong clock, while a majority has disk space.
 
-In some worlds, behind all other trouble: a minority of the disks is full, or the leader's is slow; everything else is
-healthy. Then every client is answered within a bound, and full followers are sent nothing more.
+In some worlds, behind all other trouble: a minority of the disks is full, or the leader's is slow, or its wall clock is
+hours off; everything else is healthy. Then every client is answered within a bound, and full followers are sent
+nothing more.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def with_bad_disks(world: World) -> None:
     voters = voters_of_today(world)
     if random.randrange(ONE_WORLD_IN) or len(voters) < 3:
         return
-    (_full if random.randrange(3) else _slow)(world, random, voters)
+    random.choice((_full, _full, _slow, _wrong_clock))(world, random, voters)
     for disk in world.disks.values():
         disk.full, disk.slow_us = False, 0
     agree(world)
@@ -120,6 +121,8 @@ def _full(world: World, random: Random, voters: list[NodeId]) -> None:
 
 
 PROPERTY: Final = "while a majority has room on its disks, writes go on"
+HANDS_OVER: Final = "a leader with a wrong clock hands over"
+WRONG_MS: Final = 7_200_000
 HELD: Final = "a full follower is sent no entries while a majority can do without it"
 
 
@@ -175,3 +178,19 @@ def _slow(world: World, random: Random, voters: list[NodeId]) -> None:
         raise NoProgress("a leader with a much slower disk hands over", "and writes do not go on")
     writer.is_on = False
     world.sometimes("a slow disk did not keep the leadership")
+
+
+def _wrong_clock(world: World, random: Random, voters: list[NodeId]) -> None:
+    """The leader's wall clock jumps by hours: another voter leads soon, and writes go on."""
+    leading = world.replicas[voters[0]]
+    world.note(0, "wrong clock", leading.node)
+    leading.clock.jump_wall(random.choice((-1, 1)) * WRONG_MS)
+    writer = Writer(world)
+    if not world.run_until(world.now_us + STILL_US, lambda: world.leading() not in (None, leading)):
+        raise NoProgress(HANDS_OVER, f"node {leading.node} after {STILL_US / 1e6:g} s")
+    before = writer.acknowledged
+    if not world.run_until(world.now_us + STILL_US, lambda: writer.acknowledged >= before + MORE):
+        raise NoProgress(HANDS_OVER, "and writes do not go on")
+    writer.is_on = False
+    leading.clock.jump_wall(-leading.clock.off_ms)
+    world.sometimes("a wrong clock did not keep the leadership")

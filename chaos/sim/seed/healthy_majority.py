@@ -15,6 +15,7 @@ from raftlog.chaos.sim import nemesis
 from raftlog.chaos.sim.ground.failure import NoProgress
 from raftlog.chaos.sim.ground.swarm import FORGETTING
 from raftlog.chaos.sim.nemesis.members import remove
+from raftlog.chaos.sim.nemesis.promises import has_everything
 from raftlog.chaos.sim.seed.agreement import agree
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.consensus.roles import Leader
@@ -88,14 +89,16 @@ def _disturb(world: World, random: Random) -> None:
 
 
 def _intact(world: World) -> list[NodeId]:
-    """The nodes whose disk holds everything that it ever confirmed, and whose state is right."""
+    """The nodes whose disk holds everything that it ever confirmed, and whose state is right. A disk that never lost
+    anything counts, whatever its node believes."""
     forgetting = [kind for kind, _ in FORGETTING]
     hit = {node for node, _, _ in world.atlas.hits}
     hit |= {node for fault in world.faults if fault.kind in forgetting for node in fault.nodes}
     return [
         node
         for node, replica in world.replicas.items()
-        if node not in hit and not (replica.is_retired or replica.corrupted or replica.disk.refused)
+        if not (replica.is_retired or replica.corrupted or replica.disk.refused)
+        and (node not in hit or (has_everything(replica.disk) and not world.atlas.is_lost(node)))
     ]
 
 

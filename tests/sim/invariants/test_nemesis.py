@@ -80,7 +80,7 @@ def test_a_world_with_one_kind_of_fault(kind: str) -> None:
 
 def test_a_fault_that_is_skipped_does_not_happen() -> None:
     """Shrinking leaves faults out by their number: the others keep theirs, and their times."""
-    swarm = replace(quiet(3), faults=(("cut link", 2_000_000), ("clock jump", 2_000_000)))
+    swarm = replace(quiet(3), faults=(("cut link", 2_000_000), ("clock drift", 2_000_000)))
     whole = run_seed(5, 20, swarm=swarm).faults
     left = run_seed(5, 20, swarm=swarm, skip=frozenset({whole[0].number, whole[3].number})).faults
     assert len(whole) > 8

@@ -11,9 +11,9 @@ SECTION = "docs/decisions/0018"
 
 
 class HandOvers:
-    """Remembers the newest one of each process and reason; for a full disk, of each voter that it hands over to, too.
+    """Remembers the newest one of each process and reason; but for a slow disk, of each voter that it hands over to.
 
-    A voter that turns out to be full as well must not keep the leader from trying the next one.
+    A voter that turns out to be no better must not keep the leader from trying the next one.
     """
 
     __slots__ = ("_last_ms",)
@@ -23,7 +23,7 @@ class HandOvers:
 
     def began(self, node: NodeId, life: int, handover: Handover, now_ms: int, pause_ms: int) -> None:
         """That process (`life`) hands over, by its own clock. Raises InvariantBroken."""
-        key = (node, life, handover.why, handover.to if handover.why is Why.FULL else NOBODY)
+        key = (node, life, handover.why, NOBODY if handover.why is Why.SLOW else handover.to)
         last_ms = self._last_ms.get(key)
         if last_ms is not None and now_ms - last_ms < pause_ms:
             evidence = f"{handover.why}: {now_ms - last_ms} ms after the last one, {pause_ms} is the least"

@@ -28,8 +28,7 @@ MUTANTS: Final = (
         pitfall=75,
         title="a leader whose clock jumps stamps its entries with that time, and all later entries keep it",
         source=_CLOCK,
-        story="tests/cluster/replica/upkeep/test_wall_clocks.py::"
-        "test_an_entry_gets_no_time_far_from_a_majoritys_clock",
+        story="tests/cluster/replica/upkeep/test_wall_clocks.py::test_an_entry_gets_no_time_far_from_a_majoritys_clock",
         target="raftlog.raft.consensus.log:Log.append_own",
         old="last_ms + since_ms)",
         new="time_ms + since_ms)",
@@ -37,10 +36,9 @@ MUTANTS: Final = (
     Mutant(
         name="entries_stamped_far_behind",
         pitfall=75,
-        title="a leader whose clock is hours behind gives new entries the time of old ones, and they are trimmed as such",
+        title="a leader whose clock is hours behind gives new records the time of old ones, which are trimmed",
         source=_CLOCK,
-        story="tests/cluster/replica/upkeep/test_wall_clocks.py::"
-        "test_an_entry_gets_no_time_far_from_a_majoritys_clock",
+        story="tests/cluster/replica/upkeep/test_wall_clocks.py::test_an_entry_gets_no_time_far_from_a_majoritys_clock",
         target="raftlog.raft.consensus.log:Log.append_own",
         old="max(time_ms, first_ms + since_ms)",
         new="time_ms",

@@ -33,8 +33,8 @@ def commit_a_clock(leader: Replica, by_ms: int = 2 * HOUR_MS) -> int:
 
 @pytest.mark.parametrize("by_ms", [2 * HOUR_MS, -2 * HOUR_MS])
 async def test_an_entry_gets_no_time_far_from_a_majoritys_clock(tmp_path: Path, by_ms: int) -> None:
-    """From the first entry after the jump on. Every later entry would keep a time that is ahead; one that is behind would
-    be that of the entry before it, perhaps of hours ago, and retention by age would trim the new record at once."""
+    """From the first entry after the jump on. Every later entry would keep a time that is ahead; one that is
+    behind would be that of the entry before it, perhaps of hours ago: retention by age would trim the new record."""
     async with cluster_of(3, tmp_path) as nodes:
         leader = await nodes.leader()
         log = leader.state.core.state.log
