@@ -62,11 +62,12 @@ from tests.sim.world.property_lab import (
 
 def stamped() -> tuple[Callable[[], object], Callable[[], object]]:
     property = Times(known(committed=3))
-    core: Any = SimpleNamespace(state=SimpleNamespace(node=1, term=SECOND.term, role=Leader.__new__(Leader)))
-    at_ms = SECOND.time_ms
-    return (
-        lambda: property.stamped(core, [SECOND], 0, at_ms - times.OFF_MS),
-        lambda: property.stamped(core, [SECOND], 0, at_ms - times.OFF_MS - 1),
+    log = SimpleNamespace(times=(0, 0, 0))
+    core: Any = SimpleNamespace(state=SimpleNamespace(node=1, term=2, role=Leader.__new__(Leader), log=log))
+    entry: Any = SimpleNamespace(index=5, term=2, time_ms=100_000)
+    right_ms = entry.time_ms - times.OFF_MS
+    return lambda: property.stamped(core, [entry], 0, right_ms), lambda: Times(known()).stamped(
+        core, [entry], 0, right_ms - 1
     )
 
 

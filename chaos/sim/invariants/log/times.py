@@ -1,6 +1,7 @@
 """The times of records follow the clocks of a majority, and retention by age keeps every younger record.
 
-A node whose wall clock is hours off stamps no entry so, though it leads for some seconds (docs/decisions/0018).
+A node whose wall clock is hours off stamps no entry so, though it leads for some seconds (docs/decisions/0018). Not
+demanded of a process that has not heard a majority's clock since its start.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ OFF_MS: Final = 8_000
 class Times:
     """When each entry was made, and the newest time that a right clock had shown then."""
 
-    __slots__ = ("_known", "_made")
+    __slots__ = ("_known", "_made", "_newest_ms")
 
     def __init__(self, known: Known) -> None:
         self._known = known
+        self._newest_ms = 0  # of all stamped times: later entries keep it
         self._made: dict[tuple[int, int], int] = {}  # index and term of an entry -> world time in ms
 
     def stamped(self, core: RaftCore, entries: Sequence[Entry], now_ms: int, right_ms: int | None) -> None:
@@ -35,10 +37,12 @@ class Times:
         InvariantBroken."""
         for entry in entries:
             self._made.setdefault((entry.index, entry.term), now_ms)
-            is_own = isinstance(core.state.role, Leader) and entry.term == core.state.term
-            if is_own and right_ms is not None and entry.time_ms > right_ms + OFF_MS:
+            state = core.state
+            is_own = isinstance(state.role, Leader) and entry.term == state.term and state.log.times is not None
+            if is_own and right_ms is not None and self._newest_ms < right_ms + OFF_MS < entry.time_ms:
                 evidence = f"the entry at {entry.index} is stamped {entry.time_ms - right_ms} ms ahead"
-                raise InvariantBroken(core.state.node, PROPERTY, SECTION, evidence)
+                raise InvariantBroken(state.node, PROPERTY, SECTION, evidence)
+            self._newest_ms = max(self._newest_ms, entry.time_ms)
 
     def trims(self, node: NodeId, before: int, age_ms: int, now_ms: int) -> None:
         """Retention by age asks for a trim of the records before that index. Raises InvariantBroken."""
