@@ -23,16 +23,13 @@ from raftlog.chaos.sim.invariants.log import (
     marks_at_ends,
     one_oldest,
     snapshot_safety,
-    times,
 )
 from raftlog.chaos.sim.invariants.log.equal_effects import EqualEffects
 from raftlog.chaos.sim.invariants.log.leader_append_only import LeaderAppendOnly
 from raftlog.chaos.sim.invariants.log.one_oldest import OneOldest
 from raftlog.chaos.sim.invariants.log.state_machine_safety import StateMachineSafety
-from raftlog.chaos.sim.invariants.log.times import Times
 from raftlog.chaos.sim.invariants.peers.progress_is_true import ProgressIsTrue
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.messages import TimeoutNow
 from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, Mark
 from raftlog.statemachine.commands import Operation, Result
@@ -58,28 +55,6 @@ from tests.sim.world.property_lab import (
 )
 
 # -- a legal case, then a breach: (legal, breach)
-
-
-def stamped() -> tuple[Callable[[], object], Callable[[], object]]:
-    property = Times(known(committed=3))
-    log = SimpleNamespace(times=(0, 0, 0))
-    core: Any = SimpleNamespace(state=SimpleNamespace(node=1, term=2, role=Leader.__new__(Leader), log=log))
-    entry: Any = SimpleNamespace(index=5, term=2, time_ms=100_000)
-    right_ms = entry.time_ms - times.OFF_MS
-    return lambda: property.stamped(core, [entry], 0, right_ms), lambda: Times(known()).stamped(
-        core, [entry], 0, right_ms - 1
-    )
-
-
-def trimmed_by_age() -> tuple[Callable[[], object], Callable[[], object]]:
-    property = Times(known(committed=3))
-    core: Any = SimpleNamespace(state=SimpleNamespace(node=1, term=1, role=None))
-    property.stamped(core, [SECOND], 5_000, None)
-    age_ms, before = 3 * times.OFF_MS, SECOND.index + 1
-    return (
-        lambda: property.trims(1, before, age_ms, 5_000 + times.OFF_MS),
-        lambda: property.trims(1, before, age_ms, 5_000 + times.OFF_MS - 1),
-    )
 
 
 def election() -> tuple[Callable[[], object], Callable[[], object]]:
@@ -455,7 +430,7 @@ CASES = {
         synced, promised_vote, promised_leadership, promised_entries, promised_term, progress,
         progress_back, progress_unanswered, pre_vote, handed_over, quorum, reads, effects, digests, snapshots, twice,
         never, expired, overlapping, disjoint, hasty, in_force, compacted, installed, oldest, deleted,
-        deleted_behind_a_snapshot, stamped, trimmed_by_age,
+        deleted_behind_a_snapshot,
     )
 }  # fmt: skip
 
