@@ -39,12 +39,19 @@ def test_fdatasync_is_timed_on_a_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+STALL_S = 0.4
+
+
 async def _serve(hold: asyncio.Event, port: int, ended: asyncio.Semaphore) -> asyncio.Server:
+    """A server that gives no answer for STALL_S after its first request."""
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError), closing(writer):
             while head := await reader.readuntil(b"\r\n\r\n"):
                 size = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
                 await reader.readexactly(size)
+                if not hold.is_set():
+                    asyncio.get_running_loop().call_later(STALL_S, hold.set)
                 await hold.wait()
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         with suppress(ConnectionError):
@@ -59,7 +66,6 @@ async def test_an_open_loop_counts_the_wait_of_requests_that_could_not_be_sent(f
     stall shows in most of them, not in one (no coordinated omission)."""
     hold, ended = asyncio.Event(), asyncio.Semaphore(0)
     server = await _serve(hold, free_port, ended)
-    asyncio.get_running_loop().call_later(0.4, hold.set)
     try:
         seen = await openloop.offer(f"http://127.0.0.1:{free_port}/", rate=200, seconds=0.5, connections=2, body=b"x")
     finally:

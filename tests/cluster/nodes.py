@@ -32,6 +32,8 @@ from raftlog.raft.types import Now
 from raftlog.statemachine.commands import Operation
 from tests.support import Patience, free_ports, stretch, wait_until_async
 
+IS_LINUX: Final = Path("/proc/self/schedstat").exists()
+
 
 def append_block(*values: bytes, session: int = 0, sequence: int = 0) -> bytes:
     """A request that appends these values."""
@@ -49,20 +51,43 @@ def deadline(seconds: float = 5.0) -> float:
     return clock.monotonic() + seconds * stretch() * Patience.share
 
 
-IS_FAIR: Final = Path("/proc/self/schedstat").exists()
+class FairTime:
+    """The time of an event loop, and of the service's clock while that loop is open, without what this process waited
+    for a core. All nodes of a cluster here share the loop: while it stands still no heartbeat is sent, and an election
+    would follow that no fault caused.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._before_ns = loop, _waited_ns()
+
+    @classmethod
+    def begin(cls, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on that loop and the service's clock have it."""
+        if not isinstance(getattr(loop.time, "__self__", None), cls):
+            fair = cls(loop)
+            loop.time = fair.monotonic  # type: ignore[method-assign]
+            vars(clock).update(read=fair.read, monotonic=fair.monotonic)
+
+    def monotonic(self) -> float:
+        """As `clock.monotonic`."""
+        return self._now_ns() / 1e9
+
+    def read(self) -> Now:
+        """As `clock.read`."""
+        return Now(self._now_ns() // 1_000_000, time.time_ns() // 1_000_000)
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - (0 if self._loop.is_closed() else _waited_ns() - self._before_ns)
+
+
+def _waited_ns() -> int:
+    """How long the main thread of this process was ready to run and waited for a core."""
+    return int(os.pread(_schedstat(os.getpid()), 64, 0).split()[1]) if IS_LINUX else 0
 
 
 @functools.cache
-def _waits(_pid: int) -> int:
-    """A file of this process's that shows how long its main thread was ready to run and waited for a core."""
-    return os.open(f"/proc/self/task/{os.getpid()}/schedstat", os.O_RDONLY)
-
-
-def fair_read() -> Now:
-    """As `clock.read`, but what this process waited for a core does not count. All nodes of a cluster here share its
-    loop: while it stands still no heartbeat is sent, and an election would follow that no fault caused."""
-    waited_ns = int(os.pread(_waits(os.getpid()), 64, 0).split()[1])
-    return Now((time.monotonic_ns() - waited_ns) // 1_000_000, time.time_ns() // 1_000_000)
+def _schedstat(pid: int) -> int:
+    return os.open(f"/proc/self/task/{pid}/schedstat", os.O_RDONLY)
 
 
 # Small files, and elections that take tenths of a second; the defaults are for machines that have more to do.
@@ -113,8 +138,7 @@ class Nodes:
         """Starts a node of the cluster; `flags` are further settings, with __ for the dot. `is_older`: its program
         knows cluster version 1 alone, and speaks the peer protocol of then. `speaks`: it says it speaks that version of
         the peer protocol (0: today's)."""
-        if IS_FAIR:
-            clock.read = fair_read
+        FairTime.begin(asyncio.get_running_loop())
         more = {key.replace("__", "."): value for key, value in flags.items()}
         loaded = load_settings(self.file, {}, {"node": node, **self.flags, **more})
         disk, recovered = Disk.open(

@@ -151,7 +151,10 @@ async def test_a_request_without_a_connection_fails_with_an_error_of_its_own(dea
 
 async def test_writes_beyond_the_window_of_the_session_wait_for_its_answers() -> None:
     """2,000 puts at once with a connection for each: at most 1,024 sequences are open, and every put is applied."""
-    async with serve() as served, Client(served.url, connections_max=2_000, batch_records_max=1) as client:
+    async with (
+        serve() as served,
+        Client(served.url, connections_max=2_000, batch_records_max=1, deadline_s=hang_s()) as client,
+    ):
         await client.put(b"warm", b"")
         await asyncio.gather(*(client.put(b"%d" % number, b"") for number in range(2_000)))
         assert await count_keys(client) == 2_001
