@@ -6,6 +6,9 @@ from raftlog.chaos.sim.mutants.mutant import Mutant
 
 _STRANGERS: Final = "tests/cluster/peers/test_strangers.py::test_"
 _FORGERS: Final = "tests/cluster/peers/test_forgers.py::test_no_forger_is_believed"
+_CONNECTIONS: Final = (
+    "tests/cluster/peers/test_forged_connections.py::test_nothing_of_a_forger_acts_and_nothing_ends_the_process"
+)
 _REFUSED: Final = "tests/cluster/peers/test_refused_hello.py::test_"
 
 MUTANTS: Final = (
@@ -299,6 +302,46 @@ MUTANTS: Final = (
         target="raftlog.cluster.peers.hello_proof:Proofs.wait",
         old="len(self._waiting) >= WAITING_MAX",
         new="len(self._waiting) > WAITING_MAX",
+    ),
+    Mutant(
+        name="requests_act_before_a_proof",
+        pitfall=28,
+        title="frames of the bulk link count before its hello is proved, or at least heard",
+        source="raftlog itself, planted on purpose",
+        story=_CONNECTIONS,
+        target="raftlog.cluster.peers.accepted:Accepted._take",
+        old="if self.standing is not Standing.WAITING:",
+        new="if self.standing is not Standing.WAITING or hello.purpose is Purpose.BULK:",
+    ),
+    Mutant(
+        name="answers_of_a_heard_connection_count",
+        pitfall=28,
+        title="answers and reports count on a connection whose sender is not proved",
+        source="raftlog itself, planted on purpose",
+        story=_CONNECTIONS,
+        target="raftlog.cluster.peers.sorting:Sorter.sort",
+        old="elif is_heard:",
+        new="elif is_heard and frame.kind == FRAME_FORWARD:",
+    ),
+    Mutant(
+        name="forward_without_a_list_ends_the_process",
+        pitfall=28,
+        title="a forward whose deadlines are no list is not refused, but raises another error",
+        source="raftlog itself, planted on purpose",
+        story=_CONNECTIONS,
+        target="raftlog.cluster.peers.sorting:Sorter._check_order",
+        old="case (_, int(first), tuple(deadlines)):",
+        new="case (_, int(first), deadlines):",
+    ),
+    Mutant(
+        name="hello_with_an_answer_heard_after_its_time",
+        pitfall=28,
+        title="a hello whose answer is wrong is heard when its time is up, although the listener of the member is up",
+        source="raftlog itself, planted on purpose",
+        story=_CONNECTIONS,
+        target="raftlog.cluster.peers.hello_proof:Proofs.expire",
+        old="if link is None or not link.is_up:",
+        new="if link is None or not link.is_up or hello.answer:",
     ),
 )
 """The simulator's wires carry no forged hellos, and one connection of each node: directed stories see these."""
