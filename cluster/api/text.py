@@ -5,6 +5,8 @@ The command line, offline tools and explanations call it.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
 import sys
@@ -14,6 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+
+_MENDS: Final = {
+    errno.ENOSPC: "free disk space, and run the command again", errno.EDQUOT: "free disk space of this user",
+    errno.EACCES: "this user may not: check who owns it", errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "a part of this path is a file, not a folder", errno.EEXIST: "name another place, or move it away",
+    errno.EROFS: "name a place that can be written", errno.ENAMETOOLONG: "give a shorter name",
+}  # fmt: skip
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
@@ -41,3 +50,16 @@ def how_to_install(*extras: str) -> str:
     needed = [re.fullmatch(r"(.+); extra == '(\w+)'", each) for each in metadata.requires("raftlog") or ()]
     packages = sorted({each[1] for each in needed if each is not None and each[2] in extras})
     return f"{shlex.quote(sys.executable)} -m pip install {shlex.join(packages)}"
+
+
+def explained(error: OSError | UnicodeEncodeError) -> str:
+    """What happened to which file or text, and what to do next."""
+    if isinstance(error, UnicodeEncodeError):
+        given = os.fsencode(str(error.object)).decode("utf-8", "backslashreplace")
+        return f"{given} is not UTF-8: names are; only keys, values and paths of files may be any bytes"
+    told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error.strerror or str(error)
+    mend = _MENDS.get(error.errno or 0)
+    if error.errno == errno.ENOENT and isinstance(error.filename, str | os.PathLike):
+        folder = Path(error.filename).parent
+        mend = "check the path" if folder.is_dir() else f"the folder {folder} is not there: make it first"
+    return told if mend is None else f"{told}; {mend}"

@@ -217,7 +217,11 @@ def txn_command(
         try:
             transaction = _transaction(text)
         except msgspec.MsgspecError as error:
-            raise Failed(f"the transaction is not what it should be: {error}", Exit.USAGE) from error
+            raise Failed(
+                f"the transaction is not what it should be: {error}; give the JSON itself, or - for standard input: "
+                "raftlog txn - < FILE",
+                Exit.USAGE,
+            ) from error
     else:
         transaction = TxnIn(
             compare=[_condition(each) for each in conditions or ()],

@@ -98,7 +98,7 @@ def parse_cluster_file(text: str, name: str) -> ClusterFile:
     try:
         cluster = msgspec.convert(tomllib.loads(text), ClusterFile)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise SettingsError(f"{name}: {error}") from error
+        raise SettingsError(f"{name}: {error}; name a cluster file, which `raftlog create` makes") from error
     if cluster.cluster.version != CLUSTER_FILE_VERSION:
         raise SettingsError(
             f"{name}: cluster.version is {cluster.cluster.version}; this raftlog knows {CLUSTER_FILE_VERSION}"

@@ -7,7 +7,6 @@ on standard error and an exit code (docs/cli.md).
 from __future__ import annotations
 
 import difflib
-import errno
 import functools
 import getpass
 import inspect
@@ -25,6 +24,7 @@ import typer
 
 from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError
+from raftlog.cluster.api.text import explained
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_ENDPOINTS, Ambiguous, remembered
 from raftlog.cluster.cli.frame.output import Format, Printer
 from raftlog.cluster.cli.frame.profiles import BadProfiles, chosen, use_files
@@ -268,13 +268,12 @@ def ended(work: Callable[[], None], with_json: bool = False) -> None:
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.OK) from None
+    except UnicodeEncodeError as error:
+        _fail(ValueError(explained(error)), Exit.USAGE, "", with_json)
     except ValueError as error:
         _fail(error, Exit.USAGE, "", with_json)
     except OSError as error:
-        told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            told += "; free disk space, and run the command again"
-        _fail(OSError(told), Exit.FAILURE, "", with_json)
+        _fail(OSError(explained(error)), Exit.FAILURE, "", with_json)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
 

@@ -1,5 +1,6 @@
 """How the command line starts: a command imports only its own module, and a start that fails ends in words."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -192,6 +193,39 @@ def test_a_hint_names_what_works_in_this_installation(tmp_path: Path, monkeypatc
     assert [Requirement(each).name for each in named] == ["duckdb", "numpy", "pyarrow"]
     for extra in {*main.EXTRAS.values(), "delta", "jwt"}:
         assert not how_to_install(extra).endswith("install "), f"the extra {extra} of pyproject.toml has other markers"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["import", "--help"], ["chaos", "list"], ["version"]])
+def test_output_that_cannot_be_written_is_one_line_and_a_closed_pipe_is_no_error(words: list[str]) -> None:
+    """Also where rich prints it. Guard: help and lists ended with a stack trace on a full disk, and with 1 in
+    `| head`."""
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "No space left on device; free disk space" in done.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_that_is_not_utf_8_and_a_path_are_explained(tmp_path: Path) -> None:
+    """The message says which word it is, and what to do."""
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main"]
+    words: list[tuple[list[str | bytes], int, str]] = [
+        (["role", "set", b"k\xff", "read on log", "-e", "http://127.0.0.1:1"], 2, r"k\xff is not UTF-8: names are"),
+        (["import", "nodir/x", "--dry-run"], 1, "nodir/x: No such file or directory; the folder nodir is not there"),
+        (["import", "x", "--dry-run"], 1, "x: No such file or directory; check the path"),
+        (["txn", "x", "-e", "http://127.0.0.1:1"], 2, "raftlog txn - < FILE"),
+        (["format", os.devnull], 2, "name a cluster file, which `raftlog create` makes"),
+    ]
+    for given, code, says in words:
+        done = subprocess.run([*command, *given], capture_output=True, cwd=tmp_path, timeout=HANG_S, check=False)
+        assert (done.returncode, says in done.stderr.decode()) == (code, True), done.stderr
 
 
 def test_a_package_that_no_extra_brings_is_not_explained_away() -> None:
