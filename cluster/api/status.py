@@ -145,4 +145,5 @@ class Status(msgspec.Struct, frozen=True):
     known_version: int = 1  # the newest that this node's raftlog knows
     refused_by: list[RefusingPeer] = []  # members that refuse this node's connections
     is_insecure: bool = False  # it listens beyond loopback, without TLS or without access control (--insecure)
+    clock_skews_ms: dict[int, int] = {}  # each known wall clock less a majority's, by node; {}: that is not known
     is_cut_off: bool = False  # they are the leader, or leave no majority: nothing that this node says counts

@@ -15,7 +15,7 @@ from raftlog.cluster.api.status import FollowerStatus, RefusingPeer, SetDigestHe
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.files.findings import FileHealth, FilesDamaged, Finding
 from raftlog.cluster.replica import readiness
-from raftlog.cluster.replica.parts import digest_exchange, link_events, members as node_members
+from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, link_events, members as node_members
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import backfill, damage
 from raftlog.cluster.runtime import clock
@@ -133,6 +133,7 @@ def status(replica: ReplicaState) -> Status:
         known_version=replica.core.state.knows,
         refused_by=[RefusingPeer(peer, reason) for peer, reason in sorted(refusing.items())],
         is_cut_off=readiness.is_cut_off(replica),
+        clock_skews_ms=disk_exchange.skews_ms(replica),
     )
 
 

@@ -110,11 +110,16 @@ def majority_ms(replica: ReplicaState, now: Now, mono: float) -> int:
     return majority_clock(replica.core.state.configuration, clocks(replica, now, mono))
 
 
+def skews_ms(replica: ReplicaState) -> dict[NodeId, int]:
+    """How far each clock that is known here is ahead of a majority's (below 0: behind); {}: that is not known."""
+    known = clocks(replica, clock.read(), clock.monotonic())
+    majority = majority_clock(replica.core.state.configuration, known)
+    return {node: known[node] - majority for node in sorted(known)} if majority else {}
+
+
 def skew_ms(replica: ReplicaState) -> int | None:
-    """How far this node's clock is ahead of a majority's (below 0: behind); None: that is not known."""
-    now = clock.read()
-    majority = majority_ms(replica, now, clock.monotonic())
-    return now.wall_ms - majority if majority else None
+    """The same of this node's own clock; None: that is not known."""
+    return skews_ms(replica).get(replica.identity.node)
 
 
 def _bound_times(replica: ReplicaState, now: Now, mono: float) -> None:

@@ -64,3 +64,22 @@ async def test_records_are_not_trimmed_by_a_time_that_no_majoritys_clock_has_rea
         looks = leader.state.retention.looks
         await wait_until_async(lambda: leader.state.retention.looks >= looks + 3, 30, what="looks of retention")
         assert leader.state.machine.oldest == 1
+
+
+async def test_the_status_shows_each_clock_and_the_bound_is_a_setting(tmp_path: Path) -> None:
+    """`limits.clock_skew_ms`. A clock that is not known is missing, and none is shown without a majority's."""
+    async with cluster_of(3, tmp_path, limits__clock_skew_ms=60_000) as nodes:
+        leader = await nodes.leader()
+        await wait_until_async(lambda: len(leader.status().clock_skews_ms) == 3, what="all clocks")
+        assert max(map(abs, leader.status().clock_skews_ms.values())) < HOUR_MS
+        before_ms = clock.read().wall_ms
+        await nodes.all_at(commit_a_clock(leader))
+        assert before_ms + 30_000 < leader.state.machine.time_ms < clock.read().wall_ms + 90_000
+        first, second = (node for node in (1, 2, 3) if node != leader.node_id)
+        heard = leader.state.disks.reports._clocks
+        heard[first] = (clock.monotonic(), clock.read().wall_ms + 2 * HOUR_MS)
+        assert leader.status().clock_skews_ms[first] > HOUR_MS
+        del heard[first]
+        assert sorted(leader.status().clock_skews_ms) == sorted({leader.node_id, second})
+        heard.clear()
+        assert leader.status().clock_skews_ms == {}
