@@ -79,6 +79,16 @@ def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log:
     assert "per_second" in analyses.rates(log, 1, FLIGHTS, "30 seconds", None, None, None, "delay").columns
 
 
+def test_a_plot_can_be_by_key(log: "DataFrame") -> None:
+    """Keys are bytes, and the names of lines text."""
+    told = analyses.rates(log, 1, FLIGHTS, "1 day", None, None, "key", "delay")
+    assert isinstance(told.plots[0], Lines)
+    assert next(iter(told.plots[0].series)) == "last"
+    (plot,) = analyses.sliding(log, 1, FLIGHTS, "1 hour", "key", "delay").plots
+    assert isinstance(plot, Lines)
+    assert next(iter(plot.series)) == "last"
+
+
 def test_windows_that_end_after_a_pause_are_counted_by_size(log: "DataFrame") -> None:
     """However many there are, each is in a bar."""
     told = analyses.rates(log, 1, FLIGHTS, None, None, "30 minutes", "origin", "delay")
