@@ -67,13 +67,14 @@ class SimDisk(DiskState):
         )  # fmt: skip
         self.format(incarnation)
 
-    def format(self, incarnation: str) -> None:
-        """A new folder, in place of whatever was there."""
+    def format(self, incarnation: str, floor: int = 0) -> None:
+        """A new folder, in place of whatever was there; with that floor, as `make_log` has it."""
         self.forget()
         self.incarnation = incarnation
         self.files = MemoryFiles(torn_percent=self.files.torn_percent)
-        self.files.execute(make_log(self.log, self.first, HardState(self.first.term), self.segment_bytes))
-        self.view = View([self.first], [self.first.index], 1, HardState(self.first.term))
+        state = HardState(self.first.term, floor=floor)
+        self.files.execute(make_log(self.log, self.first, state, self.segment_bytes))
+        self.view = View([self.first], [self.first.index], 1, state, floor=floor)
         self.damaged.clear()
         self.was_hit = self.is_half_repaired = False
 

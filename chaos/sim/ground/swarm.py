@@ -75,7 +75,7 @@ FORGETTING_EVERY_US: Final = (2_000_000, 8_000_000, 20_000_000)
 """Promises are forgotten without damage in so many worlds of a hundred, this often. Each kind is drawn after everything
 before it, so that a seed draws the world that it drew before there was that kind."""
 
-FORGING: Final = (("removed key", 25), ("forged hello", 25))
+FORGING: Final = (("removed key", 25), ("forged hello", 25), ("format again", 20))
 """Drawn as FORGETTING is, behind `apply_us`."""
 
 BEHIND: Final = (("strand follower", 80),)

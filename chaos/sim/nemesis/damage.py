@@ -26,7 +26,7 @@ from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
 from raftlog.chaos.sim.replica.hello import NOBODY_YET
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.hello import NEVER_MET
-from raftlog.raft.types import NodeId
+from raftlog.raft.types import NEW_DISK, NodeId
 from raftlog.raft.wal.formats import segment_name
 from raftlog.raft.wal.operations import Delete
 
@@ -194,6 +194,42 @@ def restore(world: World, random: Random) -> None:
     for_a_while(world, ago_us, bring_back)
 
 
+def format_again(world: World, random: Random) -> None:
+    """All processes end, one data folder is lost, and an operator formats it under its old identity. No member is there
+    to refuse that, so `raftlog format` makes it: without a vote, until a leader or all voters give it back."""
+    node, power = random.choice(world.configuration.voters), random.randrange(2) == 0
+    replica, disk = world.replicas[node], world.disks[node]
+    is_there = node not in world.dials.behind and not (replica.corrupted or replica.is_retired)
+    if (
+        not (is_there and has_everything(disk))
+        or not _may_hit(world, node, "log")
+        or not world.fault("format again", node)
+    ):
+        return
+    for each in world.replicas.values():
+        if each.core is not None:
+            each.crash("killed, and a folder is lost", power=power)
+    lose_and_format(world, node)
+    world.atlas.hit(node, "log", "formatted again under its old identity")
+
+    def look() -> None:
+        if disk is world.disks[node] and not disk.view.is_healing:
+            world.count("folders formatted again that have their vote")
+        elif disk is world.disks[node] and not replica.is_retired:
+            world.after(LOOK_US, look)
+
+    world.after(LOOK_US, look)
+
+
+def lose_and_format(world: World, node: NodeId) -> None:
+    """The folder of a node that is down is lost, and made again as `raftlog format` makes one for a log that may be."""
+    disk = world.disks[node]
+    held = disk.view.held
+    world.witness.rolled_back(node, disk.view.hard_state.term)
+    disk.format(disk.incarnation, NEW_DISK)
+    disk.view.lost(held)
+
+
 def _asks_others(world: World, node: NodeId) -> bool:
     """Whether it runs, and a copy of its disk would ask other voters before it leads."""
     core = world.replicas[node].core
@@ -241,4 +277,5 @@ FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
     "wipe": wipe,
     "roll back": roll_back,
     "restore copy": restore,
+    "format again": format_again,
 }

@@ -57,6 +57,7 @@ LEAVES: dict[str, tuple[str, ...]] = {
     "upgrade": ("sometimes: cluster version raised",),
     "removed key": ("strikes of a removed node",),
     "forged hello": ("forged hellos",),
+    "format again": ("folders formatted again that have their vote",),
     "strand follower": ("sometimes: a trim passed a stopped follower",),
 }
 

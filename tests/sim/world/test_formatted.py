@@ -1,0 +1,44 @@
+"""The six commands that lost an acknowledged write: a folder is lost and formatted again while all members are down."""
+
+from __future__ import annotations
+
+from raftlog.chaos.sim.nemesis.damage import lose_and_format
+from raftlog.chaos.sim.replica.answers import Applied
+from raftlog.chaos.sim.world.world import World
+from tests.sim.world.test_forged import sound
+from tests.sim.world.test_world import leader_of, put, told
+
+
+def down(world: World, node: int) -> None:
+    """That node is stopped, and stays so until it is started."""
+    world.replicas[node].is_held = True
+    if world.replicas[node].core is not None:
+        world.replicas[node].crash("stopped", power=False)
+
+
+def up(world: World, node: int) -> None:
+    """That node is started."""
+    world.replicas[node].is_held = False
+    world.restart(node)
+
+
+def test_a_folder_that_is_formatted_again_elects_no_leader_without_the_last_copy() -> None:
+    """Node 2 is down, nodes 1 and 3 acknowledge a write, all stop, and the folder of node 3 is lost. Nodes 2 and 3
+    elect no leader. With node 1 they do, and it has the write."""
+    world = sound(3)
+    lagging = next(node for node in world.replicas if node != leader_of(world).node)
+    down(world, lagging)
+    assert isinstance(told(world, leader_of(world), put(b"k", b"v")), Applied)
+    last, index = leader_of(world).node, world.acknowledged
+    (lost,) = set(world.replicas) - {lagging, last}
+    for node in (last, lost):
+        down(world, node)
+    lose_and_format(world, lost)
+    for node in (lagging, lost):
+        up(world, node)
+    world.run_until(world.now_us + 20_000_000)
+    assert world.leading() is None, "the only copy of the write is down"
+    up(world, last)
+    assert world.run_until(world.now_us + 20_000_000, lambda: world.has_agreed(index))
+    assert all(replica.machine.get(b"k") is not None for replica in world.replicas.values())
+    assert not world.disks[lost].view.is_healing
