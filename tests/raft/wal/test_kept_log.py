@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from raftlog.chaos.sim.disk.files import DiskSpace, MemoryFiles
-from raftlog.raft.types import GENESIS, Entry
+from raftlog.raft.types import GENESIS, Entry, Mark
 from raftlog.raft.wal import kept_log
 from raftlog.raft.wal.divergence import DivergenceNote, keep
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
 from raftlog.raft.wal.kept_log import KEPT
-from raftlog.raft.wal.operations import FileOperation
+from raftlog.raft.wal.operations import Create, FileOperation, Rename
 from raftlog.raft.wal.snapshot_files import Received, read_piece
 from raftlog.raft.wal.storage import WorkStep
 from tests.raft.wal.journal_driver import LOG, SEGMENT_BYTES, after_kill, after_power_cut
@@ -68,6 +68,15 @@ def frames(entries: list[Entry]) -> list[tuple[int, bytes]]:
 def one_by_one(steps: Iterator[WorkStep]) -> Iterator[FileOperation]:
     for _, operations in steps:
         yield from operations
+
+
+def test_a_segment_that_begins_with_the_last_applied_entry_is_kept() -> None:
+    """The snapshot ends with that entry: it is a record that may be read. The segment after it goes."""
+    files = MemoryFiles()
+    for first in (1, 5, 6):
+        files.execute([Create(segment_name(first), bytes(64))])
+    kept = [each.name for each in kept_log.keep_log(files, Mark(5, 1)) if isinstance(each, Rename)]
+    assert kept == [segment_name(1), segment_name(5)]
 
 
 def test_applied_entries_are_kept_and_others_go() -> None:

@@ -245,3 +245,15 @@ async def test_a_full_disk_waits_for_no_follower_that_is_sent_a_snapshot() -> No
     assert snapshots._may_save(replica)
     await snapshots.saved(replica, Mark(100, 1, 0, 0, 0))
     assert calls == [("compact", (Mark(100, 1, 0, 0, 0), 90))]
+
+
+@pytest.mark.parametrize(
+    ("in_core", "in_task", "saves"), [(None, None, True), ("coming", None, False), (None, "writing", False)]
+)
+def test_no_snapshot_is_saved_while_one_is_received(in_core: Any, in_task: Any, saves: bool) -> None:
+    """Also between two pieces, when nothing is written: a save would take the disk's space and time for a state that
+    the coming one replaces."""
+    replica = replica_of([], keep_after=0, sending=())
+    replica.core.state.receiving = in_core
+    replica.snapshots = SimpleNamespace(index=40, saving=None, receiving=in_task)
+    assert snapshots._may_save(replica) == saves
