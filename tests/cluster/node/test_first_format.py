@@ -44,7 +44,7 @@ async def no_leader(nodes: Nodes, *among: int) -> None:
 async def said_by(last_copy: Replica) -> str:
     """Which entries only that node has, as it says while it goes on."""
     life = last_copy.state.life
-    await wait_until_async(lambda: life.only_here or life.ending, what="it says which entries only it has")
+    await wait_until_async(lambda: life.only_here or life.ending, 30, what="it says which entries only it has")
     assert life.ending is None
     return life.only_here
 
