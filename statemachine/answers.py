@@ -67,6 +67,7 @@ class Reason(StrEnum):
     NO_ROLE = "no_role"
     ROLE_IN_USE = "role_in_use"
     BUILT_IN_ROLE = "built_in_role"  # it cannot be changed
+    STILL_GRANTED = "still_granted"  # the role has not this grant, but another one that allows some of it
     TOKEN_EXISTS = "token_exists"
     NO_TOKEN = "no_token"
     LAST_ADMIN = "last_admin"  # no user could change permissions any more

@@ -29,6 +29,9 @@ and do sessions have owners: until then all bytes are as before."""
 SHARES: Final = 4
 """From this version on a consumer group has the principal that made it, and what stays of one principal has a share."""
 
+ROLE_CHANGES: Final = 4
+"""From this version on single grants are added to a role, or taken from it: GRANT_ROLE and UNGRANT_ROLE."""
+
 
 class UnknownClusterVersion(ValueError):
     """The cluster is at a version that this code does not know: upgrade before going on."""

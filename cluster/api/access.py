@@ -13,7 +13,17 @@ from raftlog.cluster.api.errors import Outcome
 from raftlog.cluster.api.values import Number
 
 Action = Literal[
-    "init", "enable", "disable", "set_user", "delete_user", "set_role", "delete_role", "add_token", "delete_token"
+    "init",
+    "enable",
+    "disable",
+    "set_user",
+    "delete_user",
+    "set_role",
+    "delete_role",
+    "add_token",
+    "delete_token",
+    "grant_role",
+    "ungrant_role",
 ]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.api.access import AccessAnswer, AccessIn
+from raftlog.cluster.api.access import AccessAnswer, AccessIn, RoleView
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
@@ -65,6 +65,8 @@ _READS: Final = ("can", "show", "list")
 _AUDITED: Final = ("access", "trim", "compact", "delete_range")
 
 NameArgument = Annotated[str, typer.Argument(help="The user: the name in a client certificate, or of tokens alone.")]
+RoleArgument = Annotated[str, typer.Argument(help="The role.")]
+GrantsArgument = Annotated[list[str], typer.Argument(help="Grants, as in 'read on keys:orders/*'.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Write the token to this new file. Without it, it is printed, once.")
 ]
@@ -138,14 +140,32 @@ def _enable(
 
 def _set_role(
     cli: Cli,
-    name: Annotated[str, typer.Argument(help="The role.")],
+    name: RoleArgument,
     grants: Annotated[list[str], typer.Argument(help="All of its grants, as in 'read on keys:orders/*'.")],
 ) -> None:
-    """Make a role, or give it other grants."""
+    """Make a role, or give it other grants in the place of those that it has."""
     _switch(cli, AccessIn("set_role", name, grants=grants))
 
 
-def _delete_role(cli: Cli, name: Annotated[str, typer.Argument(help="The role.")]) -> None:
+def _grant_role(cli: Cli, name: RoleArgument, grants: GrantsArgument) -> None:
+    """Give a role further grants; it keeps those that it has."""
+    _change_role(cli, AccessIn("grant_role", name, grants=grants))
+
+
+def _ungrant_role(cli: Cli, name: RoleArgument, grants: GrantsArgument) -> None:
+    """Take grants from a role; it keeps all others."""
+    _change_role(cli, AccessIn("ungrant_role", name, grants=grants))
+
+
+def _change_role(cli: Cli, asked: AccessIn) -> None:
+    """Changes a role, and shows all that it allows then."""
+    with cli.client(sessions=False) as client:
+        client.call(requests.change(asked))
+        told = client.call(requests.show())
+    cli.printer.all([_role_row(role) for role in told.roles if role.name == asked.name], ROLES)
+
+
+def _delete_role(cli: Cli, name: RoleArgument) -> None:
     """Delete a role that no user has."""
     _switch(cli, AccessIn("delete_role", name))
 
@@ -153,7 +173,11 @@ def _delete_role(cli: Cli, name: Annotated[str, typer.Argument(help="The role.")
 def _roles(cli: Cli) -> None:
     """List the roles with their grants."""
     told = _everything(cli)
-    cli.printer.all([{**as_row(role), "grants": ", ".join(role.grants)} for role in told.roles], ROLES)
+    cli.printer.all([_role_row(role) for role in told.roles], ROLES)
+
+
+def _role_row(role: RoleView) -> dict[str, Any]:
+    return {**as_row(role), "grants": ", ".join(role.grants)}
 
 
 def _set_user(
@@ -399,7 +423,9 @@ def register(app: typer.Typer) -> None:
         ("access", "Access control: the first admin, and why a user may do something."): {
             "init": _init, "can": _can, "show": _show, "enable": _enable, "disable": _disable,
         },
-        ("role", "Roles: sets of grants."): {"set": _set_role, "delete": _delete_role, "list": _roles},
+        ("role", "Roles: sets of grants."): {
+            "set": _set_role, "grant": _grant_role, "ungrant": _ungrant_role, "delete": _delete_role, "list": _roles,
+        },
         ("user", "Users: their roles."): {"set": _set_user, "delete": _delete_user, "list": _users},
         ("profile", "Profiles: clusters by name, with their files."): {
             "list": _list_profiles, "set": _set_profile, "use": _use_profile, "env": _profile_variables,

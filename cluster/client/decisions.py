@@ -51,9 +51,15 @@ class Failure(StrEnum):
     """How an attempt ended without a proper answer."""
 
     NOT_SENT = "not_sent"  # no connection: the node has not seen it
+    NO_HANDSHAKE = "no_handshake"  # a connection, and no TLS on it: the node has not seen it either
     BROKEN = "broken"  # the connection ended before the answer
     TIMED_OUT = "timed_out"  # no answer within the attempt's time
     GARBLED = "garbled"  # an answer that is not raftlog's
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether no node has seen the request."""
+        return self in (Failure.NOT_SENT, Failure.NO_HANDSHAKE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +166,7 @@ class ClientCall:
     attempts: int = 0
     maybe: bool = False  # an attempt may have been carried out, or may yet be
     connected: bool = False  # some node was reached
+    accepted: bool = False  # some program accepted a connection, whatever came of it
     failures: tuple[tuple[str, str], ...] = ()  # newest reason per URL
     last: Problem | None = None  # the newest attempt's problem; None without an answer
 
@@ -252,9 +259,11 @@ def failed(
     """The attempt ended without an answer. `reason` is for people."""
     call = replace(call, last=None, failures=_noted(call, reason))
     if failure is not Failure.NOT_SENT:
+        call = replace(call, accepted=True)
+    if not failure.is_unseen:
         call = replace(call, connected=True, maybe=call.maybe or call.safety is not Safety.FREE)
     penalise(routes, policy, call.url, now_ms)
-    if failure is Failure.NOT_SENT and call.url in routes.learned:
+    if failure.is_unseen and call.url in routes.learned:
         routes.learned.remove(call.url)  # a removed member; a hint may bring it back
         del routes.penalised[call.url]
     if call.safety is Safety.PLAIN and call.maybe:
@@ -332,7 +341,9 @@ def _error(call: ClientCall, *, maybe: bool) -> ClientError:
         return unknown_error(code, f"it may or may not have been applied. {told}", problem=problem, tried=tried)
     if problem is not None:
         return problem_error(problem, told if problem.retryable else problem.message, tried)
-    return Unavailable(Code.NO_LEADER, f"no node answered. {told}", tried=tried)
+    error = Unavailable(Code.NO_LEADER, f"no node answered. {told}", tried=tried)
+    error.is_reached = call.accepted
+    return error
 
 
 # ---------------------------------------------------------------------------------------------------------------

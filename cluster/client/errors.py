@@ -32,7 +32,10 @@ class OutcomeUnknown(ClientError):
 
 
 class Unavailable(NotApplied):
-    """No node accepted it within the deadline: unreachable, no leader, overloaded."""
+    """No node accepted it within the deadline: unreachable, no leader, overloaded. `is_reached`: without an answer, but
+    some program accepted a connection."""
+
+    is_reached = False
 
 
 class ConnectionsBusy(Unavailable):
@@ -44,7 +47,12 @@ class Unauthorized(NotApplied):
 
 
 class Forbidden(NotApplied):
-    """The user may not do this; `problem.missing` is the grant that it lacks."""
+    """The user may not do this; `missing` is the grant that it lacks, if the node names one."""
+
+    @property
+    def missing(self) -> str:
+        """As in `write on keys:orders/1`; empty if the node names none."""
+        return (self.problem.missing if self.problem is not None else None) or ""
 
 
 class KeyNotFound(NotApplied):

@@ -18,6 +18,7 @@ REFUSED_MAYBE: Final = (
 )
 """Why an encrypted connection ended without an answer. A node refuses a certificate by closing the connection, and with
 TLS 1.3 a client has sent its request by then."""
+NO_TLS: Final = "it accepted the connection, and TLS did not come about"
 HEAD_BYTES_MAX: Final = 64 << 10
 _LINE_MAX: Final = 1 << 10  # a chunk's size with extensions, or a trailer
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")

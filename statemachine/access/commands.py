@@ -30,6 +30,8 @@ class AccessAction(IntEnum):
     DELETE_ROLE = 7  # refused while a user has it
     ADD_TOKEN = 8  # token `token` of user `name`
     DELETE_TOKEN = 9  # token `token`
+    GRANT_ROLE = 10  # role `name` has these grants too; those that it has already change nothing
+    UNGRANT_ROLE = 11  # role `name` has these grants no more; those that it has not change nothing
 
 
 class Condition(IntEnum):

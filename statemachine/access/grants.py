@@ -72,6 +72,12 @@ class Grant(NamedTuple):
         return f"{head}:{_text_of(self.start, self.end)}" if self.resource in RANGED else head
 
 
+def overlaps(one: Grant, other: Grant) -> bool:
+    """Whether both allow some same thing."""
+    is_below = (not other.end or one.start < other.end) and (not one.end or other.start < one.end)
+    return one[:2] == other[:2] and is_below
+
+
 def check_grant(grant: Grant) -> Grant:
     """The grant. Raises BadGrant if no such verb is on that resource, or its range is empty."""
     verb, resource, start, end = grant

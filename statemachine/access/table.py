@@ -32,7 +32,7 @@ from raftlog.statemachine.access.commands import (
     decode_grant,
     encode_grant,
 )
-from raftlog.statemachine.access.grants import BUILT_IN, Grant, Resource, Verb
+from raftlog.statemachine.access.grants import BUILT_IN, Grant, Resource, Verb, overlaps
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.answers import Reason
 
@@ -244,10 +244,29 @@ class AccessTable:
         before = self.roles.get(name)
         if reason := _condition(command.condition, before is not None, Reason.ROLE_EXISTS, Reason.NO_ROLE):
             return reason
-        others = sum(len(grants) for role, grants in self.roles.items() if role != name)
-        if others + len(command.grants) > GRANTS_MAX or (before is None and len(self.roles) >= ROLES_MAX):
+        return self._change_role(name, command.grants)
+
+    def _grant_role(self, command: AccessCommand, _: int) -> Reason | None:
+        before = self.roles.get(command.name)
+        if before is None:
+            return Reason.BUILT_IN_ROLE if command.name in BUILT_IN else Reason.NO_ROLE
+        return self._change_role(command.name, tuple(dict.fromkeys((*before, *command.grants))))
+
+    def _ungrant_role(self, command: AccessCommand, _: int) -> Reason | None:
+        before = self.roles.get(command.name)
+        if before is None:
+            return Reason.BUILT_IN_ROLE if command.name in BUILT_IN else Reason.NO_ROLE
+        if any(overlaps(grant, held) for grant in command.grants if grant not in before for held in before):
+            return Reason.STILL_GRANTED
+        return self._change_role(command.name, tuple(grant for grant in before if grant not in command.grants))
+
+    def _change_role(self, name: str, grants: tuple[Grant, ...]) -> Reason | None:
+        """Gives the role these grants, unless there are too many, or no user could change permissions then."""
+        before = self.roles.get(name)
+        others = sum(len(held) for role, held in self.roles.items() if role != name)
+        if others + len(grants) > GRANTS_MAX or (before is None and len(self.roles) >= ROLES_MAX):
             return Reason.ACCESS_FULL
-        self._put_role(name, command.grants)
+        self._put_role(name, grants)
         if not self._has_admin():
             assert before is not None, "a new role takes nothing away"
             self._put_role(name, before)
@@ -316,6 +335,8 @@ class AccessTable:
         AccessAction.DELETE_ROLE: _delete_role,
         AccessAction.ADD_TOKEN: _add_token,
         AccessAction.DELETE_TOKEN: _delete_token,
+        AccessAction.GRANT_ROLE: _grant_role,
+        AccessAction.UNGRANT_ROLE: _ungrant_role,
     }
 
     # -- digests and snapshots --------------------------------------------------------------------------------

@@ -79,7 +79,9 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
                 [*RAFTLOG, "put", "after", "x"], env={**os.environ, **environment, **own}, capture_output=True,
                 text=True, timeout=30, check=False,
             )  # fmt: skip
-            assert (denied.returncode, "user 'alice' may write nothing" in denied.stderr) == (9, True), denied.stderr
+            assert (denied.returncode, "role grant ROLE 'write on keys:after'" in denied.stderr) == (9, True), (
+                denied.stderr
+            )
             bare = {name: "" for name in environment if name != "RAFTLOG_ENDPOINTS"}
             refused = subprocess.run(
                 [*RAFTLOG, "get", "after"], env={**os.environ, **environment, **bare}, capture_output=True, text=True,

@@ -21,5 +21,5 @@ def test_pitfall_71_a_newer_version_is_refused_by_name() -> None:
 def test_every_line_of_the_table_is_of_a_version_that_there_is() -> None:
     """Each begins behind the first version, and a newly formatted cluster has all of them."""
     since = {name: value for name, value in vars(versions).items() if name.isupper() and name != "CLUSTER_VERSION"}
-    assert set(since) == {"POINTS_COVER_LIMITS", "SNAPSHOTS_NAME_VERSION", "ACCESS_CONTROL", "SHARES"}
+    assert set(since) == {"POINTS_COVER_LIMITS", "SNAPSHOTS_NAME_VERSION", "ACCESS_CONTROL", "SHARES", "ROLE_CHANGES"}
     assert all(1 < value <= CLUSTER_VERSION for value in (*since.values(), NAMES_REMOVED))

@@ -25,6 +25,7 @@ import typer
 from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.api.text import explained
+from raftlog.cluster.cli.frame.hints import SESSION_TTL_MS, hint_of
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_ENDPOINTS, Ambiguous, remembered
 from raftlog.cluster.cli.frame.output import Format, Printer
 from raftlog.cluster.cli.frame.profiles import BadProfiles, chosen, use_files
@@ -38,18 +39,10 @@ from raftlog.cluster.client.errors import (
     Forbidden,
     KeyNotFound,
     OutcomeUnknown,
-    SequenceSettled,
-    SessionExpired,
     Unauthorized,
     Unavailable,
 )
 from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, TOKEN_VARIABLES
-
-SESSION_TTL_MS: Final = 60_000
-"""Time to live of one command's session: it is closed at the end, and soon gone if the command is killed. After a write
-of unknown outcome it stays for its receipt."""
-_RECEIPT_S: Final = SESSION_TTL_MS // 2_000
-"""How long a receipt stays at least after its command, in seconds. A session is kept alive every third of its time."""
 
 UNREACHABLE_MS: Final = 2_000
 """How long a command looks for a cluster if no process listens at all."""
@@ -262,7 +255,7 @@ def ended(work: Callable[[], None], with_json: bool = False) -> None:
     try:
         work()
     except ClientError as error:
-        _fail(error, _exit_of(error), _hint_of(error), with_json)
+        _fail(error, _exit_of(error), hint_of(error), with_json)
     except Failed as error:
         _fail(error, error.code, error.hint, with_json)
     except BrokenPipeError:  # the reader of the output has closed it
@@ -307,31 +300,6 @@ def _exit_of(error: ClientError) -> Exit:
             return Exit.UNKNOWN
         case _:
             return Exit.FAILURE
-
-
-def _hint_of(error: ClientError) -> str:
-    if isinstance(error, Unavailable) and error.problem is None:
-        return (
-            f"No node answers at {', '.join(error.tried)}. Start a cluster with `raftlog up`, or name its nodes with "
-            "--endpoints or RAFTLOG_ENDPOINTS."
-        )
-    if isinstance(error, Unauthorized):
-        return "Name a token file: export RAFTLOG_TOKEN_FILE=…, or a client certificate (docs/security.md)."
-    if isinstance(error, Forbidden) and error.problem is not None and error.problem.missing:
-        return (
-            f"An admin gives it: raftlog role set ROLE '{error.problem.missing}' … ; raftlog user set USER --role ROLE"
-        )
-    if isinstance(error, SessionExpired | SequenceSettled) and error.session:
-        return (
-            f"If it was applied, its records have session {error.session} and sequence {error.sequence}: "
-            f"raftlog log --from {error.session} -o jsonl"
-        )
-    if isinstance(error, OutcomeUnknown) and error.session:
-        return (
-            f"To find out, within {_RECEIPT_S} s: raftlog session receipt {error.session} {error.sequence}   "
-            f"(to make sure that it never applies: raftlog session void {error.session} {error.sequence})"
-        )
-    return ""
 
 
 def bytes_of(text: str, is_base64: bool, what: str) -> bytes:

@@ -19,7 +19,14 @@ from raftlog.cluster.client.aio.writes import RefusedWrite
 from raftlog.cluster.client.batch import closed, unknown
 from raftlog.cluster.client.cursors import SILENCE_S, BadStream, Cursor
 from raftlog.cluster.client.decisions import ClientCall, pause_ms, penalise
-from raftlog.cluster.client.errors import NotApplied, OutcomeUnknown, SessionExpired, Unavailable, connections_busy
+from raftlog.cluster.client.errors import (
+    Forbidden,
+    NotApplied,
+    OutcomeUnknown,
+    SessionExpired,
+    Unavailable,
+    connections_busy,
+)
 from raftlog.cluster.client.flow import (
     ApiRequest,
     ClientState,
@@ -138,7 +145,12 @@ class Carrier:
         session = self.session
         if ticket is not None or session is None or not request.writes:
             return await self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
-        ticket = await session.ticket(deadline_ms)
+        try:
+            ticket = await session.ticket(deadline_ms)
+        except Forbidden as error:  # it may write nothing: the node refuses the write by its missing grant
+            if error.missing:
+                raise
+            return await self._run(exchange(self.state, request, None, now_ms=_now_ms(), deadline_ms=deadline_ms))
         if took is not None:
             took(ticket)
         flow = exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms)

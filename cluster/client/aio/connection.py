@@ -7,12 +7,13 @@ Reading a stream is bounded: while the reader is slow, the socket is not read, a
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import defaultdict, deque
 from typing import Final, cast
 
 from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost, Response
-from raftlog.cluster.client.http1 import REFUSED_MAYBE, BadResponse, ResponseHead, ResponseParser
+from raftlog.cluster.client.http1 import NO_TLS, REFUSED_MAYBE, BadResponse, ResponseHead, ResponseParser
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import Credentials
 
@@ -242,6 +243,8 @@ class Pool:
             return Lost(Failure.NOT_SENT, f"no connection within {timeout_s:g} s")
         except ConnectionRefusedError:
             return Lost(Failure.NOT_SENT, "connection refused")
+        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:  # after it was accepted
+            return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS}: {error}")
         except OSError as error:
             return Lost(Failure.NOT_SENT, f"no connection: {error}")
         finally:

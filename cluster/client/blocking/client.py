@@ -33,6 +33,7 @@ from raftlog.cluster.client.errors import (
     ClientError,
     Compacted,
     CompareFailed,
+    Forbidden,
     KeyNotFound,
     NotApplied,
     OutcomeUnknown,
@@ -314,7 +315,12 @@ class SyncClient:
         deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
         if ticket is not None or not (request.writes and self._uses_sessions):
             return self._run(exchange(self.state, request, ticket, now_ms=now_ms, deadline_ms=deadline_ms))
-        ticket = self._ticket(deadline_ms)
+        try:
+            ticket = self._ticket(deadline_ms)
+        except Forbidden as error:  # as in raftlog.cluster.client.aio.carrier
+            if error.missing:
+                raise
+            return self._run(exchange(self.state, request, None, now_ms=_now_ms(), deadline_ms=deadline_ms))
         book, is_answered = ticket.book, False
         if took is not None:
             took(ticket)

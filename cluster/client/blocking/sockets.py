@@ -10,7 +10,7 @@ from typing import Final
 
 from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost, Response
-from raftlog.cluster.client.http1 import REFUSED_MAYBE, BadResponse, ResponseParser
+from raftlog.cluster.client.http1 import NO_TLS, REFUSED_MAYBE, BadResponse, ResponseParser
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import Credentials
 
@@ -19,11 +19,15 @@ _READ_BYTES: Final = 1 << 18
 _BODY_BYTES_MAX: Final = 64 << 20
 
 
+class NoHandshake(OSError):
+    """The node accepted the connection, and TLS did not come about."""
+
+
 class SyncConnection:
     """A connection to one node."""
 
     def __init__(self, url: str, timeout_s: float, credentials: Credentials | None) -> None:
-        """Raises OSError. `credentials`: for https URLs."""
+        """Raises OSError, NoHandshake. `credentials`: for https URLs."""
         scheme, _, rest = url.partition("://")
         host, _, port = rest.rpartition(":")
         if scheme == "https" and credentials is None:
@@ -36,6 +40,9 @@ class SyncConnection:
         if scheme == "https" and credentials is not None:
             try:
                 self._socket = credentials.client().wrap_socket(self._socket, server_hostname=host.strip("[]"))
+            except OSError as error:
+                self._socket.close()
+                raise NoHandshake(str(error)) from error
             except BaseException:
                 self._socket.close()
                 raise
@@ -132,6 +139,8 @@ class SyncPool:
     ) -> tuple[Response | Lost, SyncConnection | None, bytes]:
         try:
             connection = self._take(url) or SyncConnection(url, timeout_s, self._credentials)
+        except NoHandshake as error:
+            return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS}: {error}"), None, b""
         except TimeoutError:
             return Lost(Failure.NOT_SENT, f"no connection within {timeout_s:g} s"), None, b""
         except ConnectionRefusedError:

@@ -293,9 +293,8 @@ class Access:
         if permissions is not None and not permissions.may_write:
             raise Denied(
                 Code.FORBIDDEN,
-                f"user {self.name(call)!r} may write nothing, so it gets no session: an admin gives it a role with a "
-                "grant such as `write on keys:*`",
-                missing="write on keys:*",
+                f"user {self.name(call)!r} may write nothing, so it gets no session: an admin gives a role of it the "
+                "grant of what it wants to write",
             )
 
     def has_changed(self, call: Asking) -> bool:

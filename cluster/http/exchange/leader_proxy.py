@@ -12,7 +12,6 @@ from typing import Final
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import H_DEADLINE, H_INDEX, H_LOG, H_PASSED_ON, H_PRINCIPAL, H_REQUEST_ID, H_TERM, JSON
 from raftlog.cluster.client.aio.connection import Pool
-from raftlog.cluster.client.decisions import Failure
 from raftlog.cluster.client.flow import Lost
 from raftlog.cluster.client.http1 import ResponseHead, encode_request
 from raftlog.cluster.http.exchange.answer import HttpAnswer
@@ -51,7 +50,7 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
     finally:
         pool.close()
     if isinstance(told, Lost):
-        if told.failure is Failure.NOT_SENT:
+        if told.failure.is_unseen:
             raise ApiError(
                 Code.NO_LEADER, f"this node does not lead, and cannot reach {at}: {told.reason}; ask it there"
             )

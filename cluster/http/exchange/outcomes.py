@@ -174,9 +174,11 @@ _REASONS: Final = {
     Reason.USER_EXISTS: "a user of that name exists",
     Reason.NO_USER: "no user has that name",
     Reason.ROLE_EXISTS: "a role of that name exists",
-    Reason.NO_ROLE: "no role has that name",
+    Reason.NO_ROLE: "no role has that name: raftlog role set makes one",
     Reason.ROLE_IN_USE: "a user has this role: take it from all users first",
     Reason.BUILT_IN_ROLE: "this role is part of raftlog and cannot be changed: make one of another name",
+    Reason.STILL_GRANTED: "the role has not this grant, but a wider or narrower one that allows some of it: take that "
+    "one (raftlog role list), or set all grants of the role",
     Reason.TOKEN_EXISTS: "a token of that name exists",
     Reason.NO_TOKEN: "no token has that name",
     Reason.LAST_ADMIN: "no user could change permissions any more: give another user the role admin first",

@@ -33,6 +33,7 @@ from raftlog.statemachine.commands import Operation
 
 _BODY: Final = msgspec.json.Decoder(AccessIn)
 _CAN: Final = READ_PARAMETERS | {"user", "grant"}
+_LATER: Final = (AccessAction.GRANT_ROLE, AccessAction.UNGRANT_ROLE)
 _CONDITIONS: Final = {"none": Condition.NONE, "new": Condition.IS_NEW, "exists": Condition.EXISTS}
 
 
@@ -74,8 +75,15 @@ async def change_access(service: Service, call: Call) -> HttpAnswer:
         raise ApiError(
             Code.UNSUPPORTED, "a member runs a version without access control: upgrade it (raftlog members list)"
         )
+    action = AccessAction[asked.action.upper()]
+    if action in _LATER and service.node.machine.version < versions.ROLE_CHANGES:
+        raise ApiError(
+            Code.UNSUPPORTED,
+            f"a member runs a version without {asked.action}: upgrade it (raftlog members list), or set all grants of "
+            "the role with set_role",
+        )
     command = AccessCommand(
-        int(AccessAction[asked.action.upper()]), asked.name, tuple(asked.roles), tuple(map(_grant, asked.grants)),
+        int(action), asked.name, tuple(asked.roles), tuple(map(_grant, asked.grants)),
         asked.blocked, int(_CONDITIONS[asked.condition]), asked.token, _hash(asked.token_hash), asked.expires_ms,
         asked.label,
     )  # fmt: skip

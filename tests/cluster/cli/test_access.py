@@ -119,6 +119,41 @@ def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, mo
         assert cli.json(*words)
 
 
+def test_the_hint_of_a_refusal_gives_what_the_request_needs_and_nothing_else(
+    cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a user that may write nothing too, whose session is refused before its key is known. The command of the hint
+    leaves the role its other grants, and the same write is then applied."""
+    admin, alice = tmp_path / "root.token", tmp_path / "alice.token"
+    cli.json("access", "init", "root", "--out", str(admin))
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(admin))
+    cli.json("role", "set", "orders", "read on keys:orders/*")
+    cli.json("user", "set", "alice", "--role", "orders", "--role", "reader")
+    cli.json("token", "create", "alice", "--out", str(alice))
+    for write, grant, prefix in (
+        (("put", "orders/7/a", "v"), "write on keys:orders/7/a", "write on keys:orders/7/*"),
+        (("append", "v", "--key", "plain"), "append on keys:plain", None),
+        (("append", "v"), "append on log", None),
+        (("consumers", "claim", "g"), "write on groups:g", None),
+    ):
+        monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(alice))
+        refused = cli.run(*write)
+        assert refused.exit_code == 9, refused.output
+        _, _, hint = refused.stderr.partition("raftlog role grant ROLE ")
+        assert hint.strip() == f"'{grant}'" + (f", or of all with this prefix: '{prefix}'" if prefix else "")
+        monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(admin))
+        [role] = cli.json("role", "grant", "orders", grant)
+        assert {"read on keys:orders/*", grant} <= {*role["grants"].split(", ")}
+        monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(alice))
+        assert cli.run(*write).exit_code == 0
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(admin))
+    [role] = cli.json("role", "ungrant", "orders", "append on log", "write on groups:g")
+    assert role["grants"] == "read on keys:orders/*, write on keys:orders/7/a, append on keys:plain"
+    wide = cli.run("role", "ungrant", "orders", "write on keys:*")
+    assert (wide.exit_code, "take that one (raftlog role list)" in wide.stderr) == (1, True)
+    assert "raftlog role set makes one" in cli.run("role", "grant", "other", "read on log").stderr
+
+
 def test_a_profile_names_a_cluster_and_its_files(cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one is current, RAFTLOG_PROFILE goes before it, and --endpoints before both. The file has no secret."""
     monkeypatch.delenv("RAFTLOG_ENDPOINTS", raising=False)

@@ -10,6 +10,7 @@ _MACHINE: Final = "raftlog.statemachine.machine:StateMachine."
 _TABLE: Final = "raftlog.statemachine.access.table:AccessTable."
 _DOOR: Final = "raftlog.cluster.http.exchange.access:Access."
 _ACCESS: Final = "tests/cluster/http/test_access.py::test_"
+_ROLES: Final = "tests/statemachine/access/test_access.py::test_"
 _SHARES: Final = "tests/statemachine/access/test_shares.py::test_"
 _REVIEW: Final = "this project, until a review found it"
 
@@ -233,5 +234,35 @@ MUTANTS: Final = (
         target=_MACHINE + "_parts",
         old="if principal is None or self.version < versions.SHARES:",
         new="if principal is None:",
+    ),
+    Mutant(
+        name="granting_replaces_the_role",
+        pitfall=87,
+        title="a grant that is added to a role takes away all that it had",
+        source=_REVIEW,
+        story=f"{_ROLES}single_grants_are_added_to_a_role_and_taken_from_it",
+        target=_TABLE + "_grant_role",
+        old="(*before, *command.grants)",
+        new="command.grants",
+    ),
+    Mutant(
+        name="part_of_a_grant_told_as_taken",
+        pitfall=87,
+        title="taking a part of a wider grant from a role is answered as done, and changes nothing",
+        source="raftlog itself",
+        story=f"{_ROLES}single_grants_are_added_to_a_role_and_taken_from_it",
+        target=_TABLE + "_ungrant_role",
+        old="return Reason.STILL_GRANTED",
+        new="pass",
+    ),
+    Mutant(
+        name="refused_session_hides_the_missing_grant",
+        pitfall=87,
+        title="a user that may write nothing is told of a session, not of the grant that its write lacks",
+        source=_REVIEW,
+        story="tests/cluster/cli/test_access.py::test_the_hint_of_a_refusal_gives_what_the_request_needs_and_nothing_else",
+        target="raftlog.cluster.client.blocking.client:SyncClient.call",
+        old="if error.missing:",
+        new="if True:",
     ),
 )
