@@ -322,41 +322,6 @@ def test_a_change_that_cannot_be_made_is_refused_with_its_reason_and_changes_not
         assert cluster.machine.access.rows() == before
 
 
-def test_single_grants_are_added_to_a_role_and_taken_from_it() -> None:
-    """The role keeps all others. Twice is as once, also within one command. What is taken must be a grant that the role
-    has: part of a wider one, or the whole of a narrower one, would leave some of it allowed, and is refused."""
-    cluster = Cluster()
-    cluster.user("ada", "read on keys:a*")
-    role = "of-ada"
-
-    def change(action: AccessAction, *grants: str) -> tuple[object, list[str]]:
-        reason = cluster.change(action, role, grants=grants)
-        return reason, [*map(str, cluster.machine.access.roles[role])]
-
-    give, take = AccessAction.GRANT_ROLE, AccessAction.UNGRANT_ROLE
-    both = ["read on keys:a*", "write on keys:a1"]
-    assert [change(give, "write on keys:a1") for _ in range(2)] == [(None, both)] * 2
-    assert change(give, "read on log", "read on log") == (None, [*both, "read on log"])
-    assert cluster.sent("ada", put(b"a1")).result is Result.APPLIED
-    for part in ("read on keys:a1", "read on keys:*", "read on keys:Z..b"):
-        assert change(take, "read on log", part) == (Reason.STILL_GRANTED, [*both, "read on log"]), part
-    assert [change(take, "read on log", "read on keys:b*") for _ in range(2)] == [(None, both)] * 2
-    assert change(take, "write on keys:a1") == (None, both[:1])
-    assert cluster.sent("ada", put(b"a1")).reason is Reason.NOT_PERMITTED
-
-
-def test_a_role_that_makes_the_last_admin_keeps_its_grant() -> None:
-    """Else no user could change permissions any more."""
-    cluster = Cluster()
-    cluster.user("ada", "access on cluster")
-    assert cluster.change(AccessAction.DELETE_USER, "root") is None
-    role = "of-ada"
-    for name, grants in ((AccessAction.UNGRANT_ROLE, ("access on cluster",)), (AccessAction.SET_ROLE, ())):
-        command = AccessCommand(name, role, grants=tuple(map(parse_grant, grants)))
-        answer = cluster.sent("ada", request(Operation.ACCESS, None, encode_access(command)))
-        assert (answer.reason, len(cluster.machine.access.roles[role])) == (Reason.LAST_ADMIN, 1)
-
-
 def test_every_table_of_permissions_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full table refuses new ones, and goes on to alter those that are there."""
     for limit in ("USERS_MAX", "ROLES_MAX", "TOKENS_MAX", "GRANTS_MAX", "ROLES_OF_USER_MAX"):

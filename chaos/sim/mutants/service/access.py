@@ -10,7 +10,7 @@ _MACHINE: Final = "raftlog.statemachine.machine:StateMachine."
 _TABLE: Final = "raftlog.statemachine.access.table:AccessTable."
 _DOOR: Final = "raftlog.cluster.http.exchange.access:Access."
 _ACCESS: Final = "tests/cluster/http/test_access.py::test_"
-_ROLES: Final = "tests/statemachine/access/test_access.py::test_"
+_ROLES: Final = "tests/statemachine/access/test_role_changes.py::test_"
 _SHARES: Final = "tests/statemachine/access/test_shares.py::test_"
 _REVIEW: Final = "this project, until a review found it"
 
