@@ -72,7 +72,7 @@ class Session:
 
 
 class Holding:
-    """What all sessions of one owner are together; that of nobody is empty."""
+    """The number of one owner's sessions, and the size of their kept answers."""
 
     __slots__ = ("answer_bytes", "sessions")
 

@@ -1,7 +1,7 @@
 """Says what to do next after a failed request: the second line that a command prints.
 
-`raftlog.cluster.cli.frame.common` prints it. A hint never proposes more than the request needs, and nothing that would
-undo what is set up: no wider grant, no other cluster where a node runs, no access without TLS.
+`raftlog.cluster.cli.frame.common` prints it. A hint never proposes more than the request needs: no wider grant, no
+second cluster beside a node that runs, no access without TLS.
 """
 
 from __future__ import annotations

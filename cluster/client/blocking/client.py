@@ -440,8 +440,7 @@ class SyncClient:
                 pass  # the next keepalive, or the next write, shows the error
 
     def _at_least(self, consistency: Consistency, min_index: int | None) -> int:
-        """A stale read of this client sees at least what it has seen before (pitfall 39: a client that sees time go
-        backward)."""
+        """A stale read of this client sees at least what it has seen before (pitfall 39: time goes back)."""
         if min_index is not None:
             return min_index
         return self.index if consistency == "stale" else 0

@@ -94,7 +94,8 @@ SAMPLES: dict[str, list[str]] = {
 }
 ELSEWHERE = {
     "backup", "restore", "recover",  # tests/cluster/records/test_backup.py
-    "access init", "access enable", "access disable", "role set", "role delete", "user set", "user delete",
+    "access init", "access enable", "access disable", "role set", "role grant", "role ungrant", "role delete",
+    "user set", "user delete",
     "token create", "token revoke",  # tests/cluster/cli/test_access.py: they need a cluster with access control
 }  # fmt: skip
 """Those tests read their output, which is one document, too."""

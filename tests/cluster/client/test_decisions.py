@@ -375,7 +375,7 @@ def test_any_row_of_answers_keeps_the_retry_rules(
         now += step.wait_ms
         assert now < 2_000
         if isinstance(event, Failure):
-            doubt |= safety is not Safety.FREE and event is not Failure.NOT_SENT
+            doubt |= safety is not Safety.FREE and not event.is_unseen
             call, step = core.failed(routes, POLICY, call, event, "why", now_ms=now, random=draw)
         else:
             code, leader, term = event

@@ -11,8 +11,8 @@ from tests.statemachine.driver import request
 
 
 def test_single_grants_are_added_to_a_role_and_taken_from_it() -> None:
-    """The role keeps all others. Twice is as once, also within one command. What is taken must be a grant that the role
-    has: part of a wider one, or the whole of a narrower one, would leave some of it allowed, and is refused."""
+    """The role keeps all others. Twice is as once, also within one command. Only a grant that the role has is taken:
+    part of a wider one, or the whole of a narrower one, would leave some of it allowed, and is refused."""
     cluster = Cluster()
     cluster.user("ada", "read on keys:a*")
     role = "of-ada"

@@ -78,7 +78,7 @@ def test_a_user_gets_its_share_and_the_others_theirs(kind: str) -> None:
 
 @KINDS
 def test_a_restored_machine_counts_as_the_one_that_was_saved(kind: str) -> None:
-    """Field by field; and what was full before is full after it, what was free is free."""
+    """Field by field; and a share that was full before is full after it, one that was free is free."""
     cluster, (_, share, _) = Shared(), MADE[kind]
     assert [*outcomes(cluster, kind, "ada", 2), *outcomes(cluster, kind, "ben", 1)] == [None] * 3
     saved, cluster.machine = cluster.machine, StateMachine.restore(cluster.machine.snapshot())

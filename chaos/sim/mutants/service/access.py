@@ -258,11 +258,11 @@ MUTANTS: Final = (
     Mutant(
         name="refused_session_hides_the_missing_grant",
         pitfall=87,
-        title="a user that may write nothing is told of a session, not of the grant that its write lacks",
+        title="a user without any grant to write is refused by the grant of all keys, whatever it writes",
         source=_REVIEW,
         story="tests/cluster/cli/test_access.py::test_the_hint_of_a_refusal_gives_what_the_request_needs_and_nothing_else",
-        target="raftlog.cluster.client.blocking.client:SyncClient.call",
-        old="if error.missing:",
-        new="if True:",
+        target=_DOOR + "check_writer",
+        old='"grant of what it wants to write",',
+        new='"grant of what it wants to write", missing="write on keys:*",',
     ),
 )
