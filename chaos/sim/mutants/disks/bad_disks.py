@@ -218,6 +218,16 @@ MUTANTS: Final = (
         "test_a_full_disk_waits_for_no_follower_that_is_sent_a_snapshot",
     ),
     Mutant(
+        name="full_disk_counts_as_hanging",
+        pitfall=PITFALL,
+        title="a node whose disk is full does not campaign, as one whose disk hangs: full disks elect no leader",
+        source="this project, planted",
+        target="raftlog.cluster.replica.parts.disk_exchange:watch_stall",
+        old="replica.core.state.is_stalled = is_stalled",
+        new="replica.core.state.is_stalled = is_stalled or not replica.syncer.has_space",
+        story=FULL,
+    ),
+    Mutant(
         name="full_disks_refuse_trims",
         pitfall=PITFALL,
         title="a full disk takes no trim either, so nothing ever frees space",
