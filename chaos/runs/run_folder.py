@@ -120,7 +120,7 @@ def as_result(run: Run, judgement: Judgement, command: list[str]) -> dict[str, A
 
 
 def sentence(result: dict[str, Any]) -> str:
-    """What was broken, for how long no write was acknowledged, and whether an acknowledged write was lost."""
+    """Sums a run up: the faults, the longest time without an acknowledged write, and whether one was lost."""
     times = Counter(each["nemesis"] for each in result["faults"] if each["outcome"] == "installed")
     broken = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in times.items())
     still = result.get("standstill_s")

@@ -19,7 +19,7 @@ import msgspec
 
 _MENDS: Final = {
     errno.ENOSPC: "free disk space, and run the command again", errno.EDQUOT: "free disk space of this user",
-    errno.EACCES: "this user may not: check who owns it", errno.EISDIR: "name a file, not a folder",
+    errno.EACCES: "check the permissions of this user", errno.EISDIR: "name a file, not a folder",
     errno.ENOTDIR: "a part of this path is a file, not a folder", errno.EEXIST: "name another place, or move it away",
     errno.EROFS: "name a place that can be written", errno.ENAMETOOLONG: "give a shorter name",
 }  # fmt: skip
