@@ -54,7 +54,8 @@ def check_security(security: SecuritySettings, beyond: Sequence[str], url: str) 
         if not security.ca:
             raise SettingsError(
                 f"{beyond[0]}: beyond loopback a node needs TLS; set security.ca, security.certificate and "
-                "security.key (docs/security.md), or listen on 127.0.0.1. --insecure takes no notice of this"
+                "security.key (docs/security.md), or listen on 127.0.0.1"
+                + ("" if url.startswith("https://") else ". --insecure takes no notice of this")
             )
         if security.mode == "both":
             raise SettingsError(

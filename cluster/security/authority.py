@@ -176,6 +176,8 @@ def _sign(
 ) -> x509.Certificate:  # fmt: skip
     ca_file, ca_key_file = folder / "ca.pem", folder / "ca.key"
     if not ca_key_file.exists():
+        if ca_file.exists():  # a second authority would be one that no node knows
+            raise TlsError(f"{ca_key_file}: the key of {ca_file} is not here; run this where that key is kept")
         raise TlsError(f"{ca_key_file}: there is no authority; make one first: raftlog cert ca --folder {folder}")
     authority, authority_key = _read_certificate(ca_file), _read_key(ca_key_file)
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey), "_read_key"

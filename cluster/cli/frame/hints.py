@@ -72,6 +72,4 @@ def _where(error: Unavailable) -> str:
             "Check RAFTLOG_CA, and RAFTLOG_CERTIFICATE with RAFTLOG_KEY where the node requires a certificate "
             "(raftlog cert check FILE). The node's log has a line `tls_refused` with its reason."
         )
-    return (
-        told + "If it is a node with TLS, write https:// in the place of http://, and name its authority (RAFTLOG_CA)."
-    )
+    return told + "If it is a node with TLS, write https:// instead of http://, and name its authority (RAFTLOG_CA)."

@@ -265,4 +265,14 @@ MUTANTS: Final = (
         old='"grant of what it wants to write",',
         new='"grant of what it wants to write", missing="write on keys:*",',
     ),
+    Mutant(
+        name="accepted_connection_told_as_no_cluster",
+        pitfall=87,
+        title="a client whose TLS fails is told that no node runs, and to start a cluster",
+        source=_REVIEW,
+        story="tests/cluster/cli/test_hints.py::test_a_program_that_accepts_and_does_not_answer_is_no_missing_cluster",
+        target="raftlog.cluster.client.decisions:failed",
+        old="call = replace(call, accepted=True)",
+        new="pass",
+    ),
 )
