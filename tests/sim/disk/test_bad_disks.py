@@ -41,7 +41,7 @@ def demanded(monkeypatch: pytest.MonkeyPatch, kind: str, seed: int, nodes: int =
     world = sound(seed, nodes)
     monkeypatch.setattr(bad_disks, "ONE_WORLD_IN", 1)
     chosen = getattr(bad_disks, f"_{kind}")
-    for name in ("_full", "_slow"):
+    for name in ("_full", "_slow", "_wrong_clock"):
         monkeypatch.setattr(bad_disks, name, chosen)
     with_bad_disks(world)
     return world.stats
@@ -101,6 +101,15 @@ def test_full_disks_whose_entries_wait_for_space_still_elect_and_keep_a_leader(s
     for replica in world.replicas.values():
         replica.disk.full = False
     assert world.run_until(world.now_us + 10_000_000, written(world))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_leader_whose_clock_jumps_by_hours_does_not_keep_the_leadership(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Ahead or behind: a voter with a right clock leads within seconds, and writes go on."""
+    stats = demanded(monkeypatch, "wrong_clock", seed)
+    assert stats["sometimes: a wrong clock did not keep the leadership"] == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
