@@ -65,7 +65,7 @@ def test_without_the_key_of_its_authority_no_second_one_is_proposed(tmp_path: Pa
 
 
 def test_a_node_of_a_cluster_with_tls_is_not_told_to_do_without() -> None:
-    """Its own URL says what the cluster has; a node with an http URL may be told of --insecure."""
+    """Its own URL says that the cluster has TLS. The message to a node with an http URL may name --insecure."""
     for url, is_told in (("https://10.0.0.1:7001", False), ("http://10.0.0.1:7001", True)):
         with pytest.raises(SettingsError, match="needs TLS") as caught:
             check_security(SecuritySettings(), ["http.listen"], url)

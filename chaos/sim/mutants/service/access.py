@@ -268,7 +268,7 @@ MUTANTS: Final = (
     Mutant(
         name="accepted_connection_told_as_no_cluster",
         pitfall=87,
-        title="a client whose TLS fails is told that no node runs, and to start a cluster",
+        title="a client whose TLS fails gets the hint that no node runs, and to start a cluster",
         source=_REVIEW,
         story="tests/cluster/cli/test_hints.py::test_a_program_that_accepts_and_does_not_answer_is_no_missing_cluster",
         target="raftlog.cluster.client.decisions:failed",
