@@ -129,6 +129,8 @@ same seed is clean without the mutant.
 - "seed" and "worlds": the first seed that found it, and how many consecutive seeds were run. Each is 60 simulated
   seconds, unless the row says otherwise.
 - "seconds": processor time of one core.
+- "worlds alone", of mutants of `cluster/`: whether random worlds found it without a directed test. "no": those that
+  were run did not. Nothing: not measured yet.
 
 `raftlog sim --replay SEED --mutant NAME` shows the failure again, as long as the simulator draws its worlds as it did
 on that day. `python -m raftlog.chaos.sim.mutants --find [NAME …]` searches again from random seeds, and writes this
@@ -141,15 +143,35 @@ def page(data: dict[str, dict[str, int | str]]) -> str:
     """docs/mutants.md."""
     listed = [mutant for mutant in MUTANTS.values() if mutant.number]
     others = [mutant for mutant in MUTANTS.values() if not mutant.number]
-    text = HEAD + "## The list of planted bugs\n\n" + _table(listed, data)
+    text = HEAD + _alone(data) + "## The list of planted bugs\n\n" + _table(listed, data)
     text += "\n## Other known mistakes\n\nNumbers are those of pitfalls.md.\n\n" + _table(others, data)
     return text
 
 
+def _is_of_cluster(mutant: Mutant) -> bool:
+    """Whether it changes code of `cluster/`."""
+    return any(edit.target.startswith("raftlog.cluster.") for edit in mutant.edits)
+
+
+def _found_alone(mutant: Mutant, data: dict[str, dict[str, int | str]]) -> str:
+    """Whether random worlds alone find a mutant of `cluster/`: yes, no, or nothing if it was not measured."""
+    if not _is_of_cluster(mutant) or mutant.name not in data:
+        return ""
+    return "yes" if "property" in data[mutant.name] else "no"
+
+
+def _alone(data: dict[str, dict[str, int | str]]) -> str:
+    told = [_found_alone(mutant, data) for mutant in MUTANTS.values() if _is_of_cluster(mutant)]
+    return (
+        f"Of the {len(told)} mutants of `cluster/`, random worlds alone found {told.count('yes')} and did not find "
+        f"{told.count('no')} (most of these in a few worlds only); {told.count('')} were not measured.\n\n"
+    )
+
+
 def _table(mutants: list[Mutant], data: dict[str, dict[str, int | str]]) -> str:
     lines = [
-        "| | mutant | mistake | found by | seed | worlds | seconds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| | mutant | mistake | found by | seed | worlds | seconds | worlds alone |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for mutant in mutants:
         row = data.get(mutant.name, {})
@@ -166,6 +188,6 @@ def _table(mutants: list[Mutant], data: dict[str, dict[str, int | str]]) -> str:
             found = "not looked for yet"
         lines.append(
             f"| {number} | `{mutant.name}` | {mutant.title} ({mutant.source}) | {found} | {seed} "
-            f"| {row.get('seeds', '')} | {row.get('took_s', '')} |"
+            f"| {row.get('seeds', '')} | {row.get('took_s', '')} | {_found_alone(mutant, data)} |"
         )
     return "\n".join(lines) + "\n"
