@@ -49,7 +49,7 @@ def place_of(taken: Any) -> int:
 
 
 class Wire:
-    """A socket that nobody reads."""
+    """A socket without another end."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -89,7 +89,7 @@ class Caller(Ear):
 
 
 class World:
-    """One node with true members 2 and 3, and forgers who know neither challenge."""
+    """One node with the true members 2 and 3, and forgers without their challenges."""
 
     def __init__(self, random: Random, *, is_reached: bool) -> None:
         self.random, self.is_reached = random, is_reached

@@ -1,4 +1,4 @@
-"""Plants mutants of reports: tables that depend on their order, answers that do not come, and what an import tells."""
+"""Plants mutants of reports: tables that depend on their order, missing answers, and the reports of an import."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ MUTANTS: Final = (
     Mutant(
         name="position_that_is_read_reported_as_kept",
         pitfall=81,
-        title="PostgreSQL asks for a report, and is told what was read, not what the state file holds",
+        title="PostgreSQL asks for a report, and gets the position that was read, not that of the state file",
         source=_PLANTED,
         story=_CAPTURE,
         target="raftlog.cluster.importer.postgres.source:Postgres._streamed",

@@ -1,4 +1,4 @@
-"""PostgreSQL is told only what the state file holds: at each report, whatever the timing, also without a leader."""
+"""PostgreSQL gets no position beyond the state file: at each report, with any timing, also without a leader."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FakePostgres:
     def __init__(self, random: Random, state: Path) -> None:
         self.random, self.state = random, state
         self.sizes = [random.randrange(1, 6) for _ in range(random.randrange(1, 8))]
-        self.told = START
+        self.forgotten = START
         self.reports = 0
         self.reported = threading.Condition()
         self.time = 0.0
@@ -87,9 +87,9 @@ class FakePostgres:
 
     def report(self, _written: int, flushed: int, *, asks: bool = False) -> None:
         """The client says before which position this server may forget. The state file must hold what came before."""
-        assert self.told <= flushed <= self.held(), f"told {flushed}, and the state file holds {self.held()}"
+        assert self.forgotten <= flushed <= self.held(), f"reported {flushed}, and the state file holds {self.held()}"
         with self.reported:
-            self.told, self.reports = flushed, self.reports + 1
+            self.forgotten, self.reports = flushed, self.reports + 1
             self.reported.notify_all()
 
     def close(self) -> None:
@@ -120,14 +120,14 @@ class SlowLog(FakeLog):
 
 
 def copied(server: FakePostgres, log: SlowLog) -> None:
-    """Copies until all is in the log and the server was told so, or until the copy is killed."""
+    """Copies until all is in the log and reported to the server, or until the copy is killed."""
     made = Postgres("", snapshot=server.state.with_name("snapshot"), slot="s")
     copy = sources.copy(made, log, server.state, batch_records=3, at=log.step)  # type: ignore[arg-type]
     with closing(copy):  # type: ignore[type-var]
         for each in copy:
             if each.records == sum(server.sizes):
                 with server.reported:
-                    assert server.reported.wait_for(lambda: server.told == server.held() or not server.is_open, 60)
+                    assert server.reported.wait_for(lambda: server.forgotten == server.held() or not server.is_open, 60)
                 break
     assert made._has_ended.wait(60)
 
@@ -147,7 +147,7 @@ def test_postgres_is_told_only_what_the_state_file_holds(seed: int) -> None:
         decoded = dict(server.messages())
         changed: dict[str, Any] = {
             "PgConnection": lambda _: server, "check_server": lambda _: None, "published": lambda *_: [],
-            "find_slot": lambda *_: ReplicationSlot(server.told, is_lost=False, is_ours=True), "RETRY_S": 0,
+            "find_slot": lambda *_: ReplicationSlot(server.forgotten, is_lost=False, is_ours=True), "RETRY_S": 0,
             "decode": decoded.get, "time": server, "PART_RECORDS": random.randrange(1, 5),
         }  # fmt: skip
         stack.enter_context(log.in_place())

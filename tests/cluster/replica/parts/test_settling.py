@@ -76,5 +76,5 @@ async def history(random: Random) -> None:
 @settings(max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 def test_every_write_is_settled_by_what_became_of_its_place(random: Random) -> None:
     """Own and forwarded writes; the leader's answer comes before or after the entry, or after a snapshot that covers
-    it, which may end at the very entry. What is applied and known is settled at once, nothing before."""
+    it, which may end at the very entry. A write with a known place is settled when that is applied, and not earlier."""
     asyncio.run(history(random))
