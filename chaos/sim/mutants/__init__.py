@@ -24,6 +24,7 @@ from raftlog.chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
 from raftlog.chaos.sim.mutants.service import (
     access,
     http,
+    imports,
     links,
     points,
     replica,
@@ -61,6 +62,7 @@ _MODULES: Final = (
     made,
     reports,
     hearing,
+    imports,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {
