@@ -275,4 +275,25 @@ MUTANTS: Final = (
         old="call = replace(call, accepted=True)",
         new="pass",
     ),
+    Mutant(
+        name="revoked_certificate_is_renewed",
+        pitfall=87,
+        title="the holder of a revoked certificate gets one that counts again, for the same key",
+        source="raftlog itself",
+        story="tests/cluster/security/test_files.py::test_a_certificate_that_must_not_count_on_is_not_renewed",
+        target="raftlog.cluster.security.authority:renew",
+        old="if listed.exists() and ",
+        new="if not listed.exists() and ",
+    ),
+    Mutant(
+        name="joining_node_listens_for_another_one",
+        pitfall=87,
+        title="the settings of a new node have the addresses, log files and certificate of the node that wrote them",
+        source="raftlog itself",
+        story="tests/cluster/config/test_joining.py"
+        "::test_a_new_node_takes_over_what_the_cluster_has_and_nothing_of_one_node",
+        target="raftlog.cluster.config.joining:joining_lines",
+        old="if section and key not in _OF_ONE_NODE:",
+        new="if section:",
+    ),
 )
