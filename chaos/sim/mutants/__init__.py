@@ -1,77 +1,37 @@
 """Known mistakes that can be planted in this process, to prove that the tests see them; production never imports this.
 
-docs/mutants.md lists these mistakes with their sources, and the property or test that finds each.
+The tables are `consensus.toml`, `disks.toml` and `service.toml` beside this file; docs/mutants.md explains them.
 """
 
 from __future__ import annotations
 
+import tomllib
 from contextlib import AbstractContextManager
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from raftlog.chaos.sim.mutants.consensus import (
-    elections,
-    hearing,
-    members,
-    memory,
-    promises,
-    reads,
-    replication,
-    snapshots,
-    versions,
-)
-from raftlog.chaos.sim.mutants.disks import bad_disks, damage, disks, keeping, made
+import msgspec
+
 from raftlog.chaos.sim.mutants.mutant import CannotPlant, Edit, Mutant
-from raftlog.chaos.sim.mutants.service import (
-    access,
-    http,
-    imports,
-    links,
-    points,
-    replica,
-    reports,
-    restored,
-    serving,
-    sessions,
-    waiting,
-)
 
-__all__ = ["MUTANTS", "CannotPlant", "Edit", "Mutant", "named", "plant"]
+__all__ = ["MUTANTS", "TABLES", "CannotPlant", "Edit", "Mutant", "named", "plant"]
 
-_MODULES: Final = (
-    elections,
-    replication,
-    reads,
-    replica,
-    disks,
-    bad_disks,
-    damage,
-    members,
-    links,
-    memory,
-    sessions,
-    snapshots,
-    points,
-    promises,
-    versions,
-    http,
-    keeping,
-    serving,
-    waiting,
-    access,
-    restored,
-    made,
-    reports,
-    hearing,
-    imports,
-)
+TABLES: Final = tuple(Path(__file__).with_name(f"{topic}.toml") for topic in ("consensus", "disks", "service"))
 
+
+_ROWS: Final[dict[str, dict[str, Any]]] = {
+    name: row | {"name": name}
+    for table in TABLES
+    for name, row in tomllib.loads(table.read_text(encoding="utf-8")).items()
+}
 MUTANTS: Final[dict[str, Mutant]] = {
     mutant.name: mutant
     for mutant in sorted(
-        (mutant for module in _MODULES for mutant in module.MUTANTS),
+        msgspec.convert([*_ROWS.values()], list[Mutant]),
         key=lambda mutant: (mutant.number or 100 + mutant.pitfall, mutant.name),
     )
 }
+"""By name, in the order of their numbers."""
 
 
 def named(name: str) -> Mutant:

@@ -2,7 +2,7 @@
 
 python -m raftlog.chaos.sim.mutants                          the list
 python -m raftlog.chaos.sim.mutants NAME -- node …           `raftlog node …` with that mistake, in this process
-python -m raftlog.chaos.sim.mutants --find [NAME …]          random seeds until each is found; writes docs/mutants.md
+python -m raftlog.chaos.sim.mutants --find [NAME …]          random seeds until each is found
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def main(arguments: list[str]) -> int:
         for mutant in MUTANTS.values():
             print(f"{mutant.number or '':>2}  {mutant.name}: {mutant.title}")
         return 0
-    if arguments[0] in {"--find", "--page"}:
+    if arguments[0] == "--find":
         from raftlog.chaos.sim.mutants import find  # the simulator is needed only here
 
-        return find.find_all(arguments[1:]) if arguments[0] == "--find" else find.make_page()
+        return find.find_all(arguments[1:])
     name, rest = arguments[0], arguments[1:]
     if rest[:1] != ["--"]:
         print(f"write `python -m raftlog.chaos.sim.mutants {name} -- …`, with what follows `raftlog` after the dashes")

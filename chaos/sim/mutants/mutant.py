@@ -23,7 +23,7 @@ class CannotPlant(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change: in the function `target` ("module:name" or "module:Class.name") `old`, which occurs once, is `new`.
+    """One change: in the function `target` ("raft.quorum:name" or "…:Class.name") `old`, which occurs once, is `new`.
 
     Both are compared with the function's source after its own indentation is taken off.
     """
@@ -35,7 +35,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One known mistake. `number` is its row in the first table of docs/mutants.md; 0: it has a pitfall only."""
+    """One known mistake, as a table has it (docs/mutants.md). `number` 0: it has a pitfall only."""
 
     name: str
     number: int = 0
@@ -46,6 +46,8 @@ class Mutant:
     new: str
     also: tuple[Edit, ...] = ()  # where one place is not enough
     pitfall: int = 0  # its number in docs/pitfalls.md
+    worlds: str = ""  # the property that random worlds found broken; "none": they found nothing
+    chaos: str = ""  # a run on real processes that finds it: what follows `raftlog chaos run`
     story: str = ""  # the directed test that finds it, where random worlds are not expected to
 
     @property
@@ -77,9 +79,9 @@ class Mutant:
 
 
 def function_of(target: str) -> FunctionType:
-    """The function behind "module:name" or "module:Class.name". Raises CannotPlant."""
+    """The function behind "raft.quorum:name" or "module:Class.name". Raises CannotPlant."""
     module, _, path = target.partition(":")
-    found: object = importlib.import_module(module)
+    found: object = importlib.import_module(f"raftlog.{module}")
     for part in path.split("."):
         try:
             found = inspect.getattr_static(found, part)

@@ -350,7 +350,7 @@ async def test_the_place_of_an_error_in_msgpack_and_in_a_line(served: Served) ->
     assert "line 2 of the body: byte 11 is not UTF-8" in (await exchange(served.port, data)).problem().message
 
 
-# -- one of each, for the planted bugs (chaos/sim/mutants/service/http.py) -----------------------------------------
+# -- one of each, for the planted bugs (chaos/sim/mutants/service.toml) -------------------------------------------
 
 
 def answer_to(data: bytes) -> Reply:

@@ -322,7 +322,7 @@ async def spoken(port: int, *parts: bytes) -> AsyncIterator[asyncio.StreamWriter
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Stories for planted bugs (chaos/sim/mutants/service/links.py): each passes without its mutant and fails with it.
+# Stories for planted bugs (chaos/sim/mutants/service.toml): each passes without its mutant and fails with it.
 
 
 def test_a_forged_hello_is_neither_believed_nor_remembered() -> None:

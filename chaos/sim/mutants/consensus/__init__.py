@@ -1,1 +1,0 @@
-"""Plants mutants of the consensus: elections, replication, reads, members, snapshots."""

@@ -1,1 +1,0 @@
-"""Plants mutants of disks and of what a node keeps on them."""
