@@ -282,10 +282,10 @@ class Node(Watching):
 
     def _proves(self, sender: NodeId, said: Hello) -> bool:
         """Whether the process at the address that this one dials shows that the hello is its own."""
-        listener = self.world.replicas[sender]
-        if self.dialled.get(sender) != said.incarnation or listener.hello != said:
+        if self.dialled.get(sender) != said.incarnation:
             return False
-        return listener.refusal_of(self.node, self.hello) is None  # else it says nothing
+        listener = self.world.replicas[sender]
+        return listener.hello == said and listener.refusal_of(self.node, self.hello) is None  # else it says nothing
 
     def _believe(self, sender: NodeId, said: Hello) -> None:
         """The node at the address that this one dials has shown that the hello is its own."""
