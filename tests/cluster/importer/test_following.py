@@ -123,6 +123,18 @@ def test_killed_and_rotated_it_goes_on_exactly_once(path: Path, step: ImportStep
     with_node(work)
 
 
+@pytest.mark.parametrize("left", range(5))
+def test_a_file_that_was_cut_by_any_number_of_bytes_has_ended(path: Path, left: int) -> None:
+    """Also by one byte alone: what follows is another text."""
+    path.write_bytes(b"1111\n")
+    tail = following.Tail(path, path, lambda _: True)
+    assert b"".join(tail.chunks()) == b"1111\n"
+    assert not tail._has_ended()
+    path.write_bytes(b"1111\n"[:left])
+    assert tail._has_ended()
+    tail.close()
+
+
 def test_a_file_that_was_cut_begins_again(path: Path) -> None:
     """As logrotate does with copytruncate."""
 

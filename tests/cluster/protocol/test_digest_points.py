@@ -133,8 +133,9 @@ def test_remembered_points_are_bounded() -> None:
         points.take(2, disk(2), ((index, B),))
     assert [index for index, _ in points.reports()] == list(range(3 * POINTS_KEPT, 4 * POINTS_KEPT))
     assert len(points._heard[2][1]) == POINTS_KEPT
+    points.agreed = points.differ = 7
     points.restored()
-    assert (points.reports(), points.newest, points.is_open) == ((), 0, False)
+    assert (points.reports(), points.newest, points.is_open, points.agreed, points.differ) == ((), 0, False, 0, 0)
 
 
 def test_a_point_is_reported_once_every_named_voter_disk_has_reported_it() -> None:

@@ -83,6 +83,7 @@ def test_deletable_segments_are_trimmed_unneeded_and_twice_covered() -> None:
         (50, 301, 10),
         (50, 401, 7),  # all of it
         (50, 9_999, 7),
+        (40, 0, 40),
         (39, 0, 30),  # never behind that index
         (9, 0, 7),
     ],

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.offline.check import check_folder
 from raftlog.cluster.protocol.log_frames import Question, QuestionKind
+from raftlog.cluster.replica import readiness
 from raftlog.cluster.replica.log import peer_log
 from raftlog.cluster.replica.log.log_reader import decode_slice
 from raftlog.cluster.replica.parts import serving
@@ -101,6 +103,16 @@ def raw_entries(body: bytes) -> list[tuple[int, bytes, bytes]]:
         piece = RawSlice(body[rows:segment], body[segment:ledger], body[ledger:at], head.base, head.first, head.next)
         found += [(entry.first, entry.header + entry.data, encode_effects(did)) for entry, did in decode_slice(piece)]
     return found
+
+
+@pytest.mark.parametrize("busy", ["", "is_ready", "is_damage_known", "is_receiving"])
+def test_nothing_is_fetched_before_the_log_is_at_rest(monkeypatch: pytest.MonkeyPatch, busy: str) -> None:
+    """A node that is behind, repairs its log, or receives a snapshot in place of the log fetches no older log."""
+    monkeypatch.setattr(readiness, "is_ready", lambda _: busy != "is_ready")
+    replica: Any = SimpleNamespace(
+        is_damage_known=busy == "is_damage_known", snapshots=SimpleNamespace(is_receiving=busy == "is_receiving")
+    )
+    assert backfill._may_go_on(replica) is not bool(busy)
 
 
 async def test_reads_below_the_snapshot_are_passed_on(tmp_path: Path, held: asyncio.Event) -> None:
