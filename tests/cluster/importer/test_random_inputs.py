@@ -154,10 +154,12 @@ def pool(known: dict[InputFormat, list[bytes]], format: InputFormat) -> list[byt
 
 
 def content(random: Random, format: InputFormat, number: int, *, is_checked: bool) -> bytes:
-    """A file: runs of good, bad, quoted and empty lines. The first file is not empty. `is_checked`: its first line is
-    good, for the options are checked with it."""
+    """A file: runs of good, bad, quoted and empty lines. The first file is not empty. `is_checked`: the first line of
+    each is good, for the options are checked with it."""
     good, bad = pool(GOOD, format), pool(BAD, format)
-    found = [] if number else [good[0] if is_checked else random.choice([b" ", b"\xff\xfe"])]
+    if number and random.random() < 0.2:
+        return b""
+    found = [good[0]] if is_checked else [] if number else [random.choice([b" ", b"\xff\xfe"])]
     for _ in range(random.randrange(6)):
         kind = random.choice([good, good, bad, EMPTY])
         if format in TABLES:  # as long as an open row may be, and around it
@@ -237,12 +239,13 @@ def ended(plan: ImportPlan, log: FakeLog, random: Random) -> ImportProgress:
     return (*begun, *run(plan, log, io.BytesIO()))[-1]  # type: ignore[arg-type]
 
 
-@given(st.randoms(use_true_random=False), st.sampled_from(FORMATS))
-@settings(max_examples=200, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-def test_the_same_command_ends_with_what_a_naive_reader_gives(random: Random, format: InputFormat) -> None:
+@given(st.integers(0, 2**32 - 1), st.sampled_from(FORMATS))
+@settings(max_examples=300, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+def test_the_same_command_ends_with_what_a_naive_reader_gives(seed: int, format: InputFormat) -> None:
     """An import of one to three files is killed at random steps, also in the middle of its files, or loses the leader;
     the same command is given until it ends. Every record is in the log once and in order, every other line aside once.
     """
+    random = Random(seed)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         log, folder = FakeLog(), Path(name)
         asked = [] if format is InputFormat.LINES else [name for name in NAMES if random.random() < 0.7]

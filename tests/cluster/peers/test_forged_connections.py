@@ -244,7 +244,7 @@ async def played(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=300, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 def test_nothing_of_a_forger_acts_and_nothing_ends_the_process(seed: int) -> None:
     """Hellos, words, requests, promises, answers, garbage: of members and forgers, in pieces, before and after belief.
     While the member's own listener answers, nothing acts in its name; else only requests do. A member's frames all
