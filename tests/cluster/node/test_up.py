@@ -212,9 +212,10 @@ def test_a_node_that_ends_is_reported_with_the_fix(tmp_path: Path, environment: 
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, environment: dict[str, str]) -> None:
-    """The operating system's reason with the path, without a traceback."""
+    """The operating system's reason with the path and what it means, without a traceback."""
     (tmp_path / "file").write_text("")
-    assert refusal(environment, "--data", str(tmp_path / "file" / "sub")).endswith("file/sub: Not a directory\n")
+    said = refusal(environment, "--data", str(tmp_path / "file" / "sub"))
+    assert "file/sub: Not a directory; a part of this path is a file" in said
 
 
 def test_a_node_that_a_start_repairs_is_restarted_a_few_times(
