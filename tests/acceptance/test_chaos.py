@@ -54,7 +54,7 @@ def test_a_smoke_run_of_chaos_is_valid(
     tmp_path: Path, toxiproxy_path: Path, record_property: Measure, form: list[str]
 ) -> None:
     """Registers and the log under partitions, kills and pauses, three nodes behind the real Toxiproxy: valid,
-    with enough operations, snapshots, trims and backfills, faults of every lane that took effect, digests that all nodes agree on, and the page."""
+    with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page."""
     done = subprocess.run(
         [*RUN, "--nemesis", FAULTS, "--seconds", str(SECONDS), "--seed", str(SEED), "--out", str(tmp_path), "--json",
          *SMALL, *form],
