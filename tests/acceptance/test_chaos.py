@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.chaos.runs.judgement import HAPPEN_EVERY_MINUTE
 from tests.acceptance.conftest import Measure
 from tests.house.rules import ROOT
 from tests.support import wait_until
@@ -67,8 +66,6 @@ def test_a_smoke_run_of_chaos_is_valid(
     assert {fault["lane"] for fault in installed} == {"network", "process"}
     assert all(fault["proof"] for fault in installed)
     assert [each["name"] for each in result["workloads"]] == ["register", "log", "direct", "direct-keys"]
-    assert min(result["happened"][kind] for kind in HAPPEN_EVERY_MINUTE) > 0
-    assert min(result["met"].values()) > 0
     assert len(result["digests"]) == 3
     assert len({json.dumps(told) for told in result["digests"].values()}) == 1
     assert (tmp_path / "latest" / "report.html").stat().st_size > 10_000
