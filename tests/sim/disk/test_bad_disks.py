@@ -16,8 +16,7 @@ from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.protocol.disk_reports import Handover, Why
 from raftlog.raft.consensus.invariants import InvariantBroken
-from raftlog.statemachine.versions import CLUSTER_VERSION
-from tests.sim.world.test_world import leader_of, put, told, written
+from tests.sim.world.test_world import agreed, leader_of, put, told, written
 
 
 def sound(seed: int, nodes: int = 3) -> World:
@@ -25,13 +24,7 @@ def sound(seed: int, nodes: int = 3) -> World:
     swarm = quiet(nodes)
     # No window holds entries back. Entries that a full disk gives no row are not read back: they must stay in memory.
     wide = replace(swarm.options, inflight_messages_max=64, inflight_bytes_max=16 << 20, tail_bytes_max=1 << 20)
-    world = World(seed, replace(swarm, segment_bytes=4_096, options=wide))
-    world.knows = dict.fromkeys(world.replicas, CLUSTER_VERSION)
-    for replica in world.replicas.values():
-        replica.start()
-    assert world.run_until(20_000_000, lambda: world.leading() is not None)
-    world.write()
-    assert world.run_until(world.now_us + 10_000_000, lambda: world.has_agreed(2))
+    world = agreed(World(seed, replace(swarm, segment_bytes=4_096, options=wide)))
     world.is_healed = True
     return world
 

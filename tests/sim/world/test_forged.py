@@ -13,22 +13,14 @@ from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.changes import AddLearners, MemberChange, Remove
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.types import Now
-from raftlog.statemachine.versions import CLUSTER_VERSION
-from tests.sim.world.test_world import leader_of
+from tests.sim.world.test_world import agreed, leader_of
 
 FOR_US = 5_000_000
 
 
 def sound(nodes: int, delay_us: int = 100) -> World:
     """A quiet cluster of the newest version that has agreed; each message takes so long."""
-    world = World(1, replace(quiet(nodes), delay_min_us=delay_us, delay_max_us=delay_us))
-    world.knows = dict.fromkeys(world.replicas, CLUSTER_VERSION)
-    for replica in world.replicas.values():
-        replica.start()
-    assert world.run_until(20_000_000, lambda: world.leading() is not None)
-    world.write()
-    assert world.run_until(world.now_us + 10_000_000, lambda: world.has_agreed(2))
-    return world
+    return agreed(World(1, replace(quiet(nodes), delay_min_us=delay_us, delay_max_us=delay_us)))
 
 
 def change(world: World, wanted: MemberChange) -> None:

@@ -30,6 +30,7 @@ from raftlog.raft.messages import AppendEntries
 from raftlog.raft.options import Options
 from raftlog.raft.types import Now
 from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.support import fresh_seed
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -86,6 +87,17 @@ def test_equal_seeds_give_equal_traces_in_any_process() -> None:
     assert told[0] == told[1]
     assert told[0] == [run_seed(7, 3).digest, run_seed(8, 3).digest]
     assert told[0][0] != told[0][1]
+
+
+def agreed(world: World) -> World:
+    """The world once its nodes, all with programs of today, have a leader and the same log."""
+    world.knows = dict.fromkeys(world.replicas, CLUSTER_VERSION)
+    for replica in world.replicas.values():
+        replica.start()
+    assert world.run_until(20_000_000, lambda: world.leading() is not None)
+    world.write()
+    assert world.run_until(world.now_us + 10_000_000, lambda: world.has_agreed(2))
+    return world
 
 
 def healthy(seed: int, nodes: int = 3, **swarm: object) -> World:
