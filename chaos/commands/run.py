@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -23,8 +22,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-from raftlog.chaos.runs import results
 
 if TYPE_CHECKING:
     from raftlog.chaos.nemesis import Nemesis
@@ -87,7 +84,6 @@ def run_command(
     ] = None,
     secure: Annotated[bool, typer.Option("--secure", help="Nodes with TLS and access control.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data also when the verdict is valid.")] = False,
-    record: Annotated[bool, typer.Option("--record", help=f"Keep the run in {results.RESULTS}.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, and what people read on standard error.")
     ] = False,
@@ -132,8 +128,6 @@ def run_command(
             words += ["--seconds", f"{lasts_s:g}"]
         raftlog = {"command": command, "settings": settings, "secure": secure}
         result = _run(chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, raftlog)
-        if record:
-            results.keep(result, datetime.now(UTC))
     raise typer.Exit(_EXITS[result["verdict"]])
 
 

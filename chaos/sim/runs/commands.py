@@ -1,4 +1,4 @@
-"""Defines `raftlog sim`: run seeds on all cores, replay one, shrink one, and add up recorded runs.
+"""Defines `raftlog sim`: run seeds on all cores, replay one, and shrink one.
 
 Exit codes are those of `raftlog chaos`: see Exit. docs/simulator.md explains the output.
 """
@@ -22,7 +22,7 @@ import typer
 
 from raftlog.chaos.sim.ground.machines import load_machine
 from raftlog.chaos.sim.ground.trace import Recorder
-from raftlog.chaos.sim.runs import ending, report, results
+from raftlog.chaos.sim.runs import ending, report
 from raftlog.chaos.sim.runs.invocation import REPORTS, Exit, Wanted
 from raftlog.chaos.sim.runs.progress import Display
 from raftlog.chaos.sim.runs.ranges import SEEDS_MAX, numbers, seed_range
@@ -65,13 +65,6 @@ def sim(
     ] = MACHINE,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one per core unless given.")] = None,
     reports: Annotated[Path, typer.Option("--report", metavar="DIR", help="Where failures are written.")] = REPORTS,
-    record: Annotated[
-        bool | None,
-        typer.Option(
-            "--record/--no-record", help=f"Keep the run in {results.RESULTS}; from one simulated hour on unless given."
-        ),
-    ] = None,
-    hours: Annotated[bool, typer.Option("--hours", help="Only add up the runs that were kept.")] = False,
 ) -> None:
     """Run whole clusters in one process, under a seeded clock, network, disks and faults, with everything checked.
 
@@ -79,8 +72,6 @@ def sim(
     """
     if not __debug__:
         raise typer.BadParameter("asserts are part of the checks: do not run Python with -O")
-    if hours:
-        raise typer.Exit(_guarded(ending.show_hours))
     may_import_from_here()
     wanted = Wanted(
         seeds=_seeds(seeds, minutes, replay),
@@ -94,7 +85,6 @@ def sim(
         machine=_checked("--state-machine", _machine, machine),
         jobs=jobs or cores(),
         reports=reports,
-        record=record,
     )
     raise typer.Exit(_guarded(lambda: _sim(wanted)))
 
@@ -217,7 +207,6 @@ class _Stop:
 
 def _run(wanted: Wanted) -> Exit:
     summary = Summary(wanted.seconds, tuple(SOMETIMES))
-    sources = results.sources_hash() if wanted.is_plain else ""
     stop = _Stop(wanted.minutes)
     end = len(wanted.seeds) if wanted.seeds.stop < SEEDS_MAX else None
     display = Display(end)
@@ -226,7 +215,6 @@ def _run(wanted: Wanted) -> Exit:
     before = signal.signal(signal.SIGINT, stop.interrupt)
     if end is None:
         display.say(f"seeds from {wanted.seeds.start} on")
-    is_whole = True
     try:
         with display:
             for result in run_jobs(todo, wanted.jobs, mutant=wanted.mutant):
@@ -236,12 +224,10 @@ def _run(wanted: Wanted) -> Exit:
                 if result.broken is not None:
                     display.say(f"seed {result.job.seed}: {result.broken.property}; repeat: {result.job.command}")
     except KeyboardInterrupt:
-        is_whole = False
+        pass  # the second Ctrl-C: the seeds that ended are summed up
     finally:
         signal.signal(signal.SIGINT, before)
     code = ending.tell(summary, wanted, display.elapsed_s)
-    if is_whole:
-        ending.record(summary, wanted, sources)
     if stop.is_interrupted:
         rest = range(wanted.seeds.start + summary.seeds, wanted.seeds.stop)
         typer.echo(f"interrupted; go on with --seeds {rest.start}:{rest.stop if end is not None else ''}")

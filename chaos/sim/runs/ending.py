@@ -1,4 +1,4 @@
-"""Prints, writes and records the result of `raftlog sim`."""
+"""Prints the result of `raftlog sim`, and writes the reports of what failed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from raftlog.chaos.sim.runs import report, results
+from raftlog.chaos.sim.runs import report
 from raftlog.chaos.sim.runs.invocation import Exit, Wanted
 from raftlog.chaos.sim.runs.progress import Display, speed_text
 from raftlog.chaos.sim.runs.runner import Result, planted, run_job
@@ -52,41 +52,6 @@ def _nth(number: int) -> str:
     """1st, 2nd, 3rd, 4th …"""
     ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def record(summary: Summary, wanted: Wanted, sources: str) -> None:
-    is_wanted = wanted.record if wanted.record is not None else summary.hours >= results.HOURS_MIN
-    if not is_wanted or not summary.seeds:
-        return
-    if not wanted.is_plain:
-        if wanted.record:
-            typer.echo("not kept: only runs of raftlog itself, without mutants and skipped faults, add up")
-        return
-    try:
-        path = results.append(summary, wanted.seeds, sources)
-    except (results.NoCheckout, OSError) as error:
-        typer.echo(f"not kept: {error}")
-    else:
-        typer.echo(f"kept in {path}")
-
-
-def show_hours() -> Exit:
-    """Adds up the recorded runs, those of the present sources first."""
-    try:
-        told = results.sums(results.read())
-    except ValueError as error:
-        typer.echo(str(error), err=True)
-        return Exit.INTERNAL
-    now = results.sources_hash()
-    if not any(each.sources == now for each in told):
-        typer.echo(f"sources {now} (as they are now): no run yet")
-    for each in told:
-        typer.echo(
-            f"sources {each.sources}{' (as they are now)' if each.sources == now else ''}: "
-            f"{each.clean_hours:.1f} clean simulated hours in {each.runs} runs of {each.seeds} seeds, "
-            f"{each.failed_seeds} failed; newest {each.newest}, commits {', '.join(each.commits)}"
-        )
-    return Exit.OK
 
 
 # -- failures ----------------------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ class Wanted:
     machine: str
     jobs: int
     reports: Path
-    record: bool | None
 
     def job(self, seed: int) -> Job:
         """That seed under these conditions."""

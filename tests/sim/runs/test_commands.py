@@ -13,7 +13,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from raftlog.chaos.judge.history import read_history
-from raftlog.chaos.sim.runs import results, runner
+from raftlog.chaos.sim.runs import runner
 from raftlog.chaos.sim.runs.commands import register
 from raftlog.chaos.sim.runs.invocation import Exit
 from raftlog.chaos.sim.runs.ranges import NUMBER_MAX, SEEDS_MAX, numbers, ranges_text, seed_range
@@ -47,7 +47,7 @@ def broken_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_clean_run_tells_what_it_did() -> None:
-    """Counts, speed, medians with floors, states never reached, one digest; exit code 0; nothing is recorded."""
+    """Counts, speed, medians with floors, states never reached, one digest; exit code 0."""
     code, told = run("--seeds", "0:2", "--seconds", "1", "--jobs", "1")
     assert code == Exit.OK, told
     assert "2 seeds of 1 s, 0 failed" in told
@@ -55,7 +55,6 @@ def test_a_clean_run_tells_what_it_did() -> None:
     assert "client operations" in told
     assert "(floor 200)" in told
     assert "digest of all traces: " in told
-    assert "kept in" not in told
 
 
 def test_workers_change_nothing() -> None:
@@ -177,18 +176,18 @@ ENOUGH = {"client operations": 250, "faults": 12, "leaders": 3}
 def test_a_run_in_which_too_little_happened_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each median below its floor is named, exit code 6; small runs and short seeds are not judged by it."""
     monkeypatch.setattr(runner, "run_job", with_stats(**ENOUGH))
-    assert run("--seeds", "0:20", "--jobs", "1", "--no-record")[0] == Exit.OK
+    assert run("--seeds", "0:20", "--jobs", "1")[0] == Exit.OK
     for name, words in {
         "client operations": "client operations",
         "faults": "faults",
         "leaders": "leader changes",
     }.items():
         monkeypatch.setattr(runner, "run_job", with_stats(**(ENOUGH | {name: 1})))
-        code, told = run("--seeds", f"0:{FLOORS_SEEDS}", "--jobs", "1", "--no-record")
+        code, told = run("--seeds", f"0:{FLOORS_SEEDS}", "--jobs", "1")
         assert code == Exit.TOO_LITTLE
         assert f"too little happened: {words}: 1 <" in told
-        assert run("--seeds", f"0:{FLOORS_SEEDS - 1}", "--jobs", "1", "--no-record")[0] == Exit.OK
-        assert run("--seeds", f"0:{FLOORS_SEEDS}", "--seconds", "59", "--jobs", "1", "--no-record")[0] == Exit.OK
+        assert run("--seeds", f"0:{FLOORS_SEEDS - 1}", "--jobs", "1")[0] == Exit.OK
+        assert run("--seeds", f"0:{FLOORS_SEEDS}", "--seconds", "59", "--jobs", "1")[0] == Exit.OK
 
 
 def test_the_first_interrupt_lets_seeds_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +200,7 @@ def test_the_first_interrupt_lets_seeds_end(monkeypatch: pytest.MonkeyPatch) -> 
         return held(job)
 
     monkeypatch.setattr(runner, "run_job", interrupted)
-    code, told = run("--seeds", "2:50", "--jobs", "1", "--no-record")
+    code, told = run("--seeds", "2:50", "--jobs", "1")
     assert code == Exit.INTERRUPTED
     assert "3 seeds of 60 s, 0 failed" in told
     assert "go on with --seeds 5:50" in told
@@ -234,7 +233,7 @@ def test_minutes_end_a_run_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(runner, "run_job", slow)
     monkeypatch.setattr("raftlog.chaos.sim.runs.commands.time.monotonic", lambda: now[0])
-    code, told = run("--minutes", "1", "--jobs", "1", "--no-record")
+    code, told = run("--minutes", "1", "--jobs", "1")
     assert code == Exit.OK
     assert "3 seeds of 60 s" in told
     assert "seeds from " in told
@@ -338,25 +337,6 @@ def test_the_process_ends_cleanly_on_two_interrupts(tmp_path: Path) -> None:
     assert "0 seeds" in told
     assert "Ctrl-C again" in told
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-
-
-def a_run(sources: str) -> dict[str, object]:
-    """A clean hour in the record."""
-    return {
-        "at": "2026-01-01T00:00Z", "seeds": "0:60", "seconds": 60, "hours": 1.0, "failed": [], "too_little": [],
-        "commit": "c" * 40, "sources": sources,
-    }  # fmt: skip
-
-
-def test_hours_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--hours` shows the runs of the present sources, or that there are none."""
-    monkeypatch.setattr(results, "read", list)
-    code, told = run("--hours")
-    assert code == Exit.OK
-    assert "no run yet" in told
-    monkeypatch.setattr(results, "sources_hash", lambda: "as now")
-    monkeypatch.setattr(results, "read", lambda: [a_run("as now")])
-    assert "(as they are now): 1.0 clean simulated hours in 1 runs of 60 seeds" in run("--hours")[1]
 
 
 def test_the_text_of_numbers() -> None:
