@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -150,3 +150,12 @@ class Processes:
             assert guard.stdin is not None
             guard.stdin.close()
             guard.wait(30)
+
+
+def waited_s(pids: Iterable[int]) -> float:
+    """How long the main threads of these processes were ready to run and waited for a core, together, in seconds."""
+    waited_ns = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            waited_ns += int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    return waited_ns / 1e9

@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from raftlog.chaos.judge.history import Operation
+
+EVERY_NODE_SERVES: Final = "every node serves"
+"""The property of healed nodes that the simulator and runs on real processes demand."""
+
+SERVES_TIMEOUTS: Final = 10
+"""Longest election timeouts in which each node of a healed cluster takes a write and answers a linearizable read: one
+election, which a split vote repeats, and the rest for a busy machine."""
 
 
 class Verdict(StrEnum):

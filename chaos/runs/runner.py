@@ -7,9 +7,11 @@ and processes are driven from threads, the clients from one event loop, so the o
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,9 +20,11 @@ from typing import Any, Final, Literal
 from raftlog.chaos.deploy import membership
 from raftlog.chaos.deploy.deployment import NODE_COMMAND, Deployment
 from raftlog.chaos.deploy.ports import Ports
+from raftlog.chaos.deploy.processes import waited_s
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
 from raftlog.chaos.nemesis import NEMESES, Field, Skipped
 from raftlog.chaos.runs.aftermath import Aftermath, examine
+from raftlog.chaos.runs.every_node import ENDS_S, bound_s, every_node_serves
 from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents
 from raftlog.chaos.runs.scenarios import Scenario
 from raftlog.chaos.runs.schedule import Planned
@@ -33,7 +37,7 @@ from raftlog.chaos.workloads.register import Registers
 from raftlog.chaos.workloads.set import Sets
 from raftlog.chaos.workloads.tracer import Tracer
 from raftlog.chaos.workloads.workload import Arena, Recorder, Workload
-from raftlog.cluster.client.aio.client import Client, ClientError
+from raftlog.cluster.client.aio.client import Client
 
 SETTINGS: Final[dict[str, Any]] = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
 HOUSEKEEPING: Final[dict[str, Any]] = {
@@ -47,9 +51,7 @@ KEPT_SEGMENTS: Final = 12
 """Size of the log that is kept for readers, in segments: about ten seconds of all workloads."""
 
 TELL_EVERY_S: Final = 1.0
-FINAL_S: Final = 30.0
-"""After every fault is healed each node has to write and read within it."""
-
+CLOSE_S: Final = 30.0
 RESTORE_S: Final = 120.0
 
 _MAKERS: Final[dict[str, Callable[[Arena, Recorder], Workload]]] = {
@@ -157,7 +159,7 @@ async def execute(
                 await (drive or load)(run, deployment, observer, tell)
                 tell(told_of(run, "healing", observer))
                 await asyncio.to_thread(_restore, deployment, run)
-                last = await _final(run, deployment)
+                last = await _every_node_serves(run, deployment, bound_s(settings))
                 for each in workloads:
                     await each.finish(last)
             finally:
@@ -169,7 +171,7 @@ async def execute(
                     raise error
             run.stretches, run.events = observer.stretches, events.seen
         finally:
-            await asyncio.wait_for(arena.close(), FINAL_S)
+            await asyncio.wait_for(arena.close(), CLOSE_S)
             await tracer.direct.close()
         tell(told_of(run, "reading all logs", observer))
         found = await asyncio.to_thread(examine, deployment, tracer)
@@ -281,25 +283,18 @@ def _restore(deployment: Deployment, run: Run) -> None:
         run.aftermath.problems.append(f"after the last fault the cluster did not come back: {error}")
 
 
-async def _final(run: Run, deployment: Deployment) -> int:
-    """Each node accepts a write and returns it: the last record that any client wrote. Returns its index."""
+async def _every_node_serves(run: Run, deployment: Deployment, within_s: float) -> int:
+    """Asks all nodes at the same time. Returns the index of the last record that any client wrote."""
+    cluster = deployment.cluster
     appends = next((each for each in run.workloads if isinstance(each, Appends)), None)
-    last = 0
-    for node in deployment.cluster.nodes:
-        async with Client(deployment.url(node), bound=True, deadline_s=FINAL_S) as client:
-            try:
-                if appends is not None:
-                    told = await appends.append(client, f"final-{node}", node, f"final-{node}:1")
-                    if told is None:
-                        raise TimeoutError("its append was not acknowledged")
-                    last = max(last, told.index or 0)
-                key = f"final/{node}".encode()
-                await client.put(key, b"2")
-                item = await client.get(key)
-                if item is None or item.value != b"2":
-                    raise ValueError(f"it read {item} after it had written 2")
-            except (ClientError, TimeoutError, ValueError) as error:
-                run.aftermath.problems.append(f"the final write and read at node {node} failed: {error}")
+    async with AsyncExitStack() as stack:
+        clients = {
+            node: await stack.enter_async_context(Client(deployment.url(node), bound=True, deadline_s=ENDS_S))
+            for node in cluster.nodes
+        }
+        pids = [os.getpid(), *filter(None, map(cluster.pid, cluster.nodes))]
+        last, problems = await every_node_serves(clients, appends, within_s, lambda: waited_s(pids))
+    run.aftermath.problems += problems
     return last
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from raftlog.chaos.judge.verdicts import EVERY_NODE_SERVES, SERVES_TIMEOUTS
 from raftlog.chaos.sim.ground.failure import NoProgress
 from raftlog.chaos.sim.replica.answers import Answer, Applied
 from raftlog.chaos.sim.world.world import World
@@ -16,12 +17,6 @@ from raftlog.cluster.api.errors import Problem
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
-
-PROPERTY: Final = "every node serves"
-
-TIMEOUTS: Final = 10
-"""Longest election timeouts in which a node of a healed cluster takes a write and answers a read: one election, which
-a split vote repeats, and the rest for a busy machine."""
 
 AGAIN_US: Final = 100_000
 WAIT_US: Final = 120_000_000
@@ -66,9 +61,11 @@ def every_node_serves(world: World, waiting: Waiting) -> None:
         )
 
     known = list(left)
-    bound_us = TIMEOUTS * world.swarm.options.election_timeout_max_ms * 1_000
+    bound_us = SERVES_TIMEOUTS * world.swarm.options.election_timeout_max_ms * 1_000
     if not world.run_until(world.now_us + bound_us, is_done):
-        raise NoProgress(PROPERTY, f"{bound_us / 1e6:g} s after all agreed: {left}, reads from before {waiting}")
+        raise NoProgress(
+            EVERY_NODE_SERVES, f"{bound_us / 1e6:g} s after all agreed: {left}, reads from before {waiting}"
+        )
 
 
 def _write(world: World, left: dict[NodeId, str], node: NodeId) -> None:

@@ -10,10 +10,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from raftlog.chaos.commands import check
+from raftlog.chaos.commands import run as run_command
 from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.runs import aftermath
 from raftlog.chaos.runs.judgement import judge_run
-from raftlog.chaos.runs.scenarios import nemeses_of, scenario_of
+from raftlog.chaos.runs.scenarios import always_of, nemeses_of, scenario_of
 from raftlog.chaos.sim.mutants import MUTANTS
 from tests.chaos.runs.runs import busy, made
 
@@ -33,11 +34,15 @@ def run(mutant: str, seed: int, out: Path) -> Result:
 
 
 def test_each_run_is_one_that_there_is() -> None:
-    """The tables name scenarios and nemeses that exist."""
+    """The tables name scenarios and nemeses that exist, and seconds in which each seed has enough faults."""
     assert EXPERIMENTS
     for words in map(str.split, EXPERIMENTS.values()):
-        names = words[words.index("--nemesis") + 1].split("+") if "--nemesis" in words else []
-        assert len(nemeses_of(scenario_of(words[0]), tuple(names), 5, 60)) >= len(names)
+        given = dict(zip(words[1::2], words[2::2], strict=True))
+        scenario, nodes, seconds = scenario_of(words[0]), int(given["--nodes"]), float(given["--seconds"])
+        names = tuple(given["--nemesis"].split("+")) if "--nemesis" in given else ()
+        always = always_of(scenario, names, seconds)
+        for seed in range(1, TRIES + 1):
+            run_command._planned(scenario, nemeses_of(scenario, names, nodes, seconds), seed, seconds, always)
 
 
 def test_a_mutant_that_does_not_fit_is_a_usage_error(tmp_path: Path) -> None:
