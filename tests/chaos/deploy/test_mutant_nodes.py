@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from raftlog.chaos.commands import check
-from raftlog.chaos.commands import run as run_command
+from raftlog.chaos.commands import check, run as run_command
 from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.runs import aftermath
 from raftlog.chaos.runs.judgement import judge_run
