@@ -1,4 +1,4 @@
-"""Defines `raftlog access`, `role`, `user`, `token`, `audit` and `profile`: users, their grants, and their files.
+"""Defines `raftlog access`, `role`, `user`, `token` and `profile`: users, their grants, and their files.
 
 A secret never stands among the arguments of a command, which other users of the machine see, and the shell keeps.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import ssl
 import sys
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,21 +20,21 @@ from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
 from raftlog.cluster.cli.frame.profiles import Profile, Profiles, read_profiles, save_profiles
-from raftlog.cluster.cli.log import unix_ms
 from raftlog.cluster.client import access_requests as requests
-from raftlog.cluster.client.answers import Record
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.blocking.sockets import SyncConnection
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.client.errors import NotApplied
+from raftlog.cluster.client.http1 import BadResponse, encode_request
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.bearer import save_token
+from raftlog.cluster.security.tls import CA_VARIABLE, Credentials, TlsError, TlsFiles
 from raftlog.cluster.security.tokens import NewToken, make_token
-from raftlog.statemachine.access.commands import AccessAction, decode_access
-from raftlog.statemachine.commands import Operation, TxnOperation
-from raftlog.statemachine.txn import decode_txn
 
 _DAY_MS: Final = 86_400_000
+_ASKING_S: Final = 2.0
+"""How long a node may take to say whether it requires a certificate, in seconds: a handshake and a short answer."""
 SHOWN: Final = View(
     (Column("is_on"), Column("permissions"), Column("users"), Column("roles"), Column("tokens")), lines_of("is_on")
 )
@@ -54,15 +56,7 @@ PROFILES: Final = View(
     ),
     lines_of("name"),
 )  # fmt: skip
-AUDIT: Final = View(
-    (
-        Column("index", width=9), Column("time", lambda row: as_time(row["time_ms"]), 24), Column("user", width=16),
-        Column("operation", width=13), Column("result", width=8), Column("what"),
-    ),
-    lines_of("index"),
-)  # fmt: skip
 _READS: Final = ("can", "show", "list")
-_AUDITED: Final = ("access", "trim", "compact", "delete_range")
 
 NameArgument = Annotated[str, typer.Argument(help="The user: the name in a client certificate, or of tokens alone.")]
 RoleArgument = Annotated[str, typer.Argument(help="The role.")]
@@ -93,6 +87,7 @@ def _init(
     print(f"access control is on; {name} is its first admin", file=sys.stderr)
     if made is not None:
         _hand_over(cli, made, name, out)
+        _tell_certificate(_needs_certificate(*_place(cli, config)), name)
 
 
 def _can(
@@ -207,8 +202,22 @@ def _create_token(
     days: Annotated[int | None, typer.Option("--days", help="Until it expires. [default: never]", min=1)] = None,
     label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
     out: OutOption = None,
+    certificate: Annotated[
+        bool | None,
+        typer.Option(
+            "--certificate/--no-certificate",
+            help="Whether the user's clients show a certificate too. [default: ask the nodes whether they must]",
+        ),
+    ] = None,
 ) -> None:
     """Make a token of a user. It is shown once; the cluster keeps only its hash."""
+    is_needed = certificate or _needs_certificate(*_place(cli))
+    if is_needed and certificate is False:
+        raise Failed(
+            f"the nodes require a certificate of every client, so with the token alone {user} gets no answer. Make a "
+            f"certificate (raftlog cert client {user}), or let all nodes take clients without one "
+            "(security.client_certificates, docs/security.md)"
+        )
     made = make_token()
     expires_ms = 0 if days is None else clock.wall_ms() + days * _DAY_MS
     asked = AccessIn(
@@ -216,6 +225,7 @@ def _create_token(
     )
     _change_with_token(cli, asked, made, out)
     _hand_over(cli, made, user, out)
+    _tell_certificate(is_needed, user)
 
 
 def _revoke_token(
@@ -238,71 +248,6 @@ def _tokens(cli: Cli) -> None:
         for token in told.tokens
     ]  # fmt: skip
     cli.printer.all(rows, TOKENS)
-
-
-def _audit(
-    cli: Cli,
-    since: Annotated[
-        str | None, typer.Option("--since", help="From this time on: Unix ms or ISO 8601. [default: the oldest record]")
-    ] = None,
-) -> None:
-    """List what changed the cluster, from its own log: permissions, members, trims, compactions, deletes by range."""
-    with cli.client(sessions=False) as client:
-        found = client.log(
-            1 if since else client.status().oldest, from_time_ms=unix_ms(since, "--since") if since else None,
-            internal=True,
-        )  # fmt: skip
-        cli.printer.each(
-            (
-                _audited(record)
-                for record in found
-                if record.operation in _AUDITED or record.kind == "configuration" or _ranges(record)
-            ),
-            AUDIT,
-        )
-
-
-def _ranges(record: Record) -> list[TxnOperation]:
-    """The ranges of keys that a transaction deleted."""
-    if record.operation != "txn":
-        return []
-    try:
-        txn = decode_txn(record.value or b"")
-    except ValueError:
-        return []
-    steps = txn.then if record.succeeded else txn.orelse
-    return [step for step in steps if step.operation == Operation.DELETE_RANGE]
-
-
-def _audited(record: Record) -> dict[str, Any]:
-    what = {"operation": record.operation or "members", "result": record.result, "what": ""}
-    if record.operation == "access":
-        try:
-            asked = decode_access(record.value or b"")
-        except ValueError:
-            what |= {"what": "malformed"}
-        else:
-            named = (
-                AccessAction(asked.action).name.lower(),
-                asked.name,
-                asked.token,
-                *asked.roles,
-                *map(str, asked.grants),
-            )
-            what |= {"what": " ".join(filter(None, named))}
-    elif record.operation == "delete_range":
-        what |= {"what": f"{_as_key(record.key)} to {_as_key(record.value)}"}
-    elif record.operation == "txn":
-        ranges = [f"{_as_key(step.key)} to {_as_key(step.end)}" for step in _ranges(record)]
-        what |= {"what": f"deletes {', '.join(ranges)}"}
-    elif record.argument is not None:
-        what |= {"what": str(record.argument)}
-    return {"index": record.index, "time_ms": record.time_ms, "user": record.principal or "", **what}
-
-
-def _as_key(key: bytes | None) -> str:
-    """A bound of a range, for people."""
-    return key.decode("utf-8", "backslashreplace") if key else "(the end)"
 
 
 def _list_profiles(cli: Cli) -> None:
@@ -330,6 +275,12 @@ def _set_profile(
     known = read_profiles()
     save_profiles(Profiles(known.current or name, known.profiles | {name: profile}))
     _list_profiles(cli)
+    if token_file is not None and certificate is None and _needs_certificate(tuple(profile.endpoints), profile.ca):
+        print(
+            "the nodes require a certificate of every client, and this profile has none: name one with --certificate "
+            "and --key (raftlog cert client NAME makes it)",
+            file=sys.stderr,
+        )
 
 
 def _use_profile(cli: Cli, name: Annotated[str, typer.Argument(help="The name; - for none.")]) -> None:
@@ -360,8 +311,8 @@ def _has_tls(cli: Cli) -> bool:
     return any(url.startswith("https://") for url in cli.endpoints)
 
 
-def _as_node(cli: Cli, config: Path) -> SyncClient:
-    """A client with the certificate of the node that has these settings. Raises Failed."""
+def _node(config: Path) -> tuple[str, TlsFiles | None]:
+    """URL and files of the node that has these settings. Raises Failed."""
     from raftlog.cluster.config.settings import load_settings
 
     try:
@@ -371,11 +322,59 @@ def _as_node(cli: Cli, config: Path) -> SyncClient:
     own = loaded.cluster.of(loaded.settings.node) if loaded.cluster is not None else None
     if own is None:
         raise Failed(f"{config}: it names no node of a cluster file", Exit.USAGE)
-    return SyncClient(own.url, bound=True, sessions=False, deadline_s=cli.deadline_s, tls=loaded.tls_files())
+    return own.url, loaded.tls_files()
 
 
 def _client(cli: Cli, config: Path | None) -> SyncClient:
-    return cli.client(sessions=False) if config is None else _as_node(cli, config)
+    """A client; with `config` one that has the certificate of that node."""
+    if config is None:
+        return cli.client(sessions=False)
+    url, files = _node(config)
+    return SyncClient(url, bound=True, sessions=False, deadline_s=cli.deadline_s, tls=files)
+
+
+def _place(cli: Cli, config: Path | None = None) -> tuple[tuple[str, ...], str]:
+    """The URLs that `_client` asks, and the file of the authority that it trusts."""
+    if config is None:
+        return tuple(map(normal_url, cli.endpoints)), os.environ.get(CA_VARIABLE, "")
+    url, files = _node(config)
+    return (url,), files.ca if files else ""
+
+
+def _needs_certificate(urls: tuple[str, ...], ca: str) -> bool | None:
+    """Whether a client needs a certificate, whatever token it has: one that has none asks every node.
+
+    A node that requires one ends the connection after the handshake, most often without the alert of TLS. None: no node
+    says it.
+    """
+    if not any(url.startswith("https://") for url in urls):
+        return False
+    is_needed = None
+    for url in urls:
+        request = encode_request("GET", "/livez", url.partition("://")[2], (), None)
+        try:
+            connection = SyncConnection(url, _ASKING_S, Credentials(TlsFiles(ca, "", "")))
+        except (OSError, TlsError):
+            continue
+        with closing(connection), suppress(TimeoutError, BadResponse):
+            try:
+                connection.exchange(request, _ASKING_S, stream=False)
+            except (ConnectionError, ssl.SSLError):
+                return True
+            is_needed = False
+    return is_needed
+
+
+def _tell_certificate(is_needed: bool | None, user: str) -> None:
+    """Says what the holder of a token needs beside it."""
+    if is_needed:
+        print(
+            f"the token counts together with a certificate alone: raftlog cert client {user} makes it where the "
+            "authority is. RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name the files.",
+            file=sys.stderr,
+        )
+    elif is_needed is None:
+        print("no node said whether the token's user needs a certificate too (docs/security.md)", file=sys.stderr)
 
 
 def _change_with_token(
@@ -418,7 +417,6 @@ def _hand_over(cli: Cli, made: NewToken, user: str, out: Path | None) -> None:
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(app, "audit")(_audit)
     groups: dict[tuple[str, str], dict[str, Any]] = {
         ("access", "Access control: the first admin, and why a user may do something."): {
             "init": _init, "can": _can, "show": _show, "enable": _enable, "disable": _disable,

@@ -146,7 +146,11 @@ def _list(cli: Cli, folder: FolderOption = FOLDER) -> None:
 
     files = sorted(folder.glob("*.pem"))
     if not files:
-        raise Failed(f"{folder}: no certificate (*.pem) is there; make some with raftlog cert ca", Exit.NOT_FOUND)
+        raise Failed(
+            f"{folder}: no certificate (*.pem) is there; --folder names another place. Only a cluster without an "
+            "authority gets a new one (raftlog cert ca): nodes refuse the certificates of a second one",
+            Exit.NOT_FOUND,
+        )
     cli.printer.all([_row(read_facts(each)) for each in files], LISTED)
 
 

@@ -50,6 +50,11 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
     "raftlog.cluster.cli.log": (
         CommandHelp("append", "Append records: all of them, one after the other, or none."),
         CommandHelp("log", "Print the log in order. With -o raw: the values, one a line.", is_group=True),
+        CommandHelp(
+            "audit",
+            "List what changed the cluster, from its own log: permissions, members, trims, compactions, deletes by "
+            "range.",
+        ),
     ),
     "raftlog.cluster.cli.importing": (
         CommandHelp(
@@ -93,11 +98,6 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         CommandHelp("user", "Users: their roles.", is_group=True),
         CommandHelp("profile", "Profiles: clusters by name, with their files.", is_group=True),
         CommandHelp("token", "Tokens of users.", is_group=True),
-        CommandHelp(
-            "audit",
-            "List what changed the cluster, from its own log: permissions, members, trims, compactions, deletes by "
-            "range.",
-        ),
     ),
     "raftlog.cluster.cli.disk": (CommandHelp("disk", "Check or print the files of a stopped node.", is_group=True),),
     "raftlog.cluster.cli.backup": (

@@ -1,4 +1,4 @@
-"""Defines the commands of the log: append, log, log trim."""
+"""Defines the commands of the log: append, log, log trim, audit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,8 +16,12 @@ from raftlog.cluster.cli.consumers import owner_here
 from raftlog.cluster.cli.frame.common import Base64Option, Cli, Exit, Failed, bytes_of, command, command_group
 from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
 from raftlog.cluster.cli.kv import NoSession, Sequence, SessionOption, value_of, write
+from raftlog.cluster.client.answers import Record
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.client.requests import append, trim
+from raftlog.statemachine.access.commands import AccessAction, decode_access
+from raftlog.statemachine.commands import Operation, TxnOperation
+from raftlog.statemachine.txn import decode_txn
 
 APPENDED: Final = View(
     (Column("outcome"), Column("result"), Column("first"), Column("last"), Column("count")), lines_of("last")
@@ -31,6 +35,15 @@ RECORD: Final = View(
     lines_of("value"),
 )  # fmt: skip
 TRIMMED: Final = View((Column("outcome"), Column("oldest"), Column("index")), lines_of("oldest"))
+
+AUDIT: Final = View(
+    (
+        Column("index", width=9), Column("time", lambda row: as_time(row["time_ms"]), 24), Column("user", width=16),
+        Column("operation", width=13), Column("result", width=8), Column("what"),
+    ),
+    lines_of("index"),
+)  # fmt: skip
+_AUDITED: Final = ("access", "trim", "compact", "delete_range")
 
 
 def append_command(
@@ -114,6 +127,71 @@ def trim_command(
         print(done.note, file=sys.stderr)
 
 
+def audit_command(
+    cli: Cli,
+    since: Annotated[
+        str | None, typer.Option("--since", help="From this time on: Unix ms or ISO 8601. [default: the oldest record]")
+    ] = None,
+) -> None:
+    """List what changed the cluster, from its own log: permissions, members, trims, compactions, deletes by range."""
+    with cli.client(sessions=False) as client:
+        found = client.log(
+            1 if since else client.status().oldest, from_time_ms=unix_ms(since, "--since") if since else None,
+            internal=True,
+        )  # fmt: skip
+        cli.printer.each(
+            (
+                _audited(record)
+                for record in found
+                if record.operation in _AUDITED or record.kind == "configuration" or _ranges(record)
+            ),
+            AUDIT,
+        )
+
+
+def _ranges(record: Record) -> list[TxnOperation]:
+    """The ranges of keys that a transaction deleted."""
+    if record.operation != "txn":
+        return []
+    try:
+        txn = decode_txn(record.value or b"")
+    except ValueError:
+        return []
+    steps = txn.then if record.succeeded else txn.orelse
+    return [step for step in steps if step.operation == Operation.DELETE_RANGE]
+
+
+def _audited(record: Record) -> dict[str, Any]:
+    what = {"operation": record.operation or "members", "result": record.result, "what": ""}
+    if record.operation == "access":
+        try:
+            asked = decode_access(record.value or b"")
+        except ValueError:
+            what |= {"what": "malformed"}
+        else:
+            named = (
+                AccessAction(asked.action).name.lower(),
+                asked.name,
+                asked.token,
+                *asked.roles,
+                *map(str, asked.grants),
+            )
+            what |= {"what": " ".join(filter(None, named))}
+    elif record.operation == "delete_range":
+        what |= {"what": f"{_as_key(record.key)} to {_as_key(record.value)}"}
+    elif record.operation == "txn":
+        ranges = [f"{_as_key(step.key)} to {_as_key(step.end)}" for step in _ranges(record)]
+        what |= {"what": f"deletes {', '.join(ranges)}"}
+    elif record.argument is not None:
+        what |= {"what": str(record.argument)}
+    return {"index": record.index, "time_ms": record.time_ms, "user": record.principal or "", **what}
+
+
+def _as_key(key: bytes | None) -> str:
+    """A bound of a range, for people."""
+    return key.decode("utf-8", "backslashreplace") if key else "(the end)"
+
+
 def unix_ms(text: str, option: str) -> int:
     """The time that an option names, in Unix ms."""
     if text.isascii() and text.isdigit():
@@ -128,4 +206,5 @@ def unix_ms(text: str, option: str) -> int:
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     command(app, "append", writes=True)(append_command)
+    command(app, "audit")(audit_command)
     command(command_group(app, "log", log_command), "trim", writes=True)(trim_command)

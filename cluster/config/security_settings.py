@@ -59,8 +59,9 @@ def check_security(security: SecuritySettings, beyond: Sequence[str], url: str) 
             )
         if security.mode == "both":
             raise SettingsError(
-                f"{beyond[0]}, and security.mode is both: beyond loopback plain connections are served with "
-                "--insecure alone"
+                f"{beyond[0]}, and security.mode is both: every machine could connect without TLS. Leave "
+                "security.mode out. What a cluster that has run without TLS needs for its change to TLS stands in "
+                "docs/security.md (From plain connections to TLS)"
             )
     wanted = "https" if security.ca else "http"
     if url and security.mode != "both" and not url.startswith(f"{wanted}://"):

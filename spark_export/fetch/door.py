@@ -45,6 +45,7 @@ class RetryableError(Exception):
     """This node, now: try another one, or the same later. `code`: that of its answer, if it gave one."""
 
     code: str = ""
+    is_reached: bool = True  # some program accepted the connection
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
@@ -68,6 +69,7 @@ class NodeRotation:
     failed: int = 0  # in a row
     since: float | None = None  # of the first failure in a row
     said: dict[str, str] | None = None
+    is_reached: bool = False  # some program accepted a connection, so that a cluster is there
 
     @property
     def url(self) -> str:
@@ -83,14 +85,15 @@ class NodeRotation:
         now = time.monotonic()
         self.since = now if self.since is None else self.since
         self.said = (self.said or {}) | {self.url: str(error) or type(error).__name__}
+        self.is_reached = self.is_reached or not isinstance(error, RetryableError) or error.is_reached
         self.failed += 1
         self.place += 1
         if now - self.since >= self.patience_s and self.failed >= len(self.endpoints):
             told = "; ".join(f"{url}: {reason}" for url, reason in self.said.items())
-            raise UnreachableError(
-                f"no node gave {what} within {self.patience_s:g} s ({told}). Are these the cluster's URLs "
-                f"(`raftlog up` prints them), and does `raftlog status` show a leader?"
-            ) from error
+            way = "Are these the cluster's URLs (`raftlog up` prints those of a cluster on this machine)?"
+            if self.is_reached:
+                way = "A program accepts connections there: `raftlog status` names its state"
+            raise UnreachableError(f"no node gave {what} within {self.patience_s:g} s ({told}). {way}") from error
         if self.failed % len(self.endpoints) == 0:
             rounds = self.failed // len(self.endpoints)
             time.sleep(min(_PAUSE_FIRST_S * 2 ** (rounds - 1), _PAUSE_MAX_S))
@@ -111,7 +114,10 @@ def answering(
         door = http.client.HTTPSConnection(host, timeout=timeout_s, context=_tls_context())
     target = f"{path}?{urlencode(query)}" if query else path
     deadline_ms = NODE_WAITS_MS if not wait_s else int(wait_s * 1000)
+    is_reached = False
     try:
+        door.connect()
+        is_reached = True
         named = {} if log_id is None else {H_LOG: log_id}
         door.request("GET", target, headers={H_DEADLINE: str(deadline_ms), **named, **_token(url)})
         answer = door.getresponse()
@@ -126,7 +132,9 @@ def answering(
             _raise(url, answer.status, answer.read())
         yield answer
     except (OSError, http.client.HTTPException) as error:
-        raise RetryableError(str(error) or type(error).__name__) from error
+        retryable = RetryableError(str(error) or type(error).__name__)
+        retryable.is_reached = is_reached or door.sock is not None  # there is a socket, and TLS did not come about
+        raise retryable from error
     finally:
         door.close()
 

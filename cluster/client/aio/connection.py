@@ -88,6 +88,19 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return block
 
+    async def encrypt(self, context: ssl.SSLContext, host: str) -> None:
+        """Shakes hands before the first request. Raises OSError."""
+        plain = self._transport
+        assert plain is not None
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(plain, self, context, server_hostname=host)
+        except BaseException:
+            plain.abort()
+            raise
+        if encrypted is None:
+            raise ConnectionAbortedError("closed by the node")
+        self._transport, self._is_encrypted = encrypted, True
+
     def close(self) -> None:
         """Ends the connection at once."""
         if self._transport is not None:
@@ -97,7 +110,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class has the same methods
-        self._is_encrypted = transport.get_extra_info("ssl_object") is not None
 
     def data_received(self, data: bytes) -> None:
         parser = self._parser
@@ -236,21 +248,26 @@ class Pool:
         loop = asyncio.get_running_loop()
         self._making += 1
         self._give_place()
+        made: Connection | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(Connection, host.strip("[]"), int(port), ssl=context)
+                _, made = await loop.create_connection(Connection, host.strip("[]"), int(port))
+                if context is not None:
+                    await made.encrypt(context, host.strip("[]"))
         except TimeoutError:
+            if made is not None:
+                return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS} within {timeout_s:g} s")
             return Lost(Failure.NOT_SENT, f"no connection within {timeout_s:g} s")
         except ConnectionRefusedError:
             return Lost(Failure.NOT_SENT, "connection refused")
-        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:  # after it was accepted
-            return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS}: {error}")
         except OSError as error:
+            if made is not None:
+                return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS}: {error}")
             return Lost(Failure.NOT_SENT, f"no connection: {error}")
         finally:
             self._making -= 1
-        self._open.add(connection)
-        return connection
+        self._open.add(made)
+        return made
 
     def _give_place(self) -> None:
         """Ends the connections that were idle longest while there are too many."""

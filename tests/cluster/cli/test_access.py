@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.security.authority import make_authority, make_client, make_node
 from raftlog.cluster.security.bearer import TokenError, bearer_for
+from raftlog.cluster.security.tls import TlsFiles, server_context
 from raftlog.cluster.security.tokens import token_id
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.configuration import Configuration
@@ -175,6 +178,60 @@ def test_a_profile_names_a_cluster_and_its_files(cli: Running, tmp_path: Path, m
     assert "there is no profile 'nowhere'" in run(["get", "a"]).stderr
     assert run(["get", "a", "-e", url]).exit_code == 0
     assert "rl_x" not in (tmp_path / "config" / "raftlog" / "profiles.json").read_text()
+
+
+@contextmanager
+def encrypted(cli: Running, files: TlsFiles, *, is_optional: bool) -> Iterator[str]:
+    """The URL of a port with TLS before the node, which takes clients without a certificate or does not."""
+    port = int(cli.url.rpartition(":")[2])
+
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65_536):
+                sink.write(data)
+        sink.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(carry(reader, forth), carry(back, writer))
+
+    context = server_context(files, is_optional=is_optional)
+    starting = asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+    server = asyncio.run_coroutine_threadsafe(starting, cli._loop).result(10)
+    yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    cli._loop.call_soon_threadsafe(server.close)
+
+
+@pytest.mark.parametrize("is_optional", [True, False])
+def test_a_token_is_made_together_with_the_word_whether_its_user_needs_a_certificate(
+    cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_optional: bool
+) -> None:
+    """The command asks as a client without a certificate, unless an option says it. A token that gets its user nowhere
+    is not made, and a profile with a token alone is warned about. Guard: `_needs_certificate`."""
+    admin = tmp_path / "root.token"
+    cli.json("access", "init", "root", "--out", str(admin))
+    make_authority(tmp_path, "own")
+    made, client = make_node(tmp_path, "c" * 32, 1, ["127.0.0.1"]), make_client(tmp_path, "root", "")
+    node = TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key))
+    files = {"CA": node.ca, "CERTIFICATE": client.certificate, "KEY": client.key, "TOKEN_FILE": admin}
+    for name, path in files.items():
+        monkeypatch.setenv(f"RAFTLOG_{name}", str(path))
+    with encrypted(cli, node, is_optional=is_optional) as cli.url:
+        asked, told, alone = (
+            cli.run("token", "create", "root", "--out", str(tmp_path / name), *option)
+            for name, option in (("asked", ()), ("told", ("--certificate",)), ("alone", ("--no-certificate",)))
+        )
+        profile = cli.run("profile", "set", "p", cli.url, "--ca", node.ca, "--token-file", str(admin))
+    assert [asked.exit_code, told.exit_code, alone.exit_code, profile.exit_code] == [0, 0, 0 if is_optional else 1, 0]
+    needs = "raftlog cert client root makes it"
+    assert needs in told.stderr
+    assert (needs in asked.stderr) is not is_optional
+    assert (tmp_path / "alone").exists() is is_optional
+    assert ("raftlog cert client root" in alone.stderr) is not is_optional
+    assert ("this profile has none" in profile.stderr) is not is_optional
+    cli.url = "https://127.0.0.1:1"
+    unasked = cli.run("profile", "set", "p", cli.url, "--ca", node.ca, "--token-file", str(admin))
+    assert (unasked.exit_code, "this profile has none" in unasked.stderr) == (0, False)
 
 
 def test_a_token_that_nobody_gets_is_not_made(cli: Running, tmp_path: Path) -> None:

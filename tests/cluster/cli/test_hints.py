@@ -8,8 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from raftlog import SyncClient, TlsFiles, Unavailable
+from raftlog import Client, SyncClient, TlsFiles, Unavailable
+from raftlog.cluster.cli.commands import build
 from raftlog.cluster.cli.frame.hints import hint_of
 from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.config.security_settings import SecuritySettings, check_security
@@ -51,6 +53,27 @@ def test_a_program_that_accepts_and_does_not_answer_is_no_missing_cluster(tmp_pa
     assert "RAFTLOG_CA" in hint_of(encrypted)
     assert "raftlog up" not in hint_of(plain) + hint_of(encrypted)
     assert "raftlog up" in hint_of(failed(f"http://127.0.0.1:{port}"))
+
+
+async def test_a_program_that_accepts_and_never_shakes_hands_is_no_missing_cluster_either(tmp_path: Path) -> None:
+    """The asyncio client's time is up amid the handshake: it says so, and not that there is no connection. Guard:
+    `Connection.encrypt`."""
+    make_authority(tmp_path, "own")
+    made = make_client(tmp_path, "alice", "")
+    files = TlsFiles(str(tmp_path / "ca.pem"), str(made.certificate), str(made.key))
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        async with Client(url, bound=True, deadline_s=0.3, sessions=False, tls=files) as client:
+            with pytest.raises(Unavailable, match="TLS did not come about within") as caught:
+                await client.get(b"a")
+    assert "RAFTLOG_CA" in hint_of(caught.value)
+
+
+def test_a_folder_without_certificates_is_no_reason_for_a_second_authority(tmp_path: Path) -> None:
+    """It may be the wrong folder."""
+    told = CliRunner().invoke(build(), ["cert", "list", "--folder", str(tmp_path)])
+    assert told.exit_code == 3
+    assert "--folder names another place. Only a cluster without an authority gets a new one" in told.stderr
 
 
 def test_without_the_key_of_its_authority_no_second_one_is_proposed(tmp_path: Path) -> None:

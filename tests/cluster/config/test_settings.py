@@ -59,7 +59,7 @@ def test_defaults_of_the_core_are_its_options() -> None:
         ("http.listen = '10.0.0.1:80'\nsecurity.insecure = false", "--insecure takes no notice"),
         (
             "http.listen = '10.0.0.1:80'\nsecurity = {ca='a', certificate='b', key='c', mode='both'}",
-            "plain connections are served with --insecure alone",
+            "every machine could connect without TLS. Leave security.mode out",
         ),
         ("security.mode = 'both'", "are for a node with TLS: set security.ca too"),
         ("security.jwt_keys = 'http://issuer/keys'", "neither a file nor an https URL"),

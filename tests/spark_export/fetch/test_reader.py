@@ -1,5 +1,6 @@
 """A range is read whole from whichever node has it intact, or refused with a reason; never short, never with a gap."""
 
+import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -156,11 +157,16 @@ def test_a_dead_node_is_passed_over() -> None:
 
 
 def test_no_node_at_all_names_each_with_its_reason() -> None:
-    """When the patience ends, the message names every endpoint with what it said, and what to look at."""
+    """When the patience ends, the message names every endpoint with what it said, and what to look at. Where a program
+    accepts connections it proposes no other cluster, whether or not TLS comes about. Guard: `is_reached`."""
     port = free_port()
-    with pytest.raises(UnreachableError, match=rf"127.0.0.1:{port}: .*refused.*raftlog status"):
+    with pytest.raises(UnreachableError, match=rf"127.0.0.1:{port}: .*refused.*the cluster's URLs .`raftlog up`"):
         list(read(Range((f"http://127.0.0.1:{port}",), LOG_ID, 1, 5, patience_s=0.05)))
-    with pytest.raises(UnreachableError, match="CRC"):
+    with serving(Served(LOG)) as url, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(door, "_tls_context", ssl.create_default_context)
+        with pytest.raises(UnreachableError, match="A program accepts connections there: `raftlog status`"):
+            list(read(Range((url.replace("http:", "https:"),), LOG_ID, 1, 5, patience_s=0.05)))
+    with pytest.raises(UnreachableError, match=r"CRC.*A program accepts connections there"):
         rows_of(Served(LOG, faults=[flipped] * 999))
 
 
