@@ -33,6 +33,7 @@ test: setup check ## check, then every kind of test: before every merge
 	@.ci/test test $(ARGS)
 
 test-all: setup ## check, types of Python 3.14, then every test that does not take minutes: what CI runs
+	@.ci/setup pyright
 	@.ci/check all
 	@.ci/test all $(ARGS)
 

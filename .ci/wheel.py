@@ -1,8 +1,9 @@
-"""Builds the wheels: hatchling calls this (pyproject.toml). `make wheel` makes both.
+"""Builds the wheels and the editable install: hatchling calls this (pyproject.toml). `make wheel` makes both wheels.
 
-- Puts what users import by a top-level name into each wheel: `raftlog` itself, and the module that Spark looks for.
-  hatchling's table `sources` cannot say it: the shorter of two prefixes wins. An editable install finds the same files
-  by the links that `.ci/setup` makes: a copy would hide them.
+- Puts the single files into each wheel: the checkout's own `__init__.py`, and the module that Spark looks for.
+  hatchling's table `sources` moves whole folders, and of two prefixes the shorter one wins.
+- For an editable install (`pip install -e .`, `make setup`) it makes the folder `.links` of the checkout, with links to
+  the same files. The install puts that folder on the path.
 - With RAFTLOG_COMPILE=1 it compiles the modules of [tool.raftlog.compiled] with mypyc, from a copy of the tree, and
   puts them beside their source files. The checkout never has compiled modules: they would hide edited files.
 """
@@ -20,9 +21,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGES = ("raft", "statemachine", "cluster", "chaos", "spark_export")
-PUBLIC = {
-    "cluster/client/public/__init__.py": "raftlog/__init__.py",
-    "cluster/client/public/py.typed": "raftlog/py.typed",
+FILES = {
+    "__init__.py": "raftlog/__init__.py",
+    "py.typed": "raftlog/py.typed",
     "spark_export/pyspark_raftlog.py": "pyspark_raftlog.py",
 }
 GROUP = "raftlog"
@@ -31,7 +32,7 @@ directly, and lies beside the package."""
 
 
 class Wheel(BuildHookInterface[Any]):
-    """The files of PUBLIC in every wheel, compiled modules in one for this platform."""
+    """Compiled modules in a wheel for this platform, links for an editable install."""
 
     def dependencies(self) -> list[str]:
         """What an isolated build installs: the compiler, and what the modules import, whose types it reads."""
@@ -42,9 +43,10 @@ class Wheel(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """`version` is "standard" for a wheel, "editable" for an editable install."""
-        if version != "standard":
+        if version == "editable":
+            make_links(Path(self.root))
             return
-        build_data["force_include"].update(PUBLIC)
+        build_data["force_include"].update(FILES)
         if is_wanted():
             self._scratch = Path(tempfile.mkdtemp(prefix="raftlog-wheel-"))
             for made in compile_modules(Path(self.root), self._scratch):
@@ -55,6 +57,17 @@ class Wheel(BuildHookInterface[Any]):
         """Removes the copy of the tree."""
         if hasattr(self, "_scratch"):
             shutil.rmtree(self._scratch)
+
+
+def make_links(root: Path) -> None:
+    """Links the packages together in `.links`, as a wheel has them. A right link is left alone: tests may run."""
+    places = {name: f"raftlog/{name}" for name in PACKAGES} | FILES
+    (root / ".links" / "raftlog").mkdir(parents=True, exist_ok=True)
+    for source, place in places.items():
+        link, target = root / ".links" / place, f"{'../' * (place.count('/') + 1)}{source}"
+        if not link.is_symlink() or os.readlink(link) != target:
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
 
 
 def is_wanted() -> bool:
@@ -86,8 +99,8 @@ def compile_modules(root: Path, scratch: Path) -> list[Path]:
     package = scratch / "raftlog"
     package.mkdir()
     for name in PACKAGES:
-        shutil.copytree(root / name, package / name, ignore=shutil.ignore_patterns("__pycache__", "public"))
-    for source, target in PUBLIC.items():
+        shutil.copytree(root / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for source, target in FILES.items():
         shutil.copyfile(root / source, scratch / target)
     here = Path.cwd()
     os.chdir(scratch)  # mypyc names the modules after their paths

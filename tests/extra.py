@@ -52,6 +52,7 @@ EXTRA: Final = {
         "tests/bench/studies/test_loop_cost.py",
         "tests/bench/test_run.py",
         "tests/cluster/cli/test_demo.py::test_demo_on_a_file_of_any_kind",
+        "tests/house/test_editor.py::test_an_editor_finds_and_renames_a_function",
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/http_api.md]",
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/import.md]",
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/python.md]",

@@ -2,7 +2,8 @@
 
 - Tests marked `spark` or `toxiproxy` start processes, those marked `alone` measure time: they are marked `serial` too.
 - Tests marked `long` run only when the marker expression or a `file::test` argument names them.
-- With CI set, a skip whose reason is Java, Toxiproxy or Spark is a failure: there the machine is meant to have them.
+- With CI set, a skip whose reason is Java, Toxiproxy, Spark or pyright is a failure: there the machine is meant to have
+  them.
 - Tests marked `extra`, for tests/extra.py or where they stand, are for `make test-all`; .ci/test leaves them out of
   `make test`.
 - A failing run ends with the commands that repeat each failure alone. All random choices come from one seed
@@ -29,7 +30,7 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 from tests.extra import is_extra
 from tests.support import SEED_VARIABLE, seed_of_run
 
-_REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark", re.IGNORECASE)
+_REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark|pyright", re.IGNORECASE)
 
 Skip = tuple[str, str]  # reason, file
 SKIPS, FAILED = "RAFTLOG_SKIPS_FILE", "RAFTLOG_FAILED_FILE"

@@ -38,7 +38,7 @@ def rows(files: Iterable[Source]) -> list[Row]:
     """Every count of one tree, in the order of the table; always the same titles."""
     files = list(files)
     python = [source for source in files if source.is_python]
-    product = [source for source in python if source.top in (*PACKAGES, "package")]
+    product = [source for source in python if source.top in (*PACKAGES, "package", "__init__.py")]
     tests = [source for source in python if source.top == "tests"]
     graph = module_graph(python)
     references = list(words.references_are_words(files))

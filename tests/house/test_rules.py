@@ -131,9 +131,9 @@ def test_a_source_archive_has_the_same_files(tmp_path: Path) -> None:
 
 
 def test_rules_about_folders_see_a_planted_breach() -> None:
-    """A test folder that is no package, and an unknown name at the top, are found by the folder's own name."""
-    lonely = [Source("tests/__init__.py", ""), Source("tests/raft/consensus/test_log.py", "")]
-    assert [finding.path for finding in rules.test_folders_are_packages(lonely)] == ["tests/raft/consensus"]
+    """A test folder that is a package, and an unknown name at the top, are found by their paths."""
+    files = [Source("tests/raft/__init__.py", ""), Source("tests/raft/test_log.py", ""), Source("raft/__init__.py", "")]
+    assert [finding.path for finding in rules.tests_are_no_package(files)] == ["tests/raft/__init__.py"]
     assert [finding.path for finding in rules.top_level_is_known([Source("notes.txt", "")])] == ["notes.txt"]
 
 

@@ -63,7 +63,7 @@ def test_wheel_has_one_package_at_the_top(wheel: Path) -> None:
     folders = {name.split("/")[1] for name in names if name.count("/") > 1}
     assert folders == set(PACKAGES)
     assert {name for name in names if name.count("/") == 1} == {"raftlog/__init__.py", "raftlog/py.typed"}
-    assert not [name for name in names if "client/public" in name or name.startswith("raftlog/spark_export/pyspark")]
+    assert not [name for name in names if name.startswith("raftlog/spark_export/pyspark")]
     for name in (
         "raftlog/cluster/api/openapi.yaml",
         "raftlog/chaos/shim/shim.c",

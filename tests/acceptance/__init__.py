@@ -1,1 +1,0 @@
-"""Acceptance tests: the whole service as processes, broken from outside, judged by its clients' answers."""

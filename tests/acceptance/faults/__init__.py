@@ -1,1 +1,0 @@
-"""Acceptance under one fault: a killed, paused or cut-off node, and bytes that are no request."""

@@ -1,1 +1,0 @@
-"""Tests of the bench's own instruments: a wrong ruler is worse than none."""

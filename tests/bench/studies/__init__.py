@@ -1,1 +1,0 @@
-"""Tests of the bench commands that study one question each (bench/studies)."""

@@ -1,1 +1,0 @@
-"""Tests of chaos: the harness and its checkers."""

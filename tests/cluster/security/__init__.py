@@ -1,1 +1,0 @@
-"""Tests of cluster/security: certificates, and connections with TLS."""

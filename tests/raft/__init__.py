@@ -1,1 +1,0 @@
-"""Tests of the consensus machine, one file per module."""

@@ -1,1 +1,0 @@
-"""Tests of elections: votes, stability, transfer."""

@@ -1,1 +1,0 @@
-"""Tests of changes of the members: configurations, learners, versions."""

@@ -1,1 +1,0 @@
-"""Tests of replication: entries, acknowledgements, the flow to one follower."""

@@ -1,1 +1,0 @@
-"""Tests of snapshots over the wire."""

@@ -1,1 +1,0 @@
-"""Tests of a start on damaged files: recovery, repair, and what proves an entry."""

@@ -1,1 +1,0 @@
-"""Tests of users, roles, tokens and of what they allow."""

@@ -1,1 +1,0 @@
-"""Tests of the store and its table of keys."""
