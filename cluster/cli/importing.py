@@ -22,7 +22,7 @@ from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.importer import importer
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, Rejected
 from raftlog.cluster.importer.formats.times import Twice
-from raftlog.cluster.importer.session_file import SessionFileError, read_session
+from raftlog.cluster.importer.session_file import SessionFileError, read_state
 from raftlog.cluster.importer.source import SourceError
 from raftlog.cluster.importer.sources import Copied, copy
 
@@ -257,8 +257,8 @@ def _preview(plan: importer.ImportPlan) -> Iterator[Row]:
 
 def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None:
     started = time.monotonic()
-    note = None if plan.again else read_session(plan.state)
-    before = note.acknowledged.records if note is not None else 0
+    state = None if plan.again else read_state(plan.state)
+    before = state.records if state is not None else 0
     newest: importer.ImportProgress | None = None
 
     def rows() -> Iterator[Row]:
@@ -305,8 +305,8 @@ def _print(cli: Cli, rows: Iterator[Row], view: View) -> None:
 def _standing(plan: importer.ImportPlan, newest: importer.ImportProgress | None) -> str:
     """How much is in the log, and how to continue."""
     if newest is None:
-        note = read_session(plan.state)
-        done = "" if note is None or not note.acknowledged.records else f"{note.acknowledged.records:,} records"
+        state = read_state(plan.state)
+        done = "" if state is None or not state.records else f"{state.records:,} records"
     else:
         done = f"{newest.records:,} records (index {newest.first} to {newest.last}), up to line {newest.lines}"
     if plan.source == importer.STDIN:

@@ -1,16 +1,14 @@
-"""Cuts the lines of an input into batches of records, one batch ahead of the one that is being sent.
+"""Cuts the lines of an input into batches of records.
 
-`raftlog.cluster.importer.importer` sends them. A batch ends by its lines, its bytes, or when the input has no more for
-now.
+`raftlog.cluster.importer.file_source` gives them to a copy. A batch ends by its lines, its bytes, or when the input has
+no more for now.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -27,13 +25,6 @@ from raftlog.cluster.importer.formats.lines import (
 )
 from raftlog.cluster.importer.formats.rows import InputRow
 from raftlog.cluster.importer.formats.times import TWICE, doubt
-
-AHEAD: Final = 2
-"""How many batches are read while another is being sent."""
-
-
-STOP_S: Final = 1.0
-"""How long the end of an import waits for the thread that reads, in seconds. A pipe may never have another byte."""
 
 LatestMs = Callable[[], int]
 """Gives the newest time that the lines read now can have, in Unix milliseconds: the age of their file."""
@@ -153,45 +144,3 @@ def _twice(row: InputRow, reading: InputOptions) -> str | None:
     if value in (None, "") or doubt(reading.times, value) != TWICE:
         return None
     return f"time {value!r} {TWICE} in zone {reading.times.zone}"
-
-
-class Ahead:
-    """Runs an iterator of batches in a thread, `AHEAD` batches ahead, so that reading and sending overlap."""
-
-    def __init__(self, source: Iterator[ImportBatch]) -> None:
-        self._source = source
-        self._queue: queue.Queue[ImportBatch | BaseException | None] = queue.Queue(AHEAD)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="import-reader", daemon=True)
-
-    def _run(self) -> None:
-        try:
-            for batch in self._source:
-                self._put(batch)
-                if self._stopped.is_set():
-                    return
-            self._put(None)
-        except BaseException as error:  # the sender raises it
-            self._put(error)
-
-    def _put(self, each: ImportBatch | BaseException | None) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(each, timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def __iter__(self) -> Iterator[ImportBatch]:
-        """The batches. Raises what the iterator raised."""
-        self._thread.start()
-        while (each := self._queue.get()) is not None:
-            if isinstance(each, BaseException):
-                raise each
-            yield each
-
-    def close(self) -> None:
-        """Ends the thread after the batch that it reads, if it reads one within `STOP_S`."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)

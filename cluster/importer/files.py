@@ -34,9 +34,16 @@ from raftlog.cluster.importer.formats.lines import (
     suffix_of,
 )
 from raftlog.cluster.importer.inputs import STDIN, Opened, as_utf8, expand, open_input, sample_of
-from raftlog.cluster.importer.kinds import FileKind, FileKinds, sorted_by_kind
+from raftlog.cluster.importer.kinds import (
+    FileKind,
+    FileKinds,
+    FilePosition,
+    ImportDecisions,
+    as_decisions,
+    sorted_by_kind,
+)
 from raftlog.cluster.importer.plan import ImportPlan
-from raftlog.cluster.importer.session_file import Acknowledged, ImportSession, SessionFileError, read_session
+from raftlog.cluster.importer.session_file import SessionFileError, read_state
 
 _REFUSED_SHOWN: Final = 20
 """Most files that one refusal names."""
@@ -73,7 +80,7 @@ class InputFile:
         self._chunks = opened.chunks
         self._reading = reading
 
-    def skip_lines(self, at: Acknowledged, from_line: int) -> tuple[Acknowledged, Hash]:
+    def skip_lines(self, at: FilePosition, from_line: int) -> tuple[FilePosition, Hash]:
         """Skips the line of the columns' names, and everything before `from_line`. Raises InputError."""
         reading = self._reading
         self.lines = split_lines(pieces_of(self._chunks), reading)
@@ -99,11 +106,10 @@ class InputFile:
         (found,) = rows.csv_rows([line.raw], self._reading.dialect)
         names = () if isinstance(found, ValueError) else names_of(found)
         wanted = self._reading.names or self._reading.columns
-        if names == wanted or (not self._reading.names and len(names) == len(wanted)):  # an earlier version's note
-            return
-        raise other_names(self.name, names or (repr(line.data.decode("utf-8", "replace")),), wanted)
+        if names != wanted:
+            raise other_names(self.name, names or (repr(line.data.decode("utf-8", "replace")),), wanted)
 
-    def skip_bytes(self, at: Acknowledged) -> Hash:
+    def skip_bytes(self, at: FilePosition) -> Hash:
         """Skips the acknowledged bytes, and returns their hash."""
         hasher = hashlib.sha256()
         left = at.offset
@@ -147,29 +153,32 @@ class InputFiles:
     """The files of an import, from the one where it stands."""
 
     def __init__(
-        self, plan: ImportPlan, note: ImportSession | None, stdin: BinaryIO, at: Acknowledged | None = None
+        self,
+        plan: ImportPlan,
+        decisions: ImportDecisions | None,
+        stdin: BinaryIO,
+        at: FilePosition | None = None,
+        until: FilePosition | None = None,
     ) -> None:
         self._plan = plan
         self._stdin = stdin
         self._stopped = threading.Event()
-        self._at = at or (note.acknowledged if note is not None else Acknowledged())
+        self._at = at or FilePosition()
+        self._until = until  # the end of the batch that is read again
         self._next = self._at.file
-        self._is_first = True
+        self._is_continued = at is not None
         self._tail: following.Tail | None = None
-        self._noted = note.reading if note is not None else None  # of the batch under way
         self._reading: InputOptions | None = None  # of the current file
         self._kinds = FileKinds((), ())
-        if note is not None:
-            self.names = note.files or self._expand()
-            one = () if note.reading is None else (FileKind(note.reading, source_of(plan)),)  # of an earlier version
-            self._kinds = FileKinds(note.kinds or one, note.places or (0,) * len(self.names))
+        if decisions is not None:
+            self.names = decisions.files
+            self._kinds = FileKinds(decisions.kinds, decisions.places)
         elif plan.rejected_of is not None:
             self._kinds = _kinds_of_rejected(plan.rejected_of)
             self.names = (plan.source,) * len(self._kinds.kinds)
         else:
             self.names = self._expand()
         self._sizes = [Path(name).stat().st_size if name != STDIN and Path(name).exists() else 0 for name in self.names]
-        self._is_new = note is None and not self._at.offset
 
     def _expand(self) -> tuple[str, ...]:
         if self._plan.follow:
@@ -219,19 +228,19 @@ class InputFiles:
         self.look()
         while self.has_more(self._next):
             number, self._next = self._next, self._next + 1
-            is_continued = self._is_first and not self._is_new
+            is_continued = self._is_continued
             name = self.names[min(number, len(self.names) - 1)]
             if self._kinds.kinds:
                 self._reading = self._kinds.kinds[self.place].reading
-                if is_continued and self._noted is not None:
-                    self._reading = self._noted
+                if is_continued and self._until is not None:
+                    self._reading = _as_of(self._until, self._reading)
             opened, first, is_whole = self._sampled(name)
             if not first:
                 opened.close()
                 if len({*self.names}) > 1:
                     self._plan.tell(f"{name}: the file is empty, and was skipped")
                 continue
-            self._is_first = False  # a note of an earlier version may count to an empty file before the continued one
+            self._is_continued = False
             try:
                 if self._reading is None:
                     decided = self._decided(opened, first, is_whole)
@@ -319,10 +328,8 @@ class InputFiles:
         """The files whose rejected lines are read now; None for all. Each kind has its turn."""
         if self._plan.rejected_of is None or len(self._kinds.kinds) < 2:
             return None
-        note = read_session(self._plan.rejected_of)
-        return [] if note is None else [
-            name for name, place in zip(note.files, note.places, strict=True) if place == self.place
-        ]  # fmt: skip
+        decisions = _decisions_of_rejected(self._plan.rejected_of)
+        return [name for name, place in zip(decisions.files, decisions.places, strict=True) if place == self.place]
 
     def _is_json(self, opened: Opened) -> bool:
         """Whether the text is an array of objects, or has objects over several lines, or several on a line."""
@@ -393,16 +400,24 @@ def source_of(plan: ImportPlan) -> str:
     return plan.source if plan.source == STDIN else Path(plan.source).resolve().name
 
 
-def _kinds_of_rejected(state: Path) -> FileKinds:
+def _as_of(until: FilePosition, reading: InputOptions) -> InputOptions:
+    """The reading of a batch that was read before, whose times without a year are not after those of then."""
+    return reading if reading.times is None else replace(
+        reading, times=replace(reading.times, latest_ms=until.latest_ms)
+    )  # fmt: skip
+
+
+def _decisions_of_rejected(path: Path) -> ImportDecisions:
     """How the input was read whose rejected lines are to be imported. Raises SessionFileError."""
-    note = read_session(state)
-    if note is None or note.reading is None:
-        raise SessionFileError(
-            f"{state} is not there, or of an earlier version: it says how the rejected lines are read"
-        )
-    kinds = note.kinds or (FileKind(note.reading, f"{Path(note.input).name}.rejected"),)
+    state = read_state(path)
+    if state is None:
+        raise SessionFileError(f"{path} is not there: it says how the rejected lines are read")
+    return as_decisions(state.about)
+
+
+def _kinds_of_rejected(path: Path) -> FileKinds:
     found = [
         replace(kind, reading=replace(kind.reading, dialect=replace(kind.reading.dialect, header=False)))
-        for kind in kinds
+        for kind in _decisions_of_rejected(path).kinds
     ]
     return FileKinds(tuple(found), tuple(range(len(found))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +23,45 @@ class FileKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     reading: InputOptions
     source: str
+
+
+class ImportDecisions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an import decided when it began: its files, how each is read, and the options that the same command has."""
+
+    files: tuple[str, ...]
+    kinds: tuple[FileKind, ...]
+    places: tuple[int, ...]
+    options: dict[str, Any]
+
+
+class FilePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A place in the files of an import, and the counts up to it. Offsets are bytes of the current file, hashes
+    SHA-256 (hex)."""
+
+    file: int = 0  # the number of files before the current one
+    inode: int = 0  # of the current file, while it is followed
+    offset: int = 0
+    line: int = 1  # the first line after the offset
+    hash: str = ""  # of the file up to `offset`
+    rejected: int = 0
+    rejected_bytes: int = 0  # size of the file of rejected lines
+    without_time: int = 0  # records whose time could not be read
+    latest_ms: int | None = None  # the newest time that the lines before it could have
+    done: bool = False  # all files are imported
+
+
+_position: Final = msgspec.json.Decoder(FilePosition).decode
+_decisions: Final = msgspec.json.Decoder(ImportDecisions).decode
+
+
+def as_position(kept: Any) -> FilePosition:
+    """A position as the state of a copy has it; None is the beginning."""
+    return _position(msgspec.json.encode(kept or {}))
+
+
+def as_decisions(kept: Any) -> ImportDecisions:
+    """The decisions as the state of a copy has them."""
+    return _decisions(msgspec.json.encode(kept))
 
 
 class FileKinds(NamedTuple):
@@ -67,7 +106,7 @@ def sorted_by_kind(names: Sequence[str], found: Sequence[Decided | None], source
 
 
 def _key(reading: InputOptions) -> InputOptions:
-    """What is the same for files of one kind. The columns of Parquet and Arrow have exact types."""
+    """The reading without the parts that differ in a kind. The columns of Parquet and Arrow have exact types."""
     times = reading.times and replace(reading.times, latest_ms=None)
     types = reading.types if reading.format in (InputFormat.PARQUET, InputFormat.ARROW) else ()
     return replace(reading, times=times, types=types, charset="")

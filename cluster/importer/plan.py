@@ -1,34 +1,21 @@
-"""Defines the plan of an import, its progress, and the points between which it may be killed."""
+"""Defines the plan of an import, and its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from raftlog.cluster.importer.formats.deciding import ImportOptions
 from raftlog.cluster.importer.formats.lines import InputFormat
 from raftlog.cluster.importer.formats.times import Twice
+from raftlog.cluster.importer.session_file import CopyStep
 
 BATCH_LINES: Final = 5_000
 
 SESSION_TTL_MS: Final = 24 * 3_600_000
 """Time to live of the session: how long a killed import may wait before it continues."""
-
-
-class ImportStep(StrEnum):
-    """Points between which an import may be killed. `ImportPlan.at` is called with each as it is reached."""
-
-    OPENED = "opened"  # the session is open, nothing is noted
-    BEGUN = "begun"  # the session is noted, the schema is not in the log
-    DESCRIBED = "described"  # the schema is in the log, which is noted only with the next batch
-    READ = "read"  # a batch is read and its rejected lines are written, nothing is noted
-    NOTED = "noted"
-    ANSWERED = "answered"  # the batch is acknowledged, which is noted only with the next
-    FINISHED = "finished"  # everything is acknowledged, which is not noted
-    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +36,7 @@ class ImportPlan:
     session_ttl_ms: int = SESSION_TTL_MS
     again: bool = False
     from_line: int = 1
-    at: Callable[[ImportStep], None] = field(default=lambda _: None)
+    at: Callable[[CopyStep], None] = field(default=lambda _: None)
     more: tuple[str, ...] = ()  # further files
     time_format: str | None = None
     time_zone: str | None = None

@@ -12,11 +12,24 @@ class SourceError(Exception):
     """A source that cannot be copied. The message says why and what to do."""
 
 
+class SourceChanged(SourceError):
+    """What was copied of a file of a source has changed."""
+
+    def __init__(self, name: str, line: int) -> None:
+        super().__init__(f"{name} has changed before line {line}")
+        self.name = name
+
+
 class Part(NamedTuple):
-    """Records that follow each other, and the position after them: any value that JSON can hold."""
+    """Records that follow each other, and the position after them: any value that JSON can hold.
+
+    With `start`, the position before them, the source can give the same records again, by `read(start, position)`. Then
+    they are not kept.
+    """
 
     records: Sequence[NewRecord]
     position: Any
+    start: Any = None
 
 
 class Source(Protocol):

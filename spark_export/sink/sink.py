@@ -122,10 +122,8 @@ def _write(options: SinkOptions, name: str, batch: int, batches: "Iterator[pa.Re
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     with client(options) as to:
-        writer = PartWriter(
-            to, Part(name, batch, partition), ttl_ms=options.ttl_s * 1000, patience_s=options.patience_s,
-            applied=lambda session, start: applied_in_log(options, session, start),
-        )  # fmt: skip
+        part = Part(name, batch, partition)
+        writer = PartWriter(to, part, ttl_ms=options.ttl_s * 1000, patience_s=options.patience_s)
         write_rows(writer, options, batches)
         return Written(name, writer.session, writer.written, writer.skipped)
 
@@ -151,25 +149,3 @@ def write_rows(writer: "PartWriter", options: SinkOptions, batches: "Iterator[pa
         size += room
     if chunk:
         writer.append(chunk)
-
-
-def applied_in_log(options: SinkOptions, session: int, start: int) -> int:
-    """The highest sequence of that session that the log says was applied, from an index to its committed end."""
-    import pyarrow.compute as pc
-
-    from raftlog.spark_export.fetch.door import bounds
-    from raftlog.spark_export.fetch.ranges import Range, trimmed
-    from raftlog.spark_export.fetch.reader import read
-
-    page = bounds(options.endpoints, patience_s=options.patience_s)
-    if start < page.oldest:
-        raise trimmed(start, page.oldest)
-    highest = 0
-    wanted = Range(options.endpoints, page.log, start, page.index + 1, 0, options.patience_s)
-    for batch in read(wanted, ("session", "sequence", "result")):
-        ours = batch.filter(
-            pc.and_(pc.equal(batch.column("session"), session), pc.equal(batch.column("result"), "applied"))
-        )
-        if ours.num_rows:
-            highest = max(highest, pc.max(ours.column("sequence")).as_py())
-    return highest

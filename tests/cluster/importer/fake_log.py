@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,13 @@ from raftlog.cluster.api.records import Appended
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.errors import Unavailable
 from raftlog.cluster.client.new_records import NewRecord
+from raftlog.cluster.importer.session_file import read_state
+
+
+def is_done(path: Path) -> bool:
+    """Whether the import of this session file has ended."""
+    state = read_state(path)
+    return state is not None and state.position["done"]
 
 
 class Killed(BaseException):
@@ -54,7 +62,7 @@ class FakeLog:
         self.step()
         return self
 
-    def call(self, request: Any, ticket: Any = None) -> Appended | None:
+    def call(self, request: Any, *, ticket: Any = None, deadline_s: Any = None) -> Appended | None:
         """Applies an append once. Any other request changes nothing here."""
         self.step()
         if not self.has_leader:

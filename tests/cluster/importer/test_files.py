@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat
-from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, ImportStep, run
-from raftlog.cluster.importer.session_file import SessionFileError, read_session, write_session
+from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, run
+from raftlog.cluster.importer.session_file import CopyStep, SessionFileError, read_state
 from raftlog.cluster.importer.sources import FileSource
 from tests.cluster.fake_node import FakeNode, serve
+from tests.cluster.importer.fake_log import is_done
 
 QUAKE = '2016/01/{day:02d} 00:30:04.91,{magnitude:.2f},"Place {day}, X"'
 
@@ -38,11 +38,11 @@ def with_node(work: Callable[[SyncClient], None]) -> None:
     asyncio.run(main())
 
 
-def killer(step: ImportStep, time: int) -> Callable[[ImportStep], None]:
+def killer(step: CopyStep, time: int) -> Callable[[CopyStep], None]:
     """Kills the import whenever it reaches the step for that time."""
     seen = 0
 
-    def kill(reached: ImportStep) -> None:
+    def kill(reached: CopyStep) -> None:
         nonlocal seen
         seen += reached is step
         if seen == time:
@@ -64,16 +64,16 @@ def rows(client: SyncClient) -> list[tuple[bytes | None, bytes | None, int | Non
 @pytest.mark.parametrize(
     "step",
     [
-        ImportStep.BEGUN,
-        ImportStep.DESCRIBED,
-        ImportStep.READ,
-        ImportStep.NOTED,
-        ImportStep.ANSWERED,
-        ImportStep.FINISHED,
+        CopyStep.BEGUN,
+        CopyStep.DESCRIBED,
+        CopyStep.READ,
+        CopyStep.NOTED,
+        CopyStep.ANSWERED,
+        CopyStep.FINISHED,
     ],
 )
 @pytest.mark.parametrize("time", [1, 3])
-def test_a_folder_of_earthquakes_is_exactly_once_through_kills(tmp_path: Path, step: ImportStep, time: int) -> None:
+def test_a_folder_of_earthquakes_is_exactly_once_through_kills(tmp_path: Path, step: CopyStep, time: int) -> None:
     """Three files with their own names of columns, one of them empty of rows; killed twice. The last progress counts
     all runs.
     """
@@ -95,25 +95,24 @@ def test_a_folder_of_earthquakes_is_exactly_once_through_kills(tmp_path: Path, s
                 finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", at=killer(step, time), **given), client)
             except (Killed, SessionFileError):
                 continue
-        note = read_session(tmp_path / "n")
-        if note is None or not note.done:
+        if not is_done(tmp_path / "n"):
             finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", **given), client)
-        note = read_session(tmp_path / "n")
-        assert note is not None
-        assert (note.acknowledged.records, note.acknowledged.file, note.done) == (12, 3, True)
+        state = read_state(tmp_path / "n")
+        assert state is not None
+        assert (state.records, state.position["file"], state.position["done"]) == (12, 3, True)
         assert rows(client) == expected
 
     with_node(work)
 
 
-@pytest.mark.parametrize("step", [ImportStep.NOTED, ImportStep.ANSWERED])
+@pytest.mark.parametrize("step", [CopyStep.NOTED, CopyStep.ANSWERED])
 @pytest.mark.parametrize("empty", ["a0", "b", "z"])
 @pytest.mark.parametrize("time", [1, 5])
 def test_a_folder_with_an_empty_file_is_exactly_once_through_kills(
-    tmp_path: Path, step: ImportStep, empty: str, time: int
+    tmp_path: Path, step: CopyStep, empty: str, time: int
 ) -> None:
     """The empty file is the first, between the others, or the last. The note counts it, so that a restart continues the
-    file in which the import was killed. A note of an earlier version names the empty file `b`, and continues after it.
+    file in which the import was killed.
     """
     folder = tmp_path / "events"
     folder.mkdir()
@@ -126,11 +125,6 @@ def test_a_folder_with_an_empty_file_is_exactly_once_through_kills(
         given: dict[str, Any] = {"batch_lines": 2, "key": "id"}
         with pytest.raises(Killed):
             finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", at=killer(step, time), **given), client)
-        note = read_session(tmp_path / "n")
-        assert note is not None
-        if time > 2 and empty == "b":
-            assert note.acknowledged.file == 2
-            write_session(tmp_path / "n", replace(note, acknowledged=replace(note.acknowledged, file=1)))
         assert finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", **given), client).records == 15
         assert [value for _, value, _ in rows(client)] == [line.encode() for each in lines.values() for line in each]
 
@@ -153,7 +147,7 @@ def test_rejected_lines_are_corrected_and_imported_once(tmp_path: Path) -> None:
         )
         rejects.write_text(json.dumps(row | {"value": "b" + row["value"]}) + "\n")
         again: dict[str, Any] = {"rejected_of": tmp_path / "n"}
-        plan = ImportPlan(str(rejects), tmp_path / "rn", tmp_path / "rr", at=killer(ImportStep.ANSWERED, 1), **again)
+        plan = ImportPlan(str(rejects), tmp_path / "rn", tmp_path / "rr", at=killer(CopyStep.ANSWERED, 1), **again)
         with pytest.raises(Killed):
             finish(plan, client)
         assert finish(ImportPlan(str(rejects), tmp_path / "rn", tmp_path / "rr", **again), client).result == "repeated"
@@ -207,7 +201,7 @@ def test_a_noted_batch_of_times_without_a_year_is_sent_again_as_it_was(tmp_path:
     def work(client: SyncClient) -> None:
         plan = ImportPlan(str(source), tmp_path / "n", tmp_path / "r", batch_lines=2)
         with pytest.raises(Killed):
-            finish(dataclasses.replace(plan, at=killer(ImportStep.ANSWERED, 2)), client)
+            finish(dataclasses.replace(plan, at=killer(CopyStep.ANSWERED, 2)), client)
         aged(source, newer)
         results = [each.result for each in run(plan, client, io.BytesIO())]
         assert results == ["repeated", "applied"]
@@ -291,8 +285,8 @@ def test_a_first_line_that_changed_since_it_was_looked_at_stops_the_import(tmp_p
         (tmp_path / name).write_text(f"x,y\n{row}\n")
 
     def work(client: SyncClient) -> None:
-        def change(step: ImportStep) -> None:
-            if step is ImportStep.ANSWERED:
+        def change(step: CopyStep) -> None:
+            if step is CopyStep.ANSWERED:
                 (tmp_path / "b.csv").write_text("y,x\n4,3\n")
 
         plan = ImportPlan(str(tmp_path / "a.csv"), tmp_path / "n", tmp_path / "r", more=(str(tmp_path / "b.csv"),))
@@ -301,53 +295,6 @@ def test_a_first_line_that_changed_since_it_was_looked_at_stops_the_import(tmp_p
         assert [value for _, value, _ in rows(client)] == [b"1,2"]
         (tmp_path / "b.csv").write_text("x,y\n3,4\n")
         assert finish(plan, client).records == 2
-
-    with_node(work)
-
-
-def test_a_note_of_an_earlier_version_without_the_first_lines_names_continues(tmp_path: Path) -> None:
-    """Its names of columns may be those that the user gave, so only their number is compared."""
-    for name, row in (("a.csv", "1,2"), ("b.csv", "3,4")):
-        (tmp_path / name).write_text(f"x,y\n{row}\n")
-
-    def work(client: SyncClient) -> None:
-        given: dict[str, Any] = {"more": (str(tmp_path / "b.csv"),), "columns": ("p", "q"), "header": True, "key": "p"}
-        files = (str(tmp_path / "a.csv"), tmp_path / "n", tmp_path / "r")
-        with pytest.raises(Killed):
-            finish(ImportPlan(*files, at=killer(ImportStep.ANSWERED, 1), **given), client)
-        note = json.loads((tmp_path / "n").read_text())
-        assert note["reading"].pop("names") == ["x", "y"]
-        (tmp_path / "n").write_text(json.dumps(note))
-        assert finish(ImportPlan(*files, **given), client).records == 2
-
-    with_node(work)
-
-
-def test_an_import_noted_by_the_first_version_continues(tmp_path: Path) -> None:
-    """Its note has no files, no reading and no sequence for a schema: the noted batch keeps sequence 2."""
-    source = tmp_path / "in.ndjson"
-    source.write_text("".join(f'{{"id": "{n}"}}\n' for n in range(9)))
-
-    def work(client: SyncClient) -> None:
-        plan = ImportPlan(
-            str(source), tmp_path / "n", tmp_path / "r", key="id", batch_lines=3, at=killer(ImportStep.ANSWERED, 2)
-        )
-        with pytest.raises(Killed):
-            finish(plan, client)
-        note = json.loads((tmp_path / "n").read_text())
-        for name in ("files", "reading", "options"):
-            del note[name]
-        for name in ("file", "inode", "without_time"):
-            del note["acknowledged"][name]
-        (tmp_path / "n").write_text(json.dumps(note | {"version": 1}))
-        results = [
-            each.result
-            for each in run(
-                ImportPlan(str(source), tmp_path / "n", tmp_path / "r", key="id", batch_lines=3), client, io.BytesIO()
-            )
-        ]
-        assert results == ["repeated", "applied"]
-        assert [key for key, _, _ in rows(client)] == [b"%d" % n for n in range(9)]
 
     with_node(work)
 
@@ -361,7 +308,7 @@ def test_another_option_is_refused_and_the_old_ones_are_named(tmp_path: Path) ->
         with pytest.raises(Killed):
             finish(
                 ImportPlan(
-                    str(tmp_path / "in.csv"), tmp_path / "n", tmp_path / "r", at=killer(ImportStep.NOTED, 1), **given
+                    str(tmp_path / "in.csv"), tmp_path / "n", tmp_path / "r", at=killer(CopyStep.NOTED, 1), **given
                 ),
                 client,
             )

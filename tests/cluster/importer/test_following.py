@@ -17,8 +17,8 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer import following
 from raftlog.cluster.importer.files import InputFiles
 from raftlog.cluster.importer.formats.lines import InputFormat
-from raftlog.cluster.importer.importer import ImportPlan, ImportStep, run
-from raftlog.cluster.importer.session_file import SessionFileError, read_session
+from raftlog.cluster.importer.importer import ImportPlan, run
+from raftlog.cluster.importer.session_file import CopyStep, SessionFileError, read_state
 from tests.cluster.fake_node import FakeNode, serve
 
 
@@ -93,13 +93,13 @@ def test_a_rotated_file_is_read_to_its_end_first(path: Path) -> None:
     with_node(work)
 
 
-@pytest.mark.parametrize("step", [ImportStep.READ, ImportStep.NOTED, ImportStep.ANSWERED])
+@pytest.mark.parametrize("step", [CopyStep.READ, CopyStep.NOTED, CopyStep.ANSWERED])
 @pytest.mark.parametrize("rotations", [0, 1, 2])
-def test_killed_and_rotated_it_goes_on_exactly_once(path: Path, step: ImportStep, rotations: int) -> None:
+def test_killed_and_rotated_it_goes_on_exactly_once(path: Path, step: CopyStep, rotations: int) -> None:
     """The importer is killed in its second batch. While it is dead, the file is rotated, twice even."""
     seen = 0
 
-    def kill(reached: ImportStep) -> None:
+    def kill(reached: CopyStep) -> None:
         nonlocal seen
         seen += reached is step
         if seen == 2:
@@ -210,7 +210,7 @@ def test_a_rotated_file_that_is_gone_is_refused_with_the_line(path: Path) -> Non
         write(path, "1", "2")
         follow(plan_of(path), client, 2)
         write(path, "3")
-        note = read_session(path.parent.parent / "note")
+        note = read_state(path.parent.parent / "note")
         assert note is not None
         kept = path.open()  # so that the inode is not given to the next file
         path.unlink()

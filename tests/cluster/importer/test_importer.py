@@ -12,11 +12,12 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, Unavailable
-from raftlog.cluster.importer import importer
+from raftlog.cluster.importer import file_source
 from raftlog.cluster.importer.formats.lines import InputError
-from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, ImportStep, run
-from raftlog.cluster.importer.session_file import SessionFileError, read_session
+from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, run
+from raftlog.cluster.importer.session_file import CopyStep, SessionFileError, read_state
 from tests.cluster.fake_node import FakeNode, serve
+from tests.cluster.importer.fake_log import is_done
 
 LINES = [b'{"id": "k%d", "n": %d}' % (number % 3, number) for number in range(23)]
 LINES[7] = b'{"n": "no key"}'
@@ -74,9 +75,7 @@ def test_an_import_is_the_input_in_order(tmp_path: Path) -> None:
         assert values(client) == GOOD
         assert next(record for record in client.log() if record.operation == "append").key == b"k0"
         assert rejected_lines(tmp_path) == [8, 9, 23]
-        note = read_session(tmp_path / "note.json")
-        assert note is not None
-        assert note.done
+        assert is_done(tmp_path / "note.json")
         again = finish(plan_of(tmp_path), client)
         assert (again.records, again.first, again.last, again.result) == (20, done.first, done.last, "")
         assert len(values(client)) == 20
@@ -86,9 +85,9 @@ def test_an_import_is_the_input_in_order(tmp_path: Path) -> None:
     with_node(work)
 
 
-@pytest.mark.parametrize("step", ImportStep)
+@pytest.mark.parametrize("step", CopyStep)
 @pytest.mark.parametrize("time", [1, 2, 4])
-def test_killed_at_any_step_it_goes_on_exactly_once(tmp_path: Path, step: ImportStep, time: int) -> None:
+def test_killed_at_any_step_it_goes_on_exactly_once(tmp_path: Path, step: CopyStep, time: int) -> None:
     """The import is killed the first, second or fourth time it reaches a step, and so again in the next run. Every line
     is in the log once, in order, and every rejected line aside once. Guard: the note is written before the batch is
     sent.
@@ -96,19 +95,15 @@ def test_killed_at_any_step_it_goes_on_exactly_once(tmp_path: Path, step: Import
     seen = 0
     kills = 2
 
-    def kill(reached: ImportStep) -> None:
+    def kill(reached: CopyStep) -> None:
         nonlocal seen, kills
         seen += reached is step
         if seen == time and kills:
             seen, kills = 0, kills - 1
             raise Killed
 
-    def is_done() -> bool:
-        note = read_session(tmp_path / "note.json")
-        return note is not None and note.done
-
     def work(_: FakeNode, client: SyncClient) -> None:
-        while not is_done():
+        while not is_done(tmp_path / "note.json"):
             try:
                 finish(plan_of(tmp_path, at=kill), client)
             except Killed:
@@ -169,8 +164,8 @@ def test_a_finished_import_whose_file_has_changed_is_refused(
 def test_answer_lost_and_process_killed_is_still_once(tmp_path: Path) -> None:
     """The batch was applied, the answer never arrived, the process died: the noted batch comes back as repeated."""
 
-    def kill(reached: ImportStep) -> None:
-        if reached is ImportStep.ANSWERED:
+    def kill(reached: CopyStep) -> None:
+        if reached is CopyStep.ANSWERED:
             raise Killed
 
     def work(_: FakeNode, client: SyncClient) -> None:
@@ -188,9 +183,9 @@ def broken_off(folder: Path, client: SyncClient, batches: int = 2, **more: Any) 
     """An import killed after some batches."""
     left = batches
 
-    def kill(reached: ImportStep) -> None:
+    def kill(reached: CopyStep) -> None:
         nonlocal left
-        left -= reached is ImportStep.NOTED
+        left -= reached is CopyStep.NOTED
         if left < 0:
             raise Killed
 
@@ -245,8 +240,8 @@ def test_expired_session_is_refused_with_the_logs_outcome(tmp_path: Path, noted_
         broken_off(tmp_path, client)
         if noted_batch_arrived:
 
-            def kill(reached: ImportStep) -> None:
-                if reached is ImportStep.ANSWERED:
+            def kill(reached: CopyStep) -> None:
+                if reached is CopyStep.ANSWERED:
                     raise Killed
 
             with pytest.raises(Killed):
@@ -271,8 +266,8 @@ def test_standard_input_after_a_kill_is_refused(tmp_path: Path) -> None:
     def work(_: FakeNode, client: SyncClient) -> None:
         plan = ImportPlan("-", tmp_path / "note.json", tmp_path / "rejected.ndjson", key="id", batch_lines=5)
 
-        def kill(reached: ImportStep) -> None:
-            if reached is ImportStep.ANSWERED:
+        def kill(reached: CopyStep) -> None:
+            if reached is CopyStep.ANSWERED:
                 raise Killed
 
         pipe = io.BytesIO(b"\n".join(LINES))
@@ -284,7 +279,7 @@ def test_standard_input_after_a_kill_is_refused(tmp_path: Path) -> None:
         again = ImportPlan("-", plan.state, plan.rejects, key="id", batch_lines=5, again=True)
         list(run(again, client, io.BytesIO(b"\n".join(LINES))))
         assert values(client) == GOOD[:5] + GOOD
-        assert read_session(plan.state) is None
+        assert read_state(plan.state) is None
 
     with_node(work)
 
@@ -305,7 +300,7 @@ def test_other_options_are_refused(tmp_path: Path, more: dict[str, Any], refusal
 
 
 def test_pitfall_81_an_import_into_another_log_is_refused(tmp_path: Path) -> None:
-    """The note belongs to one log id. Guard: `old_note` compares it with the cluster's."""
+    """The note belongs to one log id. Guard: `old_state` compares it with the cluster's."""
 
     def work(node: FakeNode, client: SyncClient) -> None:
         broken_off(tmp_path, client)
@@ -366,7 +361,7 @@ def test_a_file_that_is_no_note_is_refused(tmp_path: Path) -> None:
 
 def test_large_lines_make_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch ends by its bytes, too, and is cut the same way when it is made again."""
-    monkeypatch.setattr(importer, "BATCH_BYTES_MAX", 60)
+    monkeypatch.setattr(file_source, "BATCH_BYTES_MAX", 60)
 
     def work(_: FakeNode, client: SyncClient) -> None:
         broken_off(tmp_path, client, 3)

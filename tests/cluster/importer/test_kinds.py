@@ -15,8 +15,9 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer import importer, inputs
 from raftlog.cluster.importer.formats import schema
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat
-from raftlog.cluster.importer.importer import ImportPlan, ImportStep
-from raftlog.cluster.importer.session_file import read_session
+from raftlog.cluster.importer.importer import ImportPlan
+from raftlog.cluster.importer.session_file import CopyStep
+from tests.cluster.importer.fake_log import is_done
 from tests.cluster.importer.test_files import Killed, finish, killer, rows, with_node
 
 MIXED = {
@@ -54,9 +55,9 @@ def columns(found: schema.Schema) -> list[tuple[str, str]]:
     return [(column.name, column.type) for column in found.columns]
 
 
-@pytest.mark.parametrize("step", [*ImportStep])
+@pytest.mark.parametrize("step", [*CopyStep])
 @pytest.mark.parametrize("time", [1, 2, 3])
-def test_files_of_several_formats_are_exactly_once_through_kills(folder: Path, step: ImportStep, time: int) -> None:
+def test_files_of_several_formats_are_exactly_once_through_kills(folder: Path, step: CopyStep, time: int) -> None:
     """In the order of their names. Each record has the session of a schema with its own columns."""
 
     def work(client: SyncClient) -> None:
@@ -65,12 +66,9 @@ def test_files_of_several_formats_are_exactly_once_through_kills(folder: Path, s
                 finish(plan_of(folder, batch_lines=2, at=killer(step, time)), client)
             except Killed:
                 continue
-        note = read_session(folder.parent / "n")
-        if note is None or not note.done:
+        if not is_done(folder.parent / "n"):
             finish(plan_of(folder, batch_lines=2), client)
-        note = read_session(folder.parent / "n")
-        assert note is not None
-        assert note.done
+        assert is_done(folder.parent / "n")
         assert [value for _, value, _ in rows(client)] == VALUES
         kinds = schemas(client)
         found = [kinds[each.session or 0] for each in client.log() if each.operation == "append"]
@@ -212,7 +210,7 @@ def test_rejected_lines_of_several_formats_are_read_each_as_its_file_was(folder:
         again = ImportPlan(
             str(path), tmp_path / "rn", tmp_path / "rr", rejected_of=folder.parent / "n", batch_lines=1
         )  # fmt: skip
-        for step in (ImportStep.ANSWERED, ImportStep.BEGUN, ImportStep.NOTED):
+        for step in (CopyStep.ANSWERED, CopyStep.BEGUN, CopyStep.NOTED):
             with pytest.raises(Killed):
                 finish(replace(again, at=killer(step, 1)), client)
         finish(again, client)
@@ -231,7 +229,7 @@ def test_a_killed_import_reads_the_rest_in_the_charset_that_it_began_with(tmp_pa
         given: dict[str, Any] = {"batch_lines": 1}
         with pytest.raises(Killed):
             finish(
-                ImportPlan(str(source), tmp_path / "n", tmp_path / "r", at=killer(ImportStep.NOTED, 2), **given), client
+                ImportPlan(str(source), tmp_path / "n", tmp_path / "r", at=killer(CopyStep.NOTED, 2), **given), client
             )
         finish(ImportPlan(str(source), tmp_path / "n", tmp_path / "r", **given), client)
         assert [value for _, value, _ in rows(client)] == ["café 1".encode(), "café 2".encode(), "café 3".encode()]

@@ -18,11 +18,11 @@ from hypothesis import Phase, given, note, settings, strategies as st
 from raftlog.cluster.api.encoding import from_b64
 from raftlog.cluster.client.errors import Unavailable
 from raftlog.cluster.client.new_records import NewRecord
-from raftlog.cluster.importer import batches, importer, inputs
+from raftlog.cluster.importer import file_source, inputs
 from raftlog.cluster.importer.formats import lines
 from raftlog.cluster.importer.formats.lines import TABLES, InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, run
-from raftlog.cluster.importer.session_file import ImportSession, read_session
+from raftlog.cluster.importer.session_file import CopyState, read_state
 from tests.cluster.importer.fake_log import FakeLog, Killed
 
 LINE_MAX, ROW_MAX, BATCH_MAX = 90, 50, 150
@@ -204,19 +204,20 @@ def rejected_in(plan: ImportPlan) -> list[tuple[str | None, int, bytes]]:
 
 def broken(plan: ImportPlan, random: Random) -> None:
     """What a killed process leaves of the rejected lines that its note does not count: any part of them."""
-    found = read_session(plan.state)
-    noted = 0 if found is None else found.acknowledged.rejected_bytes
+    found = read_state(plan.state)
+    noted = 0 if found is None else found.position["rejected_bytes"]
     if plan.rejects.exists() and (size := plan.rejects.stat().st_size) > noted:
         with plan.rejects.open("r+b") as file:
             file.truncate(random.randrange(noted, size + 1))
 
 
-def rewrite(source: Path, noted: ImportSession, number: int, random: Random) -> None:
+def rewrite(source: Path, noted: CopyState, number: int, random: Random) -> None:
     """Corrects or adds lines of the last file, behind those that may have been sent. Without a quote, which could close
     one that an earlier line left open."""
-    data, at = source.read_bytes(), noted.acknowledged
-    end = max(at.offset, noted.end) + len(BOM) * data.startswith(BOM)
-    if at.file == number and data[:end].endswith(b"\n"):
+    data, at = source.read_bytes(), noted.position
+    end = at["offset"] if noted.kept is None else noted.kept.position["offset"]
+    end += len(BOM) * data.startswith(BOM)
+    if at["file"] == number and data[:end].endswith(b"\n"):
         more = random.choices([b"k1,1,x", b"k2\t2\ty", b"x", *EMPTY], k=random.randrange(4))
         source.write_bytes(data[:end] + b"\n".join(more))
 
@@ -232,8 +233,8 @@ def ended(plan: ImportPlan, log: FakeLog, random: Random) -> ImportProgress:
         except (Killed, Unavailable):
             pass
         broken(plan, random)
-        noted = read_session(plan.state)
-        if random.random() < 0.5 and noted is not None and not noted.done:
+        noted = read_state(plan.state)
+        if random.random() < 0.5 and noted is not None and not noted.position["done"]:
             rewrite(Path(plan.sources[-1]), noted, len(plan.sources) - 1, random)
     log.steps_left, log.has_leader = 0, True
     return (*begun, *run(plan, log, io.BytesIO()))[-1]  # type: ignore[arg-type]
@@ -254,8 +255,8 @@ def test_the_same_command_ends_with_what_a_naive_reader_gives(seed: int, format:
             Path(source).write_bytes(content(random, format, number, is_checked=asked != []))
         stack.enter_context(log.in_place())
         for module, limit, value in (
-            (importer, "BATCH_BYTES_MAX", BATCH_MAX), (lines, "LINE_BYTES_MAX", LINE_MAX),
-            (lines, "ROW_BYTES_MAX", ROW_MAX), (batches, "STOP_S", 0),
+            (file_source, "BATCH_BYTES_MAX", BATCH_MAX), (lines, "LINE_BYTES_MAX", LINE_MAX),
+            (lines, "ROW_BYTES_MAX", ROW_MAX), (file_source, "STOP_S", 0),
         ):  # fmt: skip
             stack.enter_context(patch.object(module, limit, value))
         done = ended(replace(plan, at=log.step), log, random)

@@ -21,6 +21,9 @@ class Killed(BaseException):
     """The process ends here: nothing below catches it."""
 
 
+STEPS = (CopyStep.OPENED, CopyStep.BEGUN, CopyStep.NOTED, CopyStep.ANSWERED)
+
+
 class Numbers:
     """Numbers up to an end, in parts of `size`. A second reading gives other values, as a live stream does."""
 
@@ -67,7 +70,7 @@ def killer(step: CopyStep, time: int) -> Callable[[CopyStep], None]:
     return kill
 
 
-@pytest.mark.parametrize("step", CopyStep)
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("time", [1, 3])
 @pytest.mark.parametrize("has_expired", [False, True])
 def test_killed_at_any_step_it_goes_on_exactly_once(
@@ -138,7 +141,6 @@ def test_a_source_that_reads_ahead_is_read_in_a_thread_of_its_own(tmp_path: Path
             yield from super().read(position)
 
     def work(_: FakeNode, client: SyncClient) -> None:
-        assert FileSource("f").reads_ahead
         assert Events("http://h/").reads_ahead
         source = Ahead(5)
         list(copy(source, client, tmp_path / "s"))
@@ -148,7 +150,7 @@ def test_a_source_that_reads_ahead_is_read_in_a_thread_of_its_own(tmp_path: Path
     with_node(work)
 
 
-@pytest.mark.parametrize("step", CopyStep)
+@pytest.mark.parametrize("step", STEPS)
 def test_a_position_is_confirmed_once_it_is_kept_and_its_records_are_in_the_log(tmp_path: Path, step: CopyStep) -> None:
     """Through a kill, and for parts without records, which move the position alone."""
 
@@ -162,7 +164,7 @@ def test_a_position_is_confirmed_once_it_is_kept_and_its_records_are_in_the_log(
             yield Part((), 1000)
 
         def confirm(self, position: Any) -> None:
-            state = msgspec.msgpack.decode((tmp_path / "s").read_bytes())
+            state = msgspec.json.decode((tmp_path / "s").read_bytes())
             assert position == (state["kept"] or state)["position"]
             assert len(values(self.client)) >= min(position, self.end)
             self.confirmed.append(position)
@@ -195,7 +197,7 @@ def test_another_source_or_a_foreign_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="of the source numbers"):
             list(copy(other, client, tmp_path / "s"))
         (tmp_path / "s").write_bytes(b"{}")
-        with pytest.raises(SourceError, match="not the state file"):
+        with pytest.raises(SourceError, match="not the session file of an import or a copy"):
             list(copy(Numbers(3), client, tmp_path / "s"))
 
     with_node(work)
@@ -244,7 +246,7 @@ def test_a_position_in_a_file_after_an_empty_one_continues_that_file(tmp_path: P
     (tmp_path / "files").mkdir()
     for name, count in (("a", 3), ("b", 0), ("c", 6_001)):
         (tmp_path / "files" / f"{name}.ndjson").write_text("".join(f'{{"id": {n}}}\n' for n in range(count)))
-    parts = [*FileSource(str(tmp_path / "files")).read(None)]
+    parts = [part for part in FileSource(str(tmp_path / "files")).read(None) if part.records]
     assert [len(part.records) for part in parts] == [3, 5_000, 1_001]
     for number, part in enumerate(parts, start=1):
         assert [*FileSource(str(tmp_path / "files")).read(part.position)] == parts[number:]
@@ -304,7 +306,7 @@ def stream() -> Iterator[Stream]:
     thread.join()
 
 
-@pytest.mark.parametrize("step", CopyStep)
+@pytest.mark.parametrize("step", STEPS)
 def test_events_are_exactly_once_through_lost_connections_and_kills(
     tmp_path: Path, stream: Stream, step: CopyStep
 ) -> None:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from raftlog.cluster.api.errors import Code
 from raftlog.cluster.client import requests
-from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
+from raftlog.cluster.client.blocking.client import NewRecord, Record, SyncClient
+from raftlog.cluster.client.errors import Compacted
 from raftlog.cluster.node.local_cluster import LocalCluster
-from raftlog.spark_export.errors import DataLossError, UsageError
+from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.sink import sink
 from raftlog.spark_export.sink.options import SinkOptions, parse_sink_options
 from raftlog.spark_export.sink.rows import check_columns
@@ -54,11 +56,7 @@ def client(node: str) -> Iterator[SyncClient]:
 
 def writer(client: SyncClient, part: Part) -> PartWriter:
     """A task that begins with this partition of this batch, for the first time or again."""
-    options = parse_sink_options({"endpoints": client.state.routes.configured[0]}, streaming=True)
-    return PartWriter(
-        client, part, ttl_ms=600_000, patience_s=10.0,
-        applied=lambda session, start: sink.applied_in_log(options, session, start),
-    )  # fmt: skip
+    return PartWriter(client, part, ttl_ms=600_000, patience_s=10.0)
 
 
 def chunk(part: Part, number: int, rows: int = 3) -> list[NewRecord]:
@@ -153,7 +151,7 @@ def test_an_expired_session_is_recovered_from_the_log(client: SyncClient) -> Non
     assert appended(client, "expired") == values(part, range(6)) + values(third.part, range(1))
 
 
-def test_an_outcome_that_the_log_no_longer_has_is_an_error(client: SyncClient) -> None:
+def test_an_outcome_that_the_log_no_longer_has_is_an_error(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session expired and the log since is no longer kept: an error, not a guess; nothing is written."""
     part = Part("forgotten", 0, 0)
     first = writer(client, part)
@@ -161,12 +159,15 @@ def test_an_outcome_that_the_log_no_longer_has_is_an_error(client: SyncClient) -
     close(client, first.session)
     second = writer(client, part)
 
-    def trimmed(session: int, start: int) -> int:
-        raise DataLossError(f"index {start} is no longer kept")
+    def trimmed(start: int) -> Iterator[Record]:
+        raise Compacted(Code.COMPACTED, f"index {start} is no longer kept")
 
-    second.applied = trimmed
-    with pytest.raises(ForgottenError, match=r"expired, and the log from index .* cannot be read"):
-        second.append(chunk(part, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "log", trimmed)
+        with pytest.raises(
+            ForgottenError, match=r"expired, and its applied requests cannot be found any more: .*index"
+        ):
+            second.append(chunk(part, 0))
     assert appended(client, "forgotten") == values(part, range(1))
 
 

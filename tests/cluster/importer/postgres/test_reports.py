@@ -23,6 +23,7 @@ from raftlog.cluster.importer.postgres.messages import Begin, Commit, Message, P
 from raftlog.cluster.importer.postgres.snapshot import Reached
 from raftlog.cluster.importer.postgres.source import PgPosition, Postgres
 from raftlog.cluster.importer.postgres.values import as_lsn, lsn_of
+from raftlog.cluster.importer.session_file import CopyState
 from tests.cluster.importer.fake_log import FakeLog, Killed
 
 TABLE = Relation(1, "public.t", "d", (PgColumn("a", 23, True),))
@@ -68,7 +69,7 @@ class FakePostgres:
 
     def held(self) -> int:
         """The position in the state file: of the kept batch, if there is one."""
-        found = msgspec.msgpack.decode(self.state.read_bytes())
+        found = msgspec.json.decode(self.state.read_bytes())
         return int((found["kept"] or found)["position"]["lsn"])
 
     # -- what `Postgres` needs of a connection
@@ -150,8 +151,8 @@ def test_postgres_is_told_only_what_the_state_file_holds(seed: int) -> None:
         server = FakePostgres(Random(seed + 1), Path(folder) / "state")
         log = SlowLog(random, server)
         begun = PgPosition("7", START, reached=Reached())
-        state = sources._CopyState(1, "PostgreSQL slot s", log.log, 1, position=source._part([], begun).position)
-        server.state.write_bytes(msgspec.msgpack.encode(state))
+        state = CopyState(1, "PostgreSQL slot s", log.log, position=source._part([], begun).position)
+        server.state.write_bytes(msgspec.json.encode(state))
         decoded = dict(server.messages())
         changed: dict[str, Any] = {
             "PgConnection": lambda _: server, "check_server": lambda _: None, "published": lambda *_: [],

@@ -50,7 +50,7 @@ def truth(postgres: PostgresServer, name: str) -> dict[Any, Any]:
     return {(f"public.{name}", row["id"]): row for row in rows}
 
 
-@pytest.mark.parametrize(("step", "time"), [(CopyStep.KEPT, 1), (CopyStep.ANSWERED, 3), (CopyStep.KEPT, 6)])
+@pytest.mark.parametrize(("step", "time"), [(CopyStep.NOTED, 1), (CopyStep.ANSWERED, 3), (CopyStep.NOTED, 6)])
 def test_killed_at_any_step_of_snapshot_and_stream_it_goes_on_exactly_once(
     postgres: PostgresServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: CopyStep, time: int
 ) -> None:
