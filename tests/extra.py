@@ -11,6 +11,7 @@ EXTRA: Final = {
     "random worlds find planted bugs, and shrink them; each of these mutants has a story or a world in `make test`": (
         "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[timeout_told_as_a_failure-seeds1]",
         "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[expired_session_told_as_not_applied-seeds2]",
+        "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[sessions_missing_from_the_snapshot-seeds6]",
         "tests/sim/clients/test_clients.py::test_worlds_in_trouble_have_a_load_worth_judging",
         "tests/sim/disk/test_promises.py::test_worlds_see_what_protects_against_a_disk_that_forgot",
         "tests/sim/invariants/test_mutants.py::test_a_directed_story_passes_without_a_mutant",

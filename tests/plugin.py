@@ -12,6 +12,8 @@
 - `--rewrite` is for the stories of tests/raft/scripts (tests/raft/script.py).
 - RAFTLOG_SKIPS_FILE and RAFTLOG_FAILED_FILE name files that carry the table and these commands from one pytest run to
   the next (.ci/test runs three). A pytest that a test starts does not have them: its failures are wanted.
+- RAFTLOG_SERIAL_FILE names a file that gets the files of the tests marked `serial`, so that the next run of .ci/test
+  collects only those.
 """
 
 import gc
@@ -33,7 +35,7 @@ from tests.support import SEED_VARIABLE, seed_of_run
 _REQUIRED_IN_CI = re.compile(r"java|jdk|toxiproxy|spark|pyright", re.IGNORECASE)
 
 Skip = tuple[str, str]  # reason, file
-SKIPS, FAILED = "RAFTLOG_SKIPS_FILE", "RAFTLOG_FAILED_FILE"
+SKIPS, FAILED, SERIAL = "RAFTLOG_SKIPS_FILE", "RAFTLOG_FAILED_FILE", "RAFTLOG_SERIAL_FILE"
 _SHARED = pytest.StashKey[dict[str, str]]()
 
 
@@ -71,12 +73,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("extra")
         if any(item.get_closest_marker(name) for name in ("spark", "toxiproxy", "alone")):
             item.add_marker("serial")
+    _write_serial_files(items)
     named = "long" in config.option.markexpr or any("::" in argument for argument in config.args)
     if not named:
         long = [item for item in items if item.get_closest_marker("long")]
         if long:
             config.hook.pytest_deselected(items=long)
             items[:] = [item for item in items if item not in long]
+
+
+def _write_serial_files(items: list[pytest.Item]) -> None:
+    """One of the processes of pytest-xdist does it; none of them leaves the variable to the processes of its tests."""
+    path = os.environ.pop(SERIAL, None)
+    if path is not None and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        files = {item.nodeid.partition("::")[0] for item in items if item.get_closest_marker("serial")}
+        Path(path).write_text("\n".join(sorted(files)), encoding="utf-8")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ from raftlog.chaos.sim.runs.runner import Job, run_job
 from raftlog.chaos.sim.runs.summary import FLOORS
 from tests.support import fresh_seed
 
-SECONDS = 30
+SECONDS = 15
 
 FIXED = range(8)
 MEDIANS = range(100, 107)
