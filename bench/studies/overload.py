@@ -233,12 +233,11 @@ def phase(url: str, connections: int, seconds: int, size: int, folder: Path) -> 
 
 def soak(
     folder: Path, console: Console, *, seconds: int, peak_seconds: int, peak_connections: int, connections: int,
-    size: int, open_requests: int,
+    size: int,
 ) -> Result:  # fmt: skip
     """The three phases. Raises RuntimeError, LocalClusterError or MissingTool."""
     seen = conditions.look(folder, console)
-    settings = {"limits.open_requests_max": open_requests}
-    with LocalCluster(folder / "raftlog", settings=settings) as cluster:
+    with LocalCluster(folder / "raftlog") as cluster:
         cluster.start()
         cluster.wait_ready(timeout_s=120.0)
         url = cluster.url(cluster.leader())
@@ -256,7 +255,8 @@ def soak(
     terms = [(sample.term, sample.leader) for sample in samples if sample.term is not None]
     peak = max(before.applied_per_second, 1e-9)
     return Result(
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen, open_requests, before, overload, after,
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen, LimitSettings().open_requests_max, before, overload,
+        after,
         round(overload.applied_per_second / peak, 3), sum(1 for one, two in pairwise(terms) if one != two),
         (memory[len(memory) // 4], memory[-1], max(memory)), refusals, operators, samples,
     )  # fmt: skip
@@ -286,9 +286,6 @@ def main(
     peak_seconds: Annotated[int, typer.Option(min=1, help="length of each of the two peaks")] = 10,
     peak_connections: Annotated[int, typer.Option(min=1, help="connections of the peak")] = 64,
     connections: Annotated[int, typer.Option(min=1, help="connections of the overload")] = 12_000,
-    open_requests: Annotated[
-        int, typer.Option(min=1, help="limits.open_requests_max; the default is the shipped one")
-    ] = LimitSettings().open_requests_max,
     size: Annotated[int, typer.Option(min=0, help="bytes of a value")] = 256,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
     save: Annotated[Path, typer.Option(help="where the result goes")] = Path("bench/results/overload.json"),
@@ -304,7 +301,7 @@ def main(
             "overload", data, save,
             lambda folder, console: soak(
                 folder, console, seconds=seconds, peak_seconds=peak_seconds, peak_connections=peak_connections,
-                connections=connections, size=size, open_requests=open_requests,
+                connections=connections, size=size,
             ),
             tell,
         )  # fmt: skip

@@ -311,7 +311,7 @@ def node_flags(node: int | None, assignments: list[str] | None) -> dict[str, Any
     for each in assignments or ():
         key, equals, value = each.partition("=")
         if not equals:
-            raise Failed(f"--set {each!r}: write KEY=VALUE, as in limits.watchers_max=10", Exit.USAGE)
+            raise Failed(f"--set {each!r}: write KEY=VALUE, as in limits.connections_max=500", Exit.USAGE)
         flags[key] = value
     return flags
 

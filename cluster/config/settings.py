@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from raftlog.cluster.config.bounds import DERIVED, FIXED, LEAST, derive, rule_of, serves_instead
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, parse_cluster_file, split_address
 from raftlog.cluster.config.security_settings import SecuritySettings, check_security
 from raftlog.cluster.security.addresses import is_loopback_host
@@ -49,8 +50,10 @@ class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every bound of the server. The core's are in section raft, the state machine's in the cluster file.
 
-    A request over a bound is refused at once with a message that names the bound."""
+    A request over a bound is refused at once with a message that names the bound. Most bounds are no settings: they
+    follow one, or are fixed (`raftlog.cluster.config.bounds`)."""
 
+    memory_bytes: int = 1 << 30  # held for clients and peers, beside the store: other bounds are shares
     inbox_requests_max: int = 16_384  # writes that wait to be proposed or forwarded
     inbox_bytes_max: int = 64 << 20
     inflight_requests_max: int = 65_536  # writes proposed or forwarded whose outcome is not known yet
@@ -206,17 +209,11 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "security": SecuritySettings,
 }
 _TOP: Final = ("node", "cluster_file", "data", "stop_with_stdin")
-_REMOVED: Final = {
-    "limits.fetch_bytes_max": "it was removed, because it had no effect: delete it",
-    "security.tls_certificate": "it is called security.certificate",
-    "security.tls_key": "it is called security.key",
-    "security.tokens_file": "tokens are in the cluster's own state: raftlog token create (docs/security.md)",
-}
-"""Settings of earlier versions, with advice for each."""
 
 
 def setting_types() -> dict[str, Any]:
-    """Every key (`section.name`) with its type, in the order of the struct, without `dial.<node id>`."""
+    """Every key (`section.name`) that may be set, with its type, in the order of the struct, without
+    `dial.<node id>`."""
     types: dict[str, Any] = {}
     for field in msgspec.structs.fields(Settings):
         if field.name in _TOP:
@@ -224,7 +221,7 @@ def setting_types() -> dict[str, Any]:
         elif field.name in _SECTIONS:
             section = _SECTIONS[field.name]
             types |= {f"{field.name}.{each.name}": each.type for each in msgspec.structs.fields(section)}
-    return types
+    return {key: kind for key, kind in types.items() if not rule_of(key)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +261,7 @@ def load_settings(
     """The settings of those sources, checked.
 
     `file` may be a settings file, or a cluster file itself (then `node` comes from a flag or the environment).
-    `flags` maps keys (`limits.waiters_max`) to values. Raises SettingsError.
+    `flags` maps keys (`limits.records_max`) to values. Raises SettingsError.
     """
     types = setting_types()
     values: dict[str, Any] = {}
@@ -310,7 +307,9 @@ def is_loopback(address: str) -> bool:
 
 
 def _default_origin(key: str, settings: Settings) -> str:
-    return settings.cluster_file if key in {"http.listen", "peer.listen"} and settings.cluster_file else "default"
+    if key in {"http.listen", "peer.listen"} and settings.cluster_file:
+        return settings.cluster_file
+    return rule_of(key) or "default"
 
 
 def _read(path: Path) -> str:
@@ -349,7 +348,7 @@ def _take(types: Mapping[str, Any], values: dict[str, Any], key: str, value: Any
         wanted = types[key]
     else:
         near = difflib.get_close_matches(key, types, 1)
-        hint = _REMOVED.get(key) or (f"did you mean {near[0]}?" if near else "")
+        hint = serves_instead(key, _DEFAULTS.get(key)) or (f"did you mean {near[0]}?" if near else "")
         raise SettingsError(f"{where} is no setting" + (f"; {hint}" if hint else ""))
     if isinstance(value, str) and wanted == list[str]:
         value = [part.strip() for part in value.split(",") if part.strip()]
@@ -361,7 +360,7 @@ def _take(types: Mapping[str, Any], values: dict[str, Any], key: str, value: Any
 
 def _from_environment(types: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """key, variable, value of every variable that names a setting; a near miss of one is refused."""
-    keys = {ENVIRONMENT_PREFIX + key.replace(".", "_").upper(): key for key in (*types, *_REMOVED)}
+    keys = {ENVIRONMENT_PREFIX + key.replace(".", "_").upper(): key for key in (*types, *DERIVED, *FIXED)}
     for name, value in environment.items():
         if name in keys:
             yield keys[name], name, value
@@ -371,9 +370,12 @@ def _from_environment(types: Mapping[str, Any], environment: Mapping[str, str]) 
             raise SettingsError(f"environment: {name} is no setting; did you mean {near[0]}?")
 
 
+_DEFAULTS: Final = dict(_flat(msgspec.to_builtins(Settings(), str_keys=True)))
+
+
 def _build(values: Mapping[str, Any]) -> Settings:
     tree: dict[str, Any] = {}
-    for key, value in values.items():
+    for key, value in {**values, **derive(values, _DEFAULTS)}.items():
         section, _, name = key.rpartition(".")
         if section:
             tree.setdefault(section, {})[name] = value
@@ -401,6 +403,9 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
     if cluster is not None and cluster.of(settings.node) is None:
         ids = ", ".join(str(each.id) for each in cluster.node)
         raise SettingsError(f"node is {settings.node}: {settings.cluster_file} has the nodes {ids}; say --node ID")
+    for key, least in LEAST.items():
+        if (value := getattr(settings.limits, key.removeprefix("limits."))) < least:
+            raise SettingsError(f"{key} is {value}: it must be at least {least}, because other bounds are shares of it")
     settings.options()
     for section in (settings.limits, settings.disk, settings.peer):
         for name in section.__struct_fields__:

@@ -43,10 +43,10 @@ def _added(cluster: LocalCluster, line: str) -> None:
 
 def test_a_start_with_a_typo_in_the_settings_names_it(formatted: LocalCluster) -> None:
     """An unknown key is refused with the nearest one, the file is named."""
-    _added(formatted, "limits.watcher_max = 5")
+    _added(formatted, "limits.connection_max = 5")
     code, words = _refused(formatted)
     assert code == NodeExit.SETTINGS
-    assert "node-1.toml: limits.watcher_max is no setting; did you mean limits.watchers_max?" in words
+    assert "node-1.toml: limits.connection_max is no setting; did you mean limits.connections_max?" in words
 
 
 def test_a_start_without_valid_settings_is_refused(formatted: LocalCluster) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,9 @@ import msgspec
 
 from raftlog.cluster.api.encoding import to_b64
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.config.bounds import rule_of
 from raftlog.cluster.config.cluster_file import first_entry
-from raftlog.cluster.config.settings import load_settings
+from raftlog.cluster.config.settings import Settings, load_settings
 from raftlog.cluster.disk.disk import Disk, OnAnswer
 from raftlog.cluster.node.formatting import format_cluster, new_cluster
 from raftlog.cluster.node.host import Host
@@ -117,6 +118,15 @@ def sync_with(node: Replica, job: Callable[[SyncBatch], Coroutine[Any, Any, None
     node.state.disk.carry_out = carry_out  # type: ignore[method-assign]  # a disk of the test
 
 
+def with_bounds(settings: Settings, bounds: Mapping[str, int]) -> Settings:
+    """The settings with other bounds: also those that no file can set, by `section.name`."""
+    for key, value in bounds.items():
+        section, _, name = key.partition(".")
+        changed = msgspec.structs.replace(getattr(settings, section), **{name: value})
+        settings = msgspec.structs.replace(settings, **{section: changed})
+    return settings
+
+
 class Nodes:
     """The nodes of one cluster, by id; those not running are missing."""
 
@@ -140,12 +150,15 @@ class Nodes:
         the peer protocol (0: today's)."""
         FairTime.begin(asyncio.get_running_loop())
         more = {key.replace("__", "."): value for key, value in flags.items()}
-        loaded = load_settings(self.file, {}, {"node": node, **self.flags, **more})
+        flags = {"node": node, **self.flags, **more}
+        bounds = {key: flags.pop(key) for key in list(flags) if rule_of(key)}
+        loaded = load_settings(self.file, {}, flags)
+        settings = with_bounds(loaded.settings, bounds)
         disk, recovered = Disk.open(
             loaded.data, log_id=self.cluster.cluster.log, node=node, segment_bytes=loaded.settings.disk.segment_bytes
         )
         host = Host(
-            loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
+            settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
             cluster=self.cluster, making=Making(knows=1) if is_older else None,
         )  # fmt: skip
         if is_older:

@@ -134,7 +134,7 @@ def test_compare_and_transactions(cli: Running) -> None:
         (["watch", "--from", "1", "--from-revision", "9"], "not both"),
         (["log", "--from-time", "noon"], "ISO 8601"), (["append", "x", "--header", "h"], "NAME=VALUE"),
         (["get", "a", "-e", "nonsense"], "http://HOST:PORT"), (["get", "a", "-e", ","], "--endpoints is empty"),
-        (["settings", "show", "--set", "limits.waiter_max=1"], "did you mean limits.waiters_max"),
+        (["settings", "show", "--set", "limits.record_max=1"], "did you mean limits.records_max"),
         (["get", ""], "at least one byte"), (["up", "--data", "x", "--set", "nonsense"], "KEY=VALUE"),
     ],
 )  # fmt: skip
@@ -353,12 +353,13 @@ def test_a_join_file_makes_one_data_folder(cli: Running, tmp_path: Path) -> None
 def test_settings_show(cli: Running, tmp_path: Path) -> None:
     """Every setting with its value, and where it is from."""
     file = tmp_path / "node.toml"
-    file.write_text("[limits]\nwaiters_max = 7\n")
+    file.write_text("[limits]\nrecords_max = 7\n")
     arguments = ("settings", "show", "--config", str(file), "--set", "log.level=debug", "--origin")
     rows = {row["key"]: row for row in cli.json(*arguments)}
-    assert (rows["limits.waiters_max"]["value"], rows["limits.waiters_max"]["origin"]) == (7, str(file))
+    assert (rows["limits.records_max"]["value"], rows["limits.records_max"]["origin"]) == (7, str(file))
     assert rows["log.level"]["origin"].startswith("flag")
     assert rows["raft.heartbeat_ms"]["origin"] == "default"
+    assert rows["limits.waiters_max"]["origin"] == "limits.connections_max * 4"
     assert "origin" not in cli.run("settings", "show").stdout.splitlines()[0]
 
 

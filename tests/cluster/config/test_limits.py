@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.config.bounds import rule_of
 from raftlog.cluster.config.settings import LimitSettings, LogSettings, Settings
 from raftlog.cluster.http.request_log import RequestLog
 from raftlog.cluster.peers.transport import REASON_CHARACTERS_MAX
@@ -45,6 +46,8 @@ def test_every_limit_of_the_settings_has_its_row_with_its_default() -> None:
     for name, default in told.items():
         section, _, key = name.partition(".")
         assert str(getattr(getattr(settings, section), key)) == default.split(" ")[0], name
+        rule = re.search(r"\((\S.*?)\)", default)
+        assert rule_of(name).removeprefix("limits.") == (rule[1] if rule else ""), name
     limits = {f"limits.{field.name}" for field in msgspec.structs.fields(LimitSettings) if field.name.endswith("_max")}
     limits |= {f"raft.{field.name}" for field in fields(Options) if field.name.endswith("_max")}
     limits |= {f"log.{field.name}" for field in msgspec.structs.fields(LogSettings) if "file" in field.name}

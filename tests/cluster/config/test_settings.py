@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.cluster.config.bounds import DERIVED
 from raftlog.cluster.config.cluster_file import SettingsError, parse_cluster_file, render_cluster_file
-from raftlog.cluster.config.settings import load_settings
+from raftlog.cluster.config.settings import LimitSettings, Settings, load_settings, setting_types
 from raftlog.cluster.node.formatting import new_cluster
 from raftlog.raft.options import Options
 
@@ -20,22 +21,39 @@ def write(folder: Path, text: str) -> Path:
 def test_later_sources_win_and_every_value_names_its_origin(tmp_path: Path) -> None:
     """Flag over environment over file over default, and `settings show --origin` can say so for each key."""
     file = write(
-        tmp_path, "raft.heartbeat_ms = 50\n[limits]\nwaiters_max = 5\nrecords_max = 6\n[dial]\n2 = '127.0.0.1:9'\n"
+        tmp_path, "raft.heartbeat_ms = 50\n[limits]\nvalue_bytes_max = 5\nrecords_max = 6\n[dial]\n2 = '127.0.0.1:9'\n"
     )
     environment = {
-        "RAFTLOG_LIMITS_WAITERS_MAX": "7",
+        "RAFTLOG_LIMITS_VALUE_BYTES_MAX": "7",
         "RAFTLOG_LIMITS_RECORDS_MAX": "8",
         "RAFTLOG_DIAL_3": "127.0.0.1:8",
     }
     loaded = load_settings(file, environment, {"limits.records_max": 9})
     settings = loaded.settings
-    assert (settings.raft.heartbeat_ms, settings.limits.waiters_max, settings.limits.records_max) == (50, 7, 9)
+    assert (settings.raft.heartbeat_ms, settings.limits.value_bytes_max, settings.limits.records_max) == (50, 7, 9)
     assert settings.dial == {2: "127.0.0.1:9", 3: "127.0.0.1:8"}
     origins = {each.key: each.origin for each in loaded.origins}
     assert origins["raft.heartbeat_ms"] == origins["dial.2"] == str(file)
-    assert origins["limits.waiters_max"] == "RAFTLOG_LIMITS_WAITERS_MAX"
+    assert origins["limits.value_bytes_max"] == "RAFTLOG_LIMITS_VALUE_BYTES_MAX"
     assert origins["limits.records_max"] == "flag --limits.records_max"
     assert origins["limits.body_bytes_max"] == "default"
+
+
+def test_bounds_follow_the_memory_and_the_connections(tmp_path: Path) -> None:
+    """Half the memory halves each share of it, and only those. The defaults are the shares of the default."""
+    plain = load_settings()
+    small = load_settings(write(tmp_path, f"limits.memory_bytes = {plain.settings.limits.memory_bytes // 2}"))
+    was = {each.key: each for each in plain.origins}
+    assert {each.key for each in small.origins if each.value != was[each.key].value} == {
+        "limits.memory_bytes",
+        *(key for key, (source, _) in DERIVED.items() if source == "limits.memory_bytes"),
+    }
+    assert small.settings.limits.bodies_bytes_max * 2 == LimitSettings().bodies_bytes_max
+    assert small.settings.options().tail_bytes_max * 2 == Options().tail_bytes_max
+    assert plain.settings == Settings()
+    assert was["limits.bodies_bytes_max"].origin == "limits.memory_bytes / 8"
+    assert was["limits.hello_bytes_max"].origin == "fixed"
+    assert len(setting_types()) <= 70
 
 
 def test_defaults_of_the_core_are_its_options() -> None:
@@ -46,11 +64,20 @@ def test_defaults_of_the_core_are_its_options() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("limits.waiter_max = 3", "node.toml: limits.waiter_max is no setting; did you mean limits.waiters_max?"),
+        ("limits.record_max = 3", "node.toml: limits.record_max is no setting; did you mean limits.records_max?"),
         ("nod = 3", "node.toml: nod is no setting; did you mean node?"),
-        ("limits.fetch_bytes_max = 3", "node.toml: limits.fetch_bytes_max is no setting; it was removed, because"),
-        ("limits.waiters_max = 'x'", "limits.waiters_max is 'x'"),
-        ("limits.waiters_max = 0", "it must be at least 1"),
+        (
+            "limits.waiters_max = 3",
+            "node.toml: limits.waiters_max is no setting; it follows from limits.connections_max * 4: set "
+            "limits.connections_max",
+        ),
+        (
+            "raft.append_entries_max = 3",
+            "node.toml: raft.append_entries_max is no setting; it is always 4096: delete it",
+        ),
+        ("limits.records_max = 'x'", "limits.records_max is 'x'"),
+        ("limits.records_max = 0", "it must be at least 1"),
+        ("limits.memory_bytes = 5", "limits.memory_bytes is 5: it must be at least 134217728"),
         ("scrub.bytes_per_second = -1", "scrub.bytes_per_second is -1, pause_ms 3600000: the first is 0 (off) or more"),
         ("scrub.pause_ms = 0", "the second at least 1"),
         ("raft.heartbeat_ms = 200", "raft.heartbeat_ms (200) must be at most half"),
@@ -65,7 +92,6 @@ def test_defaults_of_the_core_are_its_options() -> None:
         ("security.jwt_keys = 'http://issuer/keys'", "neither a file nor an https URL"),
         ("security.jwt_keys = 'keys.json'", "needs security.jwt_issuer and security.jwt_audience"),
         ("peer.listen = 'nowhere'", "it must be host:port"),
-        ("security.tls_key = 'k'", "it is called security.key"),
         ("security.key = 'k'", "TLS needs three files: security.ca and security.certificate not set"),
         ("security.tls_min = '1.1'", "invalid enum value '1.1'"),
         ("dial.x = '127.0.0.1:1'", "what follows dial is a node id"),
@@ -95,8 +121,8 @@ def test_a_node_listens_beyond_loopback_with_tls_or_insecure_spelled_out(tmp_pat
 
 def test_a_near_miss_in_the_environment_is_refused(tmp_path: Path) -> None:
     """A mistyped variable would silently do nothing; other programs' variables with our prefix are none of ours."""
-    with pytest.raises(SettingsError, match="did you mean RAFTLOG_LIMITS_WAITERS_MAX"):
-        load_settings(None, {"RAFTLOG_LIMITS_WAITER_MAX": "3"})
+    with pytest.raises(SettingsError, match="did you mean RAFTLOG_LIMITS_RECORDS_MAX"):
+        load_settings(None, {"RAFTLOG_LIMITS_RECORD_MAX": "3"})
     load_settings(None, {"RAFTLOG_SKIPS_FILE": "x"})
 
 

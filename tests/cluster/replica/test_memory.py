@@ -22,8 +22,7 @@ MIB = 1 << 20
 BUDGET = 16 * MIB
 SLACK = 24 * MIB  # what the node's process grows by besides: buffers of the sockets, parsers, the log of the test
 SETTINGS = {
-    "limits.bodies_bytes_max": BUDGET,
-    "limits.answers_bytes_max": BUDGET,
+    "limits.memory_bytes": 8 * BUDGET,
     "limits.body_stall_ms": 60_000,
     "limits.stream_stall_ms": 60_000,
 }

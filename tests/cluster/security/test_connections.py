@@ -40,8 +40,10 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes with TLS, and more certificates of their authority beside those that they use."""
     home = tmp_path_factory.mktemp("secure")
     settings = {
-        "limits.handshakes_max": HANDSHAKES, "disk.segment_bytes": 1 << 20, "security.revoked": str(home / "revoked"),
-    }  # fmt: skip
+        "limits.connections_max": 64 * HANDSHAKES,
+        "disk.segment_bytes": 1 << 20,
+        "security.revoked": str(home / "revoked"),
+    }
     (home / "revoked").touch()
     with LocalCluster(home, 3, secure=True, settings=settings) as cluster:
         folder, log = folder_of(cluster), cluster.cluster.cluster.log
