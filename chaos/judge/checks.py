@@ -132,3 +132,26 @@ def exactly_once(operations: Iterable[Operation], places: Mapping[str, Sequence[
         f"no client sent {record!r}, which lies at {where}" for record, where in places.items() if record not in sent
     ]
     return problems
+
+
+def kept_by_age(writes: Iterable[Operation], trims: Iterable[tuple[int, int]], age_ms: int) -> list[str]:
+    """Retention by age against the clock of the harness: no trim takes a record that is younger.
+
+    `trims` are the indexes of trims, each with the oldest index that it left. A record was made after its client asked.
+    A trim was made before a client was answered with a higher index. So no record is held to be younger than it was.
+    """
+    known = [each for each in writes if each.outcome == "ok" and each.index is not None]
+    problems: list[str] = []
+    for index, before in trims:
+        ended = [each.returned_ns for each in known if (each.index or 0) > index and each.returned_ns is not None]
+        made = [(each.called_ns, each) for each in known if (each.index or 0) < before and each.called_ns is not None]
+        if not ended or not made:
+            continue
+        made_ns, youngest = max(made, key=lambda each: each[0])
+        was_ms = (min(ended) - made_ns) // 1_000_000
+        if was_ms < age_ms:
+            problems.append(
+                f"the trim at index {index} took all records before {before}; {youngest} was {was_ms} ms old at most, "
+                f"and records of {age_ms} ms have to stay"
+            )
+    return problems

@@ -31,10 +31,14 @@ class LogTruth:
         ]
 
     @cached_property
+    def trims(self) -> list[tuple[int, int]]:
+        """Index of every trim that was carried out, and the oldest index that it asked for."""
+        return [(each.index, each.argument or 0) for each in self.records if (each.operation, each.result) == _TRIM]
+
+    @cached_property
     def trimmed_before(self) -> int:
         """The oldest index that may be read at the end: what the trims in the log say; 1 where there is none."""
-        trims = (each.argument or 0 for each in self.records if (each.operation, each.result) == _TRIM)
-        return max(trims, default=1)
+        return max((before for _, before in self.trims), default=1)
 
     @cached_property
     def changed(self) -> list[tuple[int, str, str | None]]:

@@ -17,6 +17,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from raftlog.chaos.deploy import membership
 from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
 from raftlog.chaos.shim.clock import Clock
 from raftlog.chaos.shim.library import ShimMissing
@@ -36,8 +37,11 @@ OFF_S: Final = 1.0
 READY_S: Final = 60.0
 
 
-def _wrong(change: Callable[[Field], tuple[float, float, str]]) -> Callable[[Field], Injected]:
-    """`change` draws by how many seconds the clock jumps, the rate at which it runs then, and how that is called."""
+def _wrong(
+    change: Callable[[Field], tuple[float, float, str]], *, is_leader: bool = False
+) -> Callable[[Field], Injected]:
+    """`change` draws by how many seconds the clock jumps, the rate at which it runs then, and how that is called.
+    `is_leader`: the node leads when that happens."""
 
     def inject(field: Field) -> Injected:
         deployment, cluster = field.deployment, field.deployment.cluster
@@ -52,6 +56,8 @@ def _wrong(change: Callable[[Field], tuple[float, float, str]]) -> Callable[[Fie
         try:
             _again(field, node)
             true_s = _off(field, node)
+            if is_leader:
+                membership.transfer(deployment, node)
             clock.set(offset_s, rate)
             if not field.wait(lambda: abs(_off(field, node) - true_s) > OFF_S, SEEN_S):
                 raise RuntimeError(f"the clock of node {node} is {_off(field, node):.1f} s off and should be {name}")
@@ -119,11 +125,17 @@ def _rate(between: tuple[float, float]) -> Callable[[Field], tuple[float, float,
     return change
 
 
-_nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, is_heavy=True)
+_nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, is_heavy=True, needs=frozenset(("ages",)))
 
 NEMESES: Final = (
     _nemesis("clock-forward", "one node's wall clock jumps forward by up to two hours, and back", _wrong(_forward)),
     _nemesis("clock-back", "one node's wall clock jumps back by up to two hours, and forward again", _wrong(_back)),
+    _nemesis(
+        "clock-leader",
+        "the leader's wall clock jumps forward by up to two hours, and back",
+        _wrong(_forward, is_leader=True),
+        moves_leader=True,
+    ),
     _nemesis("clock-fast", "one node's wall clock runs up to ten times as fast", _wrong(_rate(FAST))),
     _nemesis("clock-slow", "one node's wall clock runs at half of its rate or less, or backwards", _wrong(_rate(SLOW))),
 )

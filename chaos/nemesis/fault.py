@@ -24,9 +24,9 @@ from raftlog.cluster.node.local_cluster import LocalClusterError
 Lane = Literal["network", "quality", "process"]
 """Of one lane there is one fault at a time: shapes of the network, quality of its links, processes."""
 
-Need = Literal["shim", "spare", "housekeeping"]
+Need = Literal["shim", "spare", "housekeeping", "ages"]
 """What a deployment is to be made with for a nemesis: the preload library, a number for one more node, small segments
-and many snapshots."""
+and many snapshots, or small segments and retention by age."""
 
 LEADER_WAIT_S: Final = 2.0
 UP_S: Final = 15.0

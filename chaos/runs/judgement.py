@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from raftlog.chaos.judge.checkers import judge
-from raftlog.chaos.judge.checks import exactly_once, replay
+from raftlog.chaos.judge.checks import exactly_once, kept_by_age, replay
 from raftlog.chaos.judge.history import BadHistory, Operation
 from raftlog.chaos.judge.linearizable import Limits
 from raftlog.chaos.judge.log_truth import LogTruth
@@ -25,6 +25,7 @@ from raftlog.chaos.runs.runner import FaultRun, Run
 from raftlog.chaos.runs.scenarios import (
     DIRECT_WORKLOADS,
     INSTALLED_SHARE_MIN,
+    LONG_S,
     POWER_CUTS,
     RATE_MIN,
     TRIED_MIN,
@@ -90,7 +91,7 @@ def judge_run(run: Run) -> Judgement:
         *_inside(run, happened, met),
     )
     verdict = worst([each.verdict for each in workloads])
-    problems = (*run.aftermath.problems, *_two_leaders(leaders))
+    problems = (*run.aftermath.problems, *_two_leaders(leaders), *_trimmed_young(run, workloads))
     if problems:
         verdict = Verdict.INVALID
     if verdict is Verdict.VALID and missing:
@@ -121,6 +122,15 @@ def _two_leaders(leaders: Sequence[tuple[int, int]]) -> list[str]:
     for term, node in leaders:
         by_term.setdefault(term, []).append(node)
     return [f"nodes {nodes} all said that they lead term {term}" for term, nodes in by_term.items() if len(nodes) > 1]
+
+
+def _trimmed_young(run: Run, workloads: Sequence[Judged]) -> list[str]:
+    """Trims that took records which retention by age has to keep."""
+    if run.aftermath.log is None or not run.age_ms:
+        return []
+    pairs = zip(run.workloads, workloads, strict=True)
+    writes = [each for workload, judged in pairs for each in judged.operations if workload.marks(each)]
+    return kept_by_age(writes, run.aftermath.log.trims, run.age_ms)[:PROBLEMS_MAX]
 
 
 def _judged(workload: Workload, log: LogTruth | None) -> Judged:
@@ -220,6 +230,8 @@ def _inside(run: Run, happened: Mapping[str, int], met: Mapping[str, int]) -> li
         missing.append("all nodes never lost power together")
     if asked.events:
         missing += [f"no request was under way at any of {happened[kind]} {kind}" for kind in met if not met[kind]]
+    if run.age_ms and run.seconds >= LONG_S and not happened["trims"]:
+        missing.append(f"retention by age trimmed nothing in {run.seconds:g} s")
     if run.aftermath.untold:
         missing.append(f"the log was trimmed before index {run.aftermath.untold} was read")
     return missing

@@ -23,6 +23,7 @@ from raftlog.chaos.deploy.ports import Ports
 from raftlog.chaos.deploy.processes import waited_s
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
 from raftlog.chaos.nemesis import NEMESES, Field, Skipped
+from raftlog.chaos.nemesis.fault import Need
 from raftlog.chaos.runs.aftermath import Aftermath, examine
 from raftlog.chaos.runs.every_node import ENDS_S, bound_s, every_node_serves
 from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents
@@ -46,6 +47,13 @@ HOUSEKEEPING: Final[dict[str, Any]] = {
 }  # fmt: skip
 """Under the load of all workloads: a sealed segment each second, a snapshot every two. A follower that lacks a second
 of the log gets the snapshot instead."""
+
+RETENTION_BYTES: Final = "retention.bytes"
+RETENTION_AGE: Final = "retention.age_ms"
+CLOCK_SKEW: Final = "limits.clock_skew_ms"
+AGE_MS: Final = 20_000
+CLOCK_SKEW_MS: Final = 5_000
+"""Settings of runs with wrong clocks and without another retention: records go by their age."""
 
 KEPT_SEGMENTS: Final = 12
 """Size of the log that is kept for readers, in segments: about ten seconds of all workloads."""
@@ -91,6 +99,7 @@ class Run:
     load_ns: int = 0  # how long the load lasted
     aftermath: Aftermath = field(default_factory=Aftermath)
     events: Sequence[NodeEvent] = ()  # what happened inside the nodes
+    age_ms: int = 0  # all records that are younger have to stay; 0: there is no retention by age alone
     losses: dict[str, list[float]] = field(default_factory=dict)  # seconds to the next write, where it was measured
 
 
@@ -135,9 +144,10 @@ async def execute(
     cluster are recorded in the `Run`. Leaves no process behind.
     """
     needs = {need for each in planned for need in NEMESES[each.nemesis].needs}
+    given = _settings(settings, needs)
     deployment = Deployment(
         folder / "nodes", ports, nodes=nodes, spares=int("spare" in needs), has_shim="shim" in needs,
-        settings=_settings(settings, is_small="housekeeping" in needs), command=command, secure=secure,
+        settings=given, command=command, secure=secure,
     )  # fmt: skip
     with deployment:
         tell(Told("starting", 0.0, 0))
@@ -148,6 +158,7 @@ async def execute(
         tracer = Tracer(urls)
         workloads = [_workload(name, arena, tracer) for name in scenario.workloads]
         run = Run(scenario, seed, nodes, seconds, folder, [FaultRun(each) for each in planned], workloads, arena)
+        run.age_ms = kept_ms(given)
         observer = Observer(arena, urls)
         events = NodeEvents(arena, {node: deployment.cluster.log_file(node) for node in urls})
         try:
@@ -159,7 +170,7 @@ async def execute(
                 await (drive or load)(run, deployment, observer, tell)
                 tell(told_of(run, "healing", observer))
                 await asyncio.to_thread(_restore, deployment, run)
-                last = await _every_node_serves(run, deployment, bound_s(settings))
+                last = await _every_node_serves(run, deployment, bound_s(given))
                 for each in workloads:
                     await each.finish(last)
             finally:
@@ -180,12 +191,24 @@ async def execute(
         return run
 
 
-def _settings(asked: Mapping[str, Any], *, is_small: bool) -> dict[str, Any]:
-    """The settings of every node; `is_small`: with a short log, small segments and many snapshots."""
-    settings = {**SETTINGS, **(HOUSEKEEPING if is_small else {}), **asked}
-    if is_small:
-        settings.setdefault("retention.bytes", KEPT_SEGMENTS * settings["disk.segment_bytes"])
+def _settings(asked: Mapping[str, Any], needs: set[Need]) -> dict[str, Any]:
+    """The settings of every node: with a short log, small segments and many snapshots, if nemeses need it."""
+    settings = {**SETTINGS, **(HOUSEKEEPING if needs & {"housekeeping", "ages"} else {}), **asked}
+    if "housekeeping" in needs:
+        settings.setdefault(RETENTION_BYTES, KEPT_SEGMENTS * settings["disk.segment_bytes"])
+    elif "ages" in needs:
+        settings = {CLOCK_SKEW: CLOCK_SKEW_MS, RETENTION_AGE: AGE_MS, **settings}
     return settings
+
+
+def kept_ms(settings: Mapping[str, Any]) -> int:
+    """The age below which no record may go, by these settings; 0: they keep none by age alone.
+
+    A stamped time differs from a right clock by the allowed skew at most, and so does the time of the trim.
+    """
+    if settings.get(RETENTION_BYTES) or not settings.get(RETENTION_AGE):
+        return 0
+    return max(0, int(settings[RETENTION_AGE]) - 2 * int(settings.get(CLOCK_SKEW, CLOCK_SKEW_MS)))
 
 
 def _workload(name: str, arena: Arena, tracer: Tracer) -> Workload:

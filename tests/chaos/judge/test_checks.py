@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.chaos.judge.checks import Changes, exactly_once, in_real_time, replay
+from raftlog.chaos.judge.checks import Changes, exactly_once, in_real_time, kept_by_age, replay
 from raftlog.chaos.judge.history import History, Operation
 
 WRITES = ("write", "cas", "append")
@@ -94,3 +94,19 @@ def test_appends_are_exactly_once() -> None:
     for places in ({"a": [5]}, {"b": [5]}, {"a": [5, 7], "b": [6, 8]}):
         assert len(exactly_once(unknown, places)) == 1, places
     assert len(exactly_once([], {"x": [5]})) == 1
+
+
+def test_a_trim_takes_no_record_that_is_younger_than_retention_keeps() -> None:
+    """By the clock of the harness: from the call of the youngest record that went to the first answer behind the trim.
+    Where no write was answered behind it, nothing is known of its time."""
+    history = History()
+    for process, (called_s, index) in enumerate([(1, 5), (2, 6), (30, 8)]):
+        history.invoke(process, "append", None, f"record:{index}", time_ns=called_s * 10**9)
+        history.complete(process, "ok", None, index=index, time_ns=(called_s + 1) * 10**9)
+    writes = history.operations()
+    assert kept_by_age(writes, [(7, 6)], 30_000) == []
+    assert kept_by_age(writes, [(7, 7)], 29_000) == []
+    assert kept_by_age(writes, [(9, 9)], 60_000) == []
+    (said,) = kept_by_age(writes, [(7, 7)], 29_001)
+    assert said.startswith("the trim at index 7 took all records before 7; process 1: append")
+    assert "was 29000 ms old at most, and records of 29001 ms have to stay" in said

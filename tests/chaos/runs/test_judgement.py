@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.judge.verdicts import Verdict
+from raftlog.chaos.nemesis.fault import Need
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.node_events import NodeEvent
-from raftlog.chaos.runs.runner import FaultRun, Run
+from raftlog.chaos.runs.runner import AGE_MS, CLOCK_SKEW_MS, FaultRun, Run, _settings, kept_ms
 from raftlog.chaos.runs.scenarios import TRIED_MIN
 from raftlog.chaos.runs.schedule import Planned
 from raftlog.chaos.workloads.consumers import Consumer, Route
@@ -21,6 +23,34 @@ from raftlog.chaos.workloads.tracer import Tracer
 from raftlog.chaos.workloads.workload import Recorder
 from raftlog.cluster.api.records import ChangeJson, LogRecord
 from tests.chaos.runs.runs import SECOND, appended, busy, made, put
+
+
+def test_a_record_that_retention_by_age_trims_too_young_is_a_finding(tmp_path: Path) -> None:
+    """By the histories and the trims of the log, if the settings keep records by age alone."""
+    run = made(tmp_path, [])
+    busy(run)
+    assert run.aftermath.log is not None
+    run.aftermath.log = LogTruth([*run.aftermath.log.records, LogRecord(120, 1, 0, "commands", "trim", argument=110)])
+    assert judge_run(run).problems == ()
+    run.age_ms = 10_000
+    (said,) = judge_run(run).problems
+    assert said.startswith("the trim at index 120 took all records before 110")
+
+
+@pytest.mark.parametrize(
+    ("settings", "needs", "age_ms"),
+    [
+        ({}, {"ages"}, AGE_MS - 2 * CLOCK_SKEW_MS),
+        ({"limits.clock_skew_ms": 1_000, "retention.age_ms": 5_000}, {"ages"}, 3_000),
+        ({}, {"ages", "housekeeping"}, 0),  # records may go by the bytes that are kept
+        ({}, set(), 0),
+    ],
+)
+def test_runs_with_wrong_clocks_keep_records_by_their_age(
+    settings: dict[str, Any], needs: set[Need], age_ms: int
+) -> None:
+    """The age below which no record may go: the setting, less what two clocks may differ."""
+    assert kept_ms(_settings(settings, needs)) == age_ms
 
 
 def write(run: Run, process: str, key: str, value: int, outcome: str, index: int | None = None) -> None:
