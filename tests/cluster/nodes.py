@@ -16,7 +16,7 @@ from raftlog.cluster.api.encoding import to_b64
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.bounds import rule_of
 from raftlog.cluster.config.cluster_file import first_entry
-from raftlog.cluster.config.settings import Settings, load_settings
+from raftlog.cluster.config.settings import LoadedSettings, Settings, load_settings
 from raftlog.cluster.disk.disk import Disk, OnAnswer
 from raftlog.cluster.node.formatting import format_cluster, new_cluster
 from raftlog.cluster.node.host import Host
@@ -144,21 +144,25 @@ class Nodes:
         self.first = to_b64(entry.header + entry.data)  # for the join files of nodes that are added
         format_cluster(self.cluster, self.file, segment_bytes=self.flags["disk.segment_bytes"])
 
+    def loaded(self, node: int, more: Mapping[str, Any] = {}) -> LoadedSettings:
+        """The settings of that node, also with bounds that no file can set."""
+        flags = {"node": node, **self.flags, **more}
+        bounds = {key: flags.pop(key) for key in list(flags) if rule_of(key)}
+        loaded = load_settings(self.file, {}, flags)
+        return replace(loaded, settings=with_bounds(loaded.settings, bounds))
+
     async def start(self, node: int, *, is_older: bool = False, speaks: int = 0, **flags: Any) -> Replica:
         """Starts a node of the cluster; `flags` are further settings, with __ for the dot. `is_older`: its program
         knows cluster version 1 alone, and speaks the peer protocol of then. `speaks`: it says it speaks that version of
         the peer protocol (0: today's)."""
         FairTime.begin(asyncio.get_running_loop())
         more = {key.replace("__", "."): value for key, value in flags.items()}
-        flags = {"node": node, **self.flags, **more}
-        bounds = {key: flags.pop(key) for key in list(flags) if rule_of(key)}
-        loaded = load_settings(self.file, {}, flags)
-        settings = with_bounds(loaded.settings, bounds)
+        loaded = self.loaded(node, more)
         disk, recovered = Disk.open(
             loaded.data, log_id=self.cluster.cluster.log, node=node, segment_bytes=loaded.settings.disk.segment_bytes
         )
         host = Host(
-            settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
+            loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
             cluster=self.cluster, making=Making(knows=1) if is_older else None,
         )  # fmt: skip
         if is_older:
@@ -171,7 +175,7 @@ class Nodes:
 
     def data(self, node: int) -> Path:
         """The data folder of that node."""
-        return load_settings(self.file, {}, {"node": node}).data
+        return self.loaded(node).data
 
     async def kill(self, node: int) -> None:
         """Ends a node at once: no hand-over, no last answers. Waiting callers there get a client's error."""

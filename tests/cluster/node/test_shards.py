@@ -12,7 +12,6 @@ import pytest
 
 from raftlog.cluster.config.cluster_file import first_entry
 from raftlog.cluster.config.exit_codes import NodeExit
-from raftlog.cluster.config.settings import LoadedSettings, load_settings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import FolderExists, FolderForeign, FolderLocked, FolderMissing
 from raftlog.cluster.files.folder import DiskIdentity, format_shard, open_further
@@ -47,13 +46,9 @@ class Hosts:
         self.nodes = Nodes(folder, 3, {"disk.segment_bytes": SEGMENT_BYTES} | flags)
         self.running: dict[int, Host] = {}
 
-    def loaded(self, node: int) -> LoadedSettings:
-        """The settings of a node."""
-        return load_settings(self.nodes.file, {}, {"node": node, **self.nodes.flags})
-
     async def start(self, node: int) -> Host:
         """Starts a node; the first start makes the folders of its further groups."""
-        loaded = self.loaded(node)
+        loaded = self.nodes.loaded(node)
         opened = Disk.open(loaded.data, segment_bytes=SEGMENT_BYTES)
         identity, further = opened[1].identity, []
         for shard in SHARDS[1:]:
@@ -177,7 +172,7 @@ async def test_snapshots_of_groups_are_saved_sent_and_restored_apart(tmp_path: P
             for host in hosts.running.values():
                 await host.replicas[shard].wait_applied(applied, deadline())
             assert value_of(again[shard], b"first") == b"%d" % shard
-            folder = hosts.loaded(away).data / f"shard-{shard}" / "snapshots"
+            folder = hosts.nodes.loaded(away).data / f"shard-{shard}" / "snapshots"
             saved = sorted(int(path.name) for path in folder.iterdir() if path.suffix != ".new")
             assert (saved[-1:] or [0]) == [again[shard].state.snapshots.index]
         digests = {shard: again[shard].machine.digest() for shard in SHARDS}
@@ -248,7 +243,7 @@ async def test_folder_of_a_group_is_made_once_and_opened_under_the_lock(tmp_path
     """The folder of a group says its group: in the place of another it is refused. The data folder's one lock keeps a
     second process out of all groups."""
     async with three_hosts(tmp_path) as hosts:
-        data = hosts.loaded(1).data
+        data = hosts.nodes.loaded(1).data
         identity = hosts.running[1].replica.state.identity
         own = DiskIdentity(identity.log_id, identity.node, identity.incarnation)
         with pytest.raises(FolderExists, match="shard-1"):
