@@ -176,15 +176,17 @@ def _asks_for_json(words: Sequence[str]) -> bool:
 
 
 def command_first(arguments: Sequence[str]) -> list[str]:
-    """The arguments with the common options that stand before the command moved behind it, where they belong."""
+    """The arguments with the common options that stand before the command, or before the one of its group, moved
+    behind it, where they belong."""
     rest = list(arguments)
-    before: list[str] = []
-    while rest and (rest[0].partition("=")[0] in _COMMON or rest[0][:2] in ("-e", "-o")):
-        words = 2 if rest[0] in _COMMON else 1
-        before += rest[:words]
-        del rest[:words]
+    moved: list[str] = []
+    for place in (0, 1):
+        while rest[place:] and (rest[place].partition("=")[0] in _COMMON or rest[place][:2] in ("-e", "-o")):
+            end = place + (2 if rest[place] in _COMMON else 1)
+            moved += rest[place:end]
+            del rest[place:end]
     end = rest.index("--") if "--" in rest else len(rest)
-    return [*rest[:end], *before, *rest[end:]]
+    return [*rest[:end], *moved, *rest[end:]]
 
 
 def asked_for(arguments: Sequence[str], environment: Mapping[str, str]) -> str:

@@ -28,6 +28,7 @@ class Own:
     time_format: str | None = None
     key: str | None = None
     source: str | None = None
+    operations: str | None = None  # the records of these alone, with commas; the columns of all imports are known
     found: ValueSchema | None = None
 
     @property
@@ -37,8 +38,8 @@ class Own:
 
     @property
     def is_given(self) -> bool:
-        """Whether the user says anything."""
-        return self != Own()
+        """Whether the user says anything of columns."""
+        return replace(self, operations=None) != Own()
 
 
 def resolved(log: "DataFrame", own: Own, *wanted: str | None) -> tuple[Own, list[str]]:
@@ -62,6 +63,8 @@ def own_events(
     `measure` must be a number."""
     names = [name for name in (own.time, own.key, *wanted, measure) if name]
     own, notes = resolved(log, own, *wanted, measure)
+    if own.operations is not None:
+        log = log.where(F.col("operation").isin(*own.operations.split(",")))
     events = _with_wanted(log, own, names, measure)
     if measure is not None:
         _check_number(events, measure)

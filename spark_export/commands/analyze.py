@@ -1,5 +1,6 @@
 """Defines the commands `raftlog analyze NAME`: questions about an export or a running cluster, answered with Spark."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,14 +32,41 @@ def _interval(text: str) -> str:
     return f"{number} {_UNITS[found[2]]}" + ("" if number == 1 else "s")
 
 
+def _operations(text: str) -> str:
+    """Names of operations, without spaces."""
+    from raftlog.spark_export.columns.schema import USER_OPERATIONS
+
+    named = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in named if name not in USER_OPERATIONS]:
+        raise typer.BadParameter(f"there is no {unknown[0]!r}; there are {', '.join(USER_OPERATIONS)}")
+    return ",".join(named)
+
+
+def _page(file: Path | None) -> Path | None:
+    """A file that can be written, as is known before the work begins."""
+    if file is not None and not os.access(file if file.exists() else file.parent, os.W_OK):
+        missing = "" if file.parent.is_dir() else f": there is no folder {file.parent}"
+        raise typer.BadParameter(f"{file} cannot be written{missing}")
+    return file
+
+
 Folder = Annotated[
     Path | None, typer.Argument(help="The folder of a finished export; without it a running cluster.", metavar="[DIR]")
 ]
 Limit = Annotated[int, typer.Option("--limit", min=0, help="At most so many rows; 0: all.")]
 Operations = Annotated[
-    str | None, typer.Option("--operations", help="Only these, with commas: append, put, delete, delete_range, txn.")
+    str | None,
+    typer.Option(
+        "--operations",
+        parser=_operations,
+        metavar="NAMES",
+        help="Only these, with commas: append, put, delete, delete_range, txn.",
+    ),
 ]
-Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file instead.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", callback=_page, dir_okay=False, help="Write a page with plots to this file instead."),
+]
 Window = Annotated[
     str, typer.Option("--window", parser=_interval, metavar="TIME", help="Length of a window: 10s, 5m, 1h, 1d.")
 ]
@@ -139,9 +167,9 @@ def rates_command(
     _run(
         _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.rates(
-            _only(log, operations),
+            log,
             limit,
-            named.Own(value, schema, time, time_format, key, source),
+            named.Own(value, schema, time, time_format, key, source, operations),
             None if gap else window,
             slide,
             gap,
@@ -162,7 +190,7 @@ def sliding_command(
     _run(
         _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.sliding(
-            _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), window, by, measure
+            log, limit, named.Own(value, schema, time, time_format, key, source, operations), window, by, measure
         ),
     )
 
@@ -181,7 +209,7 @@ def latest_command(
     _run(
         _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.latest(
-            _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), by, at, measure
+            log, limit, named.Own(value, schema, time, time_format, key, source, operations), by, at, measure
         ),
     )
 
@@ -194,7 +222,7 @@ def top_keys_command(
     """The keys with the most user records."""
     _run(
         _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.top_keys(_only(log, operations), limit),
+        lambda named, log: named.top_keys(log, limit, named.Own(operations=operations)),
     )
 
 
@@ -209,7 +237,7 @@ def sessions_command(
     _run(
         _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.sessions(
-            _only(log, operations), limit, named.Own(value, schema, time, time_format, key, source), gap
+            log, limit, named.Own(value, schema, time, time_format, key, source, operations), gap
         ),
     )
 
@@ -229,9 +257,9 @@ def join_command(
     _run(
         _Asked(context, folder, endpoints, master, timeout, output, html),
         lambda named, log: named.join(
-            _only(log, operations),
+            log,
             limit,
-            named.Own(value, schema, time, time_format, key, source),
+            named.Own(value, schema, time, time_format, key, source, operations),
             left,
             right,
             within,
@@ -310,7 +338,7 @@ def audit_command(
 
 def report_command(
     context: typer.Context,
-    html: Annotated[Path, typer.Option("--html", help="The file to write.")],
+    html: Annotated[Path, typer.Option("--html", callback=_page, dir_okay=False, help="The file to write.")],
     folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
     window: Window = "1h", gap: Gap = "30m", by: By = None, measure: Measure = "bytes", operations: Operations = None,
     value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
@@ -326,14 +354,13 @@ def report_command(
     def answer(named: Any, log: "DataFrame") -> "list[Result]":
         from raftlog.spark_export.analytics.own import resolved
 
-        own, notes = resolved(log, named.Own(value, schema, time, time_format, key, source), by, measure)
-        rows = _only(log, operations)
+        own, notes = resolved(log, named.Own(value, schema, time, time_format, key, source, operations), by, measure)
         sections = [
-            named.rates(rows, 50, own, window, None, None, by, measure),
-            *([named.sliding(rows, 50, own, window, by, measure)] if own.is_given or by or measure != "bytes" else []),
-            *([named.latest(rows, 50, own, by or "key", None, measure)] if own.is_given or by else []),
-            named.top_keys(rows, 20, own),
-            named.sessions(rows, 20, own, gap),
+            named.rates(log, 50, own, window, None, None, by, measure),
+            *([named.sliding(log, 50, own, window, by, measure)] if own.is_given or by or measure != "bytes" else []),
+            *([named.latest(log, 50, own, by or "key", None, measure)] if own.is_given or by else []),
+            named.top_keys(log, 20, own),
+            named.sessions(log, 20, own, gap),
         ]
         sections[0] = replace(sections[0], notes=[*notes, *sections[0].notes])
         if own.found is None:  # else the page is of an import, and these are of the whole log
@@ -403,18 +430,6 @@ def _log(asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
     spark = start_spark(asked.master)
     # Kept, because an answer looks at the rows more than once; what memory does not hold goes to Spark's own disk.
     return spark.read.format("raftlog").options(**options).load().persist(), facts, page.oldest
-
-
-def _only(log: "DataFrame", operations: str | None) -> "DataFrame":
-    """The rows of these operations. Raises UsageError."""
-    if operations is None:
-        return log
-    from raftlog.spark_export.columns.schema import USER_OPERATIONS
-
-    named = [name.strip() for name in operations.split(",")]
-    if unknown := [name for name in named if name not in USER_OPERATIONS]:
-        raise UsageError(f"--operations: there is no {unknown[0]!r}; there are {', '.join(USER_OPERATIONS)}")
-    return log.where(log["operation"].isin(*named))
 
 
 def _leaders(asked: _Asked) -> dict[int, str]:

@@ -44,14 +44,19 @@ def test_with_two_running_clusters_a_write_must_name_one(cli: Running) -> None:
             ["log", "trim", "--before", "1", "--endpoints=U", "-ojson"],
         ),
         (["-e", "U", "put", "--", "-k", "v"], ["put", "-e", "U", "--", "-k", "v"]),
-        (["put", "-e", "U", "k"], ["put", "-e", "U", "k"]),
+        (["put", "-e", "U", "k"], ["put", "k", "-e", "U"]),
+        (
+            ["-o", "json", "consumers", "--deadline", "3", "-eU", "list"],
+            ["consumers", "list", "-o", "json", "--deadline", "3", "-eU"],
+        ),
+        (["put", "--", "-e", "U"], ["put", "--", "-e", "U"]),
         (["--version"], ["--version"]),
         (["-e", "U"], ["-e", "U"]),
         (["-e"], ["-e"]),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else None,
 )
-def test_common_options_may_stand_before_the_command(before: list[str], after: list[str]) -> None:
+def test_common_options_may_stand_before_the_command_or_behind_its_group(before: list[str], after: list[str]) -> None:
     """They are moved behind it; all other arguments stay as they are."""
     assert command_first(before) == after
 

@@ -62,22 +62,28 @@ def test_a_question_that_cannot_be_answered_is_a_usage_error(
     spark: "SparkSession", url: str, served: Served, tmp_path: Path
 ) -> None:
     """An invalid length of time, an unknown operation or column, a state of half a log, no export, no place for the
-    page: each is reported on one line, with its exit code.
+    page: each is reported on one line, with its exit code. What the options alone show is refused before any node is
+    asked.
     """
     served.oldest = 9
-    for arguments, code, match in (
-        (("rates", "--window", "soon"), 2, "'soon' is no length of time: write 90s, 5m, 1h or 1d"),
-        (("sessions", "--gap", "0m"), 2, "is no length of time"),
-        (("top-keys", "--operations", "putt"), 2, "there is no 'putt'; there are append, put"),
-        (("rates", "--by", "colour"), 2, "there is no column for colour; there are index"),
-        (("join", "--left", "(", "--right", "a"), 2, "'(' is no regular expression"),
-        (("view", "--left", "a", "--right", "b", "--how", "outer"), 2, "it is inner, left or full"),
-        (("state",), 2, "the rows begin at index 9: the state can only be folded from index 1 on"),
-        (("audit", "--html", tmp_path / "no" / "page.html"), 2, "cannot be written"),
-    ):
+    early = (
+        (("rates", "--window", "soon"), "'soon' is no length of time: write 90s, 5m, 1h or 1d"),
+        (("sessions", "--gap", "0m"), "is no length of time"),
+        (("top-keys", "--operations", "putt"), "there is no 'putt'; there are append, put"),
+        (("audit", "--html", tmp_path / "no" / "page.html"), "cannot be written: there is no folder"),
+        (("report", "--html", tmp_path), "is a directory"),
+    )
+    late = (
+        (("rates", "--by", "colour"), "there is no column for colour; there are index"),
+        (("join", "--left", "(", "--right", "a"), "'(' is no regular expression"),
+        (("view", "--left", "a", "--right", "b", "--how", "outer"), "it is inner, left or full"),
+        (("state",), "the rows begin at index 9: the state can only be folded from index 1 on"),
+    )
+    for arguments, match in (*early, *late):
         told = run(*arguments, "--endpoints", url)
-        assert told.exit_code == code, told.output
+        assert told.exit_code == 2, told.output
         assert match in " ".join(told.stderr.replace("│", " ").split())
+        assert bool(served.asked) is ((arguments, match) in late)
     nothing = run("audit", tmp_path)
     assert (nothing.exit_code, len(nothing.stderr.strip().splitlines())) == (8, 1)
 
@@ -119,6 +125,9 @@ def test_columns_of_any_import_are_known(spark: "SparkSession") -> None:
         assert found == {"new": (2, 10.0), None: (1, None)}
         (row,) = rows_of(run("rates", "--by", "app", "--measure", "priority", *options, "-o", "jsonl"))
         assert (row["app"], row["records"], row["total"], row["start"]) == ("su", 2, 68, "1970-01-01T00:00:00.000Z")
+        only = ("--by", "app", "--measure", "priority", *options, "-o", "jsonl", "--operations")
+        assert rows_of(run("rates", *only, "append, delete")) == [row], "the stored columns are puts"
+        assert rows_of(run("rates", *only, "put")) == []
         (row,) = rows_of(
             run("rates", "--by", "path", "--measure", "sent", "--source", "access.log", *options, "-o", "jsonl")
         )
