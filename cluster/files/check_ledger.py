@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from raftlog.cluster.files.check_segment import Looked
-from raftlog.cluster.files.findings import NEWER_CODE, NEXT_START, RESTORE, FileHealth, Finding, Steps, in_one_go
+from raftlog.cluster.files.findings import NEWER_CODE, NEXT_START, RESTORE, FileHealth, Finding, Steps
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.wal.formats import (
     LEDGER_FOOTER_SIZE,
@@ -43,15 +43,10 @@ class LedgerLooked:
     last: int
 
 
-def look_at_ledger(log: LogIdentity, files: Files, looked: Looked, *, is_sealed: bool, mend: str) -> LedgerLooked:
-    """Reads the ledger beside a segment. `mend` is the advice for a ledger that must be made again."""
-    return in_one_go(looking_at_ledger(log, files, looked, is_sealed=is_sealed, mend=mend))
-
-
 def looking_at_ledger(
     log: LogIdentity, files: Files, looked: Looked, *, is_sealed: bool, mend: str = ""
 ) -> Steps[LedgerLooked]:
-    """The same in steps, one for each frame."""
+    """Reads the ledger beside a segment, in steps, one for each frame. `mend`: the advice if it must be made again."""
     segment = looked.segment
     name = ledger_name(segment.first)
     before = segment.previous.index

@@ -21,14 +21,13 @@ from raftlog.cluster.files.findings import (
     FileHealth,
     Finding,
     Steps,
-    in_one_go,
 )
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.mark import MARK_SIZE
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.types import EntryKind, HardState, Mark
+from raftlog.raft.types import GENESIS, EntryKind, HardState, Mark
 from raftlog.raft.wal.formats import (
     INDEX_MAGIC,
     SEGMENT_HEADER_SIZE,
@@ -39,6 +38,7 @@ from raftlog.raft.wal.formats import (
     Slot,
     check_side_header,
     decode_index_footer,
+    decode_segment_header,
     index_name,
     segment_name,
 )
@@ -46,6 +46,7 @@ from raftlog.raft.wal.journal import Segment, row_position
 from raftlog.raft.wal.operations import Files, Zero, end_of_bytes
 from raftlog.raft.wal.recovery import Found, recover_log, scan
 
+_MOVE = "move it to where it belongs, or away"
 _ROWS_BYTES = 1 << 16  # bytes of rows compared in one step
 
 
@@ -58,6 +59,26 @@ class Looked:
     ends: array[int] = field(default_factory=lambda: array("Q"))  # indexes of its entries
     configurations: list[tuple[int, Configuration]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+
+
+def header_of(log: LogIdentity, files: Files, first: int) -> SegmentHeader | Finding:
+    """The header of the segment whose name says `first`, or why its entries cannot be looked at."""
+    name = segment_name(first)
+    try:
+        header = decode_segment_header(log, files.read(name, 0, SEGMENT_HEADER_SIZE))
+    except Corrupt as error:
+        what = f"{error}: its entries were not looked at"
+        return Finding(name, FileHealth.DAMAGED, what, 0, first - 1, HEALS)
+    except ForeignFile as error:
+        return Finding(name, FileHealth.FOREIGN, str(error), 0, mend=_MOVE)
+    except UnknownVersion as error:
+        return Finding(name, FileHealth.NEWER, str(error), 0, mend=NEWER_CODE)
+    if header.first != first:
+        what = f"it is a copy of, or should be called, {segment_name(header.first)}"
+        return Finding(name, FileHealth.FOREIGN, what, 0, mend=_MOVE)
+    if first == 1 and header.previous != GENESIS:
+        return Finding(name, FileHealth.DAMAGED, "the first segment names an entry before it", 0, 0, HEALS)
+    return header
 
 
 class _Rows:
@@ -99,16 +120,6 @@ class _Rows:
         return self._position
 
 
-def look_at_segment(
-    log: LogIdentity, files: Files, header: SegmentHeader, following: SegmentHeader | None, durable: int, cut: int
-) -> Looked:
-    """Reads a segment and its .idx. `following` is the header of the next segment; None: this is the newest one.
-
-    `durable`: an index that is synced by other evidence. `cut`: if not 0, a cut after that index had begun.
-    """
-    return in_one_go(looking_at_segment(log, files, header, following, durable, cut))
-
-
 def looking_at_segment(
     log: LogIdentity,
     files: Files,
@@ -117,7 +128,11 @@ def looking_at_segment(
     durable: int = 0,
     cut: int = 0,
 ) -> Steps[Looked]:
-    """As `look_at_segment`, in steps, one for each entry: for a node that does other work meanwhile."""
+    """Reads a segment and its .idx, in steps, one for each entry. `following` is the header of the next segment; None:
+    this is the newest one.
+
+    `durable`: an index that is synced by other evidence. `cut`: if not 0, a cut after that index had begun.
+    """
     name = segment_name(header.first)
     segment = Segment(header.previous, header.size, header.previous)
     looked = Looked(segment)

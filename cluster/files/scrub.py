@@ -16,15 +16,11 @@ from itertools import pairwise
 from typing import Final, Protocol
 
 from raftlog.cluster.files.check_ledger import looking_at_ledger
-from raftlog.cluster.files.check_segment import looking_at_segment
+from raftlog.cluster.files.check_segment import header_of, looking_at_segment
 from raftlog.cluster.files.check_snapshots import SnapshotFindings, looking_at_snapshot
 from raftlog.cluster.files.findings import NEXT_START, NOT_READ, REREAD, FileHealth, Finding, Steps, in_one_go
-from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.wal.formats import (
     LOG_FOLDER,
-    SEGMENT_HEADER_SIZE,
-    ForeignFile,
-    decode_segment_header,
     index_name,
     ledger_name,
     segment_name,
@@ -95,13 +91,12 @@ class Looker:
 
     def _header(self, segment: Segment) -> list[Finding]:
         """The damage in the first bytes of a segment, which only a start reads."""
-        log, name = self._journal.log, segment_name(segment.first)
-        try:
-            header = decode_segment_header(log, self.files.read(name, 0, SEGMENT_HEADER_SIZE))
-            what = "" if header == segment.header else "its header is that of another segment"
-        except (Corrupt, ForeignFile, UnknownVersion) as error:
-            what = str(error)
-        return [Finding(name, FileHealth.DAMAGED, what, 0, segment.previous.index, NEXT_START)] if what else []
+        header = header_of(self._journal.log, self.files, segment.first)
+        if header == segment.header:
+            return []
+        what = header.what if isinstance(header, Finding) else "its header is that of another segment"
+        name, before = segment_name(segment.first), segment.previous.index
+        return [Finding(name, FileHealth.DAMAGED, what, 0, before, NEXT_START)]
 
     def snapshot(self, index: int) -> Steps[list[Finding]]:
         """The damage in a snapshot; empty once it was dropped."""

@@ -1,21 +1,21 @@
 """Checks the whole data folder of a stopped node, and changes nothing.
 
 `raftlog disk check` calls it. It reads identity, hard state, snapshots, then every segment with its .idx and .ledger,
-in
-the order of a start. Meanwhile it holds the node's lock (shared), so that no node starts on the folder; it refuses the
-folder of a running node. The code of a start (`raftlog.raft.wal.recovery`) says what a start would do, and none of its
-operations are carried out.
+in the order of a start. Meanwhile it holds the node's lock (shared), so that no node starts on the folder; it refuses
+the folder of a running node. The code of a start (`raftlog.raft.wal.recovery`) says what a start would do, and none of
+its operations are carried out.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from raftlog.cluster.files.check_ledger import look_at_ledger
-from raftlog.cluster.files.check_segment import Looked, look_at_segment
+from raftlog.cluster.files.check_ledger import looking_at_ledger
+from raftlog.cluster.files.check_segment import header_of, looking_at_segment
 from raftlog.cluster.files.check_snapshots import look_at_snapshots
 from raftlog.cluster.files.errors import REPLACE, RESTORE
 from raftlog.cluster.files.findings import (
@@ -28,13 +28,14 @@ from raftlog.cluster.files.findings import (
     Finding,
     NotLooked,
     Report,
+    in_one_go,
 )
 from raftlog.cluster.files.folder import IDENTITY, SHARD, DiskIdentity, parse_identity
 from raftlog.cluster.files.reserve import RESERVE
 from raftlog.cluster.files.stopped_folder import OnBytesRead, WatchedFiles, held
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.types import GENESIS, HardState
+from raftlog.raft.types import HardState
 from raftlog.raft.wal import divergence, repair
 from raftlog.raft.wal.formats import (
     HARD_STATE,
@@ -42,7 +43,6 @@ from raftlog.raft.wal.formats import (
     HARD_STATE_SLOT,
     LOG_FOLDER,
     SEGMENT_HEADER_SIZE,
-    SIDE_HEADER_SIZE,
     SLOT_SIZE,
     ForeignFile,
     LogIdentity,
@@ -54,6 +54,7 @@ from raftlog.raft.wal.formats import (
     ledger_name,
     segment_name,
 )
+from raftlog.raft.wal.journal import Segment
 from raftlog.raft.wal.kept_log import KEPT
 from raftlog.raft.wal.opening import intact_snapshots
 from raftlog.raft.wal.operations import end_of_bytes
@@ -61,6 +62,7 @@ from raftlog.raft.wal.recovery import HardStateDamaged, recover_hard_state, reco
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS, is_installing
 
 _LOG_ID_AT: Final = 8  # of the 16 bytes in a hard state slot and in the header of a segment
+_WRITES_BOTH: Final = "nothing: a start writes both"
 _KNOWN: Final = (IDENTITY, f"{IDENTITY}.new", SHARD, RESERVE)
 
 
@@ -159,16 +161,13 @@ class _Check:
         segments = [f"{LOG_FOLDER}/{name}" for name in files.names(LOG_FOLDER) if name.endswith(".seg")]
         logs: set[LogIdentity] = set()
         for name in [HARD_STATE, *segments]:
-            head = files.read(name, 0, SEGMENT_HEADER_SIZE)
-            log = LogIdentity(head[_LOG_ID_AT : _LOG_ID_AT + 16])
-            try:
+            log = LogIdentity(files.read(name, _LOG_ID_AT, 16))
+            with suppress(Corrupt, UnknownVersion, ForeignFile):
                 if name == HARD_STATE:
                     decode_slot(log, files.read(name, 0, SLOT_SIZE))
                 else:
-                    decode_segment_header(log, head)
-            except (Corrupt, UnknownVersion, ForeignFile):
-                continue
-            logs.add(log)
+                    decode_segment_header(log, files.read(name, 0, SEGMENT_HEADER_SIZE))
+                logs.add(log)
         return logs
 
     def _is_member(self, identity: DiskIdentity) -> None:
@@ -198,52 +197,34 @@ class _Check:
         if size < 0:
             self._tell(HARD_STATE, FileHealth.MISSING, "there is no such file: term and vote are lost", None, RESTORE)
             return Slot(0, HardState())
-        slots: list[Slot | None] = []
-        troubles: list[tuple[FileHealth, str, int]] = []
-        for start in (0, HARD_STATE_SLOT):
-            slots.append(None)
-            try:
-                slots[-1] = decode_slot(log, files.read(HARD_STATE, start, SLOT_SIZE))
-            except Corrupt as error:
-                troubles.append((FileHealth.DAMAGED, str(error), start))
-            except ForeignFile as error:
-                troubles.append((FileHealth.FOREIGN, str(error), start))
-            except UnknownVersion as error:
-                troubles.append((FileHealth.NEWER, str(error), start))
-        intact = [slot for slot in slots if slot is not None]
-        for state, what, start in troubles:
-            other = f"slot {start // HARD_STATE_SLOT}: {what}"
-            if state is FileHealth.NEWER:
-                self._tell(HARD_STATE, state, other, start, NEWER_CODE)
-            elif state is FileHealth.FOREIGN or not intact:
-                self._tell(HARD_STATE, state, f"{other}; this node may not vote again", start, RESTORE)
-            else:
-                self._tell(
-                    HARD_STATE, state, f"{other}; the other slot is intact", start, "nothing: a start writes both"
-                )
-        self._padding(size)
-        if not intact:
-            return Slot(0, HardState())
-        newest = max(intact, key=lambda slot: slot.sequence)
-        if len(intact) == 2 and intact[0] != intact[1]:
-            self._tell(
-                HARD_STATE, FileHealth.UNFINISHED, "the newer slot was not repeated in the other one yet", None,
-                "nothing: a start writes both",
-            )  # fmt: skip
-        elif not troubles:
-            kept = newest.state
-            cut = f", a cut after {newest.cut} under way" if newest.cut else ""
-            self._tell(HARD_STATE, FileHealth.INTACT, f"term {kept.term}, vote {kept.vote}, boot {kept.boot}{cut}")
-        return newest
-
-    def _padding(self, size: int) -> None:
+        state, mend = FileHealth.DAMAGED, RESTORE
+        try:
+            slot, damage = recover_hard_state(log, files)
+        except (HardStateDamaged, ForeignFile, UnknownVersion) as error:
+            if isinstance(error, UnknownVersion):
+                state, mend = FileHealth.NEWER, NEWER_CODE
+            elif isinstance(error, ForeignFile):
+                state = FileHealth.FOREIGN
+            self._tell(HARD_STATE, state, f"{error}; this node may not vote again", None, mend)
+            slot, damage = Slot(0, HardState()), [str(error)]
+        else:
+            for what in damage:
+                start = HARD_STATE_SLOT * (": slot 1:" in what)
+                what = f"{what.removeprefix(f'{HARD_STATE}: ')}; the other slot is intact"
+                self._tell(HARD_STATE, state, what, start, _WRITES_BOTH)
         if size < HARD_STATE_SLOT + SLOT_SIZE:
-            self._tell(
-                HARD_STATE, FileHealth.DAMAGED, f"cut short: {size} of {HARD_STATE_BYTES} bytes", size, NEXT_START
-            )
+            self._tell(HARD_STATE, state, f"cut short: {size} of {HARD_STATE_BYTES} bytes", size, NEXT_START)
         for start, end in ((SLOT_SIZE, HARD_STATE_SLOT), (HARD_STATE_SLOT + SLOT_SIZE, size)):
-            if (last := end_of_bytes(self._files, HARD_STATE, start, end)) > start:
-                self._tell(HARD_STATE, FileHealth.DAMAGED, f"bytes up to {last} behind a slot", start, NOT_READ)
+            if (last := end_of_bytes(files, HARD_STATE, start, end)) > start:
+                self._tell(HARD_STATE, state, f"bytes up to {last} behind a slot", start, NOT_READ)
+        if not damage and files.read(HARD_STATE, 0, SLOT_SIZE) != files.read(HARD_STATE, HARD_STATE_SLOT, SLOT_SIZE):
+            what = "the newer slot was not repeated in the other one yet"
+            self._tell(HARD_STATE, FileHealth.UNFINISHED, what, None, _WRITES_BOTH)
+        elif not damage:
+            cut = f", a cut after {slot.cut} under way" if slot.cut else ""
+            what = f"term {slot.state.term}, vote {slot.state.vote}, boot {slot.state.boot}{cut}"
+            self._tell(HARD_STATE, FileHealth.INTACT, what)
+        return slot
 
     # -- log
 
@@ -264,116 +245,49 @@ class _Check:
                 firsts.remove(first)
                 what = f"behind index {slot.cut}, after which the log is being cut"
                 self._tell(segment_name(first), FileHealth.UNFINISHED, what, None, "nothing: the next start drops it")
-        self._names(names, firsts, slot.cut)
+        self._names(names, firsts)
         if not firsts:
             self._tell(LOG_FOLDER, FileHealth.MISSING, "there is no segment", None, HEALS)
             return 0, 0, 0
-        headers = self._headers(log, firsts)
+        headers = [header_of(log, files, first) for first in firsts]
+        self._findings += [each for each in headers if isinstance(each, Finding)]
         first = firsts[0]
-        self._begins(headers, snapshots)
+        if first > 1 and not any(index >= first - 1 for index in snapshots):  # they must be in a snapshot
+            what = f"records 1 to {first - 1}: neither a segment nor an intact snapshot has them"
+            self._tell(LOG_FOLDER, FileHealth.MISSING, what, None, RESTORE)
         last = ledger_last = first - 1
         durable = snapshots[0] if snapshots else 0
-        pairs = [*pairwise(headers), (headers[-1], None)]
-        for header, following in pairs:
-            if header is None:
+        for header, after in pairwise([*headers, None]):
+            if not isinstance(header, SegmentHeader):
                 continue
-            looked = look_at_segment(log, files, header, following, durable, 0 if following else slot.cut)
+            following = after if isinstance(after, SegmentHeader) else None
             cut = 0 if following else slot.cut
-            self._findings += [_cutting(finding) if cut else finding for finding in looked.findings]
+            looked = in_one_go(looking_at_segment(log, files, header, following, durable, cut))
             self._configurations += looked.configurations
             if last == looked.segment.previous.index:
                 last = looked.segment.last.index
-            ledger_last = self._ledger(
-                log, looked, ledger_last, snapshots, first, is_sealed=following is not None, is_cut=bool(cut)
-            )
+            mend = _ledger_mend(first, looked.segment, snapshots)
+            steps = looking_at_ledger(log, files, looked, is_sealed=following is not None, mend=mend)
+            ledger = in_one_go(steps)
+            if ledger_last == looked.segment.previous.index:
+                ledger_last = ledger.last
+            self._findings += [_cutting(each) if cut else each for each in (*looked.findings, ledger.finding)]
         return first, last, ledger_last
 
-    def _ledger(
-        self,
-        log: LogIdentity,
-        looked: Looked,
-        before: int,
-        snapshots: list[int],
-        first: int,
-        *,
-        is_sealed: bool,
-        is_cut: bool,
-    ) -> int:
-        """Checks the ledger of one segment. Returns up to which index effects exist without a gap."""
-        start = looked.segment.previous.index
-        usable = [index for index in snapshots if first - 1 <= index <= start]
-        if usable or first == 1:
-            origin = f"the snapshot of {usable[0]}" if usable else "the beginning of the log"
-            mend = f"{REMOVE.partition(':')[0]}: the next start replays from {origin} and makes it again"
-        else:
-            mend = RESTORE
-        found = look_at_ledger(log, self._files, looked, is_sealed=is_sealed, mend=mend)
-        self._findings.append(_cutting(found.finding) if is_cut else found.finding)
-        return found.last if before == start else before
-
-    def _headers(self, log: LogIdentity, firsts: list[int]) -> list[SegmentHeader | None]:
-        """The header of each segment; None if it cannot be read: then its entries cannot be checked."""
-        headers: list[SegmentHeader | None] = []
-        for first in firsts:
-            name = segment_name(first)
-            headers.append(None)
-            mend = HEALS
-            try:
-                header = decode_segment_header(log, self._files.read(name, 0, SEGMENT_HEADER_SIZE))
-            except Corrupt as error:
-                self._tell(name, FileHealth.DAMAGED, f"{error}: its entries were not looked at", 0, mend, first - 1)
-                continue
-            except ForeignFile as error:
-                self._tell(name, FileHealth.FOREIGN, str(error), 0, "move it to where it belongs, or away")
-                continue
-            except UnknownVersion as error:
-                self._tell(name, FileHealth.NEWER, str(error), 0, NEWER_CODE)
-                continue
-            if header.first != first:
-                what = f"it is a copy of, or should be called, {segment_name(header.first)}"
-                self._tell(name, FileHealth.FOREIGN, what, 0, "move it to where it belongs, or away")
-            elif first == 1 and header.previous != GENESIS:
-                self._tell(name, FileHealth.DAMAGED, "the first segment names an entry before it", 0, mend, 0)
-            else:
-                headers[-1] = header
-        return headers
-
-    def _begins(self, headers: list[SegmentHeader | None], snapshots: list[int]) -> None:
-        """Entries before the oldest segment must be in a snapshot."""
-        oldest = headers[0]
-        if oldest is not None and oldest.first > 1 and not any(index >= oldest.previous.index for index in snapshots):
-            what = f"records 1 to {oldest.previous.index}: neither a segment nor an intact snapshot has them"
-            self._tell(LOG_FOLDER, FileHealth.MISSING, what, None, RESTORE)
-
-    def _names(self, names: list[str], firsts: list[int], cut: int) -> None:
+    def _names(self, names: list[str], firsts: list[int]) -> None:
         """The other names in the folder of the log."""
         known = {path(first) for first in firsts for path in (segment_name, index_name, ledger_name)}
         for name in names:
             path = f"{LOG_FOLDER}/{name}"
-            if path in known or (_is_segment(name) and cut):
+            if path in known or _is_segment(name):  # a segment behind a cut that is under way is reported by then
                 continue
             if name.startswith("spare-"):
-                self._tell(
-                    path, FileHealth.INTACT, "made ahead for the next segment, or half fetched; dropped at a start"
-                )
+                what = "made ahead for the next segment, or half fetched; dropped at a start"
+                self._tell(path, FileHealth.INTACT, what)
             elif name.endswith((".idx", ".ledger")):
-                self._orphan(path, firsts, cut)
+                self._tell(path, FileHealth.UNFINISHED, "it has no segment", None, "nothing: the next start drops it")
             else:
                 self._tell(path, FileHealth.UNKNOWN, "not a file of raftlog: left alone")
-
-    def _orphan(self, path: str, firsts: list[int], cut: int) -> None:
-        """A file beside a segment that does not exist.
-
-        A segment's name is deleted first and made last, so a file without rows means no loss. Rows beside a missing
-        newest segment mean damage, as at a start (`raftlog.raft.wal.recovery`). A start deletes other such files.
-        """
-        stem, _, _ = path.removeprefix(f"{LOG_FOLDER}/").partition(".")
-        is_newest = stem.isdigit() and bool(firsts) and int(stem) > firsts[-1]
-        if is_newest and not cut and self._files.size(path) > SIDE_HEADER_SIZE:
-            what = f"{segment_name(int(stem))} is gone: this file beside it proves that it had records"
-            self._tell(path, FileHealth.MISSING, what, None, HEALS)
-        else:
-            self._tell(path, FileHealth.UNFINISHED, "it has no segment", None, "nothing: the next start drops it")
 
     # -- the whole
 
@@ -391,6 +305,8 @@ class _Check:
             return str(error), ""
         if recovery.damage is not None:
             what, damage = str(recovery.damage), recovery.damage
+            if self._files.size(damage.file) < 0 and damage.file != LOG_FOLDER:
+                self._tell(damage.file, FileHealth.MISSING, damage.reason, None, HEALS, damage.index)
         elif first > 1 and not any(first - 1 <= index <= ledger_last for index in snapshots):
             what = f"the log begins at {first} and no usable snapshot reaches that far"
         else:
@@ -429,6 +345,15 @@ class _Check:
                 self._tell(name, FileHealth.UNFINISHED, "its state was wrong: the next start rebuilds it from the log")
             elif name not in (HARD_STATE, LOG_FOLDER, SNAPSHOTS):
                 self._tell(name, FileHealth.UNKNOWN, "not a file of raftlog: left alone")
+
+
+def _ledger_mend(first: int, segment: Segment, snapshots: list[int]) -> str:
+    """The advice for a ledger that must be made again, in a log that begins at `first`."""
+    usable = [index for index in snapshots if first - 1 <= index <= segment.previous.index]
+    if not usable and first > 1:
+        return RESTORE
+    origin = f"the snapshot of {usable[0]}" if usable else "the beginning of the log"
+    return f"{REMOVE.partition(':')[0]}: the next start replays from {origin} and makes it again"
 
 
 def _cutting(finding: Finding) -> Finding:
