@@ -20,7 +20,6 @@ from raftlog.raft.codec.raw import RawHeader
 from raftlog.raft.types import Mark
 from raftlog.spark_export.columns.decode import decode
 from raftlog.spark_export.columns.frames import locate
-from raftlog.spark_export.columns.memory import keep_freed
 from raftlog.spark_export.columns.slab import join
 from raftlog.spark_export.fetch.reader import SLAB_BYTES
 from raftlog.statemachine.commands import Operation
@@ -89,7 +88,6 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--profile", action="store_true", help="where the time goes, function by function")
     asked = parser.parse_args()
-    keep_freed()
     for per_entry in SHAPES:
         slabs = chunks_of(asked.rows, per_entry)
         size = sum(len(part) for slab in slabs for chunk in slab for part in chunk[1:])

@@ -19,7 +19,6 @@ from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header
 from raftlog.spark_export.columns.decode import decode
 from raftlog.spark_export.columns.frames import Frames, locate
-from raftlog.spark_export.columns.memory import keep_freed
 from raftlog.spark_export.columns.schema import COLUMNS
 from raftlog.spark_export.columns.slab import Slab, joined
 from raftlog.spark_export.errors import ExportError
@@ -57,7 +56,6 @@ def read(
 
 def slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
     """Checked frames in order, each with which of its rows [begin, end) belong to the range. Raises as `read`."""
-    keep_freed()
     position = wanted.start
     for frames, first, following in _slabs(wanted):
         if first > position or following <= position:

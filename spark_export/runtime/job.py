@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.errors import ExportError
-from raftlog.spark_export.runtime import planner
 from raftlog.spark_export.runtime.java import JavaNotFoundError, java_home, quiet_home
 from raftlog.spark_export.runtime.spark_home import spark_home
 
@@ -45,7 +44,6 @@ _HERE: Final = {
     "spark.driver.host": "127.0.0.1",
     # Over TCP, the last bytes for a task wait 40 ms for the acknowledgement of the bytes before.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "raftlog.spark_export.source.daemon",
 }
 """Where driver and executors are on this machine."""
 _SETTINGS: Final = {
@@ -115,17 +113,14 @@ def session(
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     master = master or MASTER
     chosen = _SETTINGS | (LOW_LATENCY if low_latency else {})
-    python = sys.executable
     if _LOCAL.match(master):
         chosen |= _HERE
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        # Executors of a standalone cluster may run as another user.
-        python = planner.python() if master.startswith("local") else sys.executable
-        os.environ["PYSPARK_PYTHON"] = python
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         if (folder := spark_home()) is not None:
             os.environ["SPARK_HOME"] = str(folder)
     else:
-        os.environ.setdefault("PYSPARK_PYTHON", python)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     chosen["spark.driver.extraJavaOptions"] = " ".join(
         (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", _ARROW, java_options)
@@ -149,8 +144,6 @@ def session(
             f"the Java runtime in {home} ended before Spark ran: what it said is above. Is there enough memory, "
             f"and are the options right (java_options, spark.driver.memory)?"
         ) from error
-    if spark.sparkContext.pythonExec == python != sys.executable:  # a session that was there before has its own
-        planner.start()
     spark.sparkContext.setLogLevel(level.upper())
     spark.dataSource.register(RaftlogDataSource)
     return spark

@@ -29,7 +29,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from raftlog.spark_export.fetch.options import SourceOptions, parse_options
-from raftlog.spark_export.source.daemon import hush
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 _PUSHES: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 """Spark loads this module in the process where it asks a reader about filters. A reader that could be asked is an error
 everywhere else, unless spark.sql.python.filterPushdown.enabled is set."""
-
-
-hush()
 
 
 class RaftlogDataSource(DataSource):
