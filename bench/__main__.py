@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.comparison import axes, page, report, rounds
+from bench.comparison import axes, report, rounds
 from bench.comparison.goals import judge
 from bench.contenders.field import Field
 from bench.contenders.raftlog import NAME, PLAIN, SECURE
@@ -136,7 +136,7 @@ def main(
     rate: Annotated[int, typer.Option(min=1, help="records a second that they follow")] = 1_000,
     chaos_seconds: Annotated[int, typer.Option(min=5, help="length of the chaos smoke")] = 30,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data of all contenders")] = None,
-    save: Annotated[Path, typer.Option(help="where the results go; .md and .html beside it")] = Path(
+    save: Annotated[Path, typer.Option(help="where the results go; .md beside it")] = Path(
         "bench/results/latest.json"
     ),
 ) -> None:
@@ -192,8 +192,8 @@ def main(
         offered, goals, verdict,
     )  # fmt: skip
     show(found, console)
-    report.save(found, save, page.html(found))
-    console.print(f"saved to {save}, {save.with_suffix('.md')} and {save.with_suffix('.html')}")
+    report.save(found, save)
+    console.print(f"saved to {save} and {save.with_suffix('.md')}")
     if failed or (verdict is not None and verdict.exit_code):
         raise typer.Exit(1)
 

@@ -130,9 +130,8 @@ def markdown(report: Report) -> str:
     return "\n".join(line for part in parts for line in part(report)) + "\n"
 
 
-def save(report: Report, path: Path, page: str) -> None:
-    """The results, the Markdown and the page, side by side."""
+def save(report: Report, path: Path) -> None:
+    """The results and the page, side by side."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     path.with_suffix(".md").write_text(markdown(report), encoding="utf-8")
-    path.with_suffix(".html").write_text(page, encoding="utf-8")

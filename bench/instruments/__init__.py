@@ -1,1 +1,1 @@
-"""Measures and records: figures, the machine, conditions, plots, processes."""
+"""Measures and records: figures, the machine, conditions, processes."""

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from bench.contenders.raftlog import Raftlog
-from bench.instruments import conditions, machine, plots
+from bench.instruments import conditions, machine
 from bench.instruments.options import named
 from bench.loads import wrk
 
@@ -214,32 +214,13 @@ def markdown(grown: Grown) -> str:
     return "\n".join(lines) + "\n"
 
 
-def html(grown: Grown) -> str:
-    """The curves as plots, on a page that needs nothing from elsewhere."""
-    drawn = [
-        plots.lines(
-            f"writes over {name}: per second, and p99 in ms",
-            {
-                "raftlog, per second": [(point.x, point.per_second) for point in points],
-                "p99 ms": [(point.x, point.p99_ms) for point in points],
-            },
-        )
-        for name, points in grown.curves.items()
-    ]
-    return (
-        f'<!doctype html><meta charset="utf-8"><title>How cost grows</title><h1>How cost grows</h1>{"".join(drawn)}\n'
-    )
-
-
 def main(
     only: Annotated[str, typer.Option(help=f"curves, by commas: {', '.join(CURVES)}; all unless said")] = "",
     full: Annotated[bool, typer.Option("--full", help="to 10 M entries and 20 M keys; 40 GB of disk")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="runs of each point")] = 3,
     seconds: Annotated[int, typer.Option(min=1, help="length of one run")] = 2,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data")] = None,
-    save: Annotated[Path, typer.Option(help="where the results go; .md and .html beside it")] = Path(
-        "bench/results/growth.json"
-    ),
+    save: Annotated[Path, typer.Option(help="where the results go; .md beside it")] = Path("bench/results/growth.json"),
 ) -> None:
     """How the cost of a write grows with entries, keys, values, nodes, connections. About 3 minutes; --full longer."""
     console = Console(width=None if sys.stdout.isatty() else 150)
@@ -264,5 +245,4 @@ def main(
     save.parent.mkdir(parents=True, exist_ok=True)
     save.write_bytes(msgspec.json.format(msgspec.json.encode(grown), indent=1) + b"\n")
     save.with_suffix(".md").write_text(markdown(grown), encoding="utf-8")
-    save.with_suffix(".html").write_text(html(grown), encoding="utf-8")
-    console.print(f"saved to {save}, {save.with_suffix('.md')} and {save.with_suffix('.html')}")
+    console.print(f"saved to {save} and {save.with_suffix('.md')}")
