@@ -136,9 +136,7 @@ def main(
     rate: Annotated[int, typer.Option(min=1, help="records a second that they follow")] = 1_000,
     chaos_seconds: Annotated[int, typer.Option(min=5, help="length of the chaos smoke")] = 30,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data of all contenders")] = None,
-    save: Annotated[Path, typer.Option(help="where the results go; .md beside it")] = Path(
-        "bench/results/latest.json"
-    ),
+    save: Annotated[Path, typer.Option(help="where the results go; .md beside it")] = Path("bench/results/latest.json"),
 ) -> None:
     """Run raftlog beside its peers, and judge the goals of docs/performance.md. About 35 minutes with everything."""
     if context.invoked_subcommand is not None:

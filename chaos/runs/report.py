@@ -19,6 +19,7 @@ from raftlog.chaos.runs.availability import quantile
 from raftlog.chaos.runs.failover import losses_of
 from raftlog.chaos.runs.run_folder import history_file, load, sentence
 from raftlog.chaos.workloads.observer import Stretch, without_leader
+from raftlog.cluster.drawing.page import with_data
 
 PAGE: Final = "report.html"
 ROWS_MAX: Final = 40_000
@@ -50,9 +51,7 @@ def write_page(folder: Path) -> Path:
 
 def page_of(folder: Path) -> str:
     """The page as text."""
-    template = Path(__file__).with_name(PAGE).read_text(encoding="utf-8")
-    data = msgspec.json.encode(data_of(folder)).decode()
-    return template.replace("{{DATA}}", data.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
+    return with_data(Path(__file__).with_name(PAGE), data_of(folder))
 
 
 def data_of(folder: Path) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from raftlog.cluster.drawing.plots import BarPlot, LinePlot, Plot
 from raftlog.spark_export import analytics
 from raftlog.spark_export.analytics.own import Own, own_columns, own_events
 from raftlog.spark_export.analytics.values import quoted
 from raftlog.spark_export.analytics.windows import QUANTILES, quantile_name
 from raftlog.spark_export.errors import UsageError
-from raftlog.spark_export.tables.plots import Bars, Lines, Plot
 from raftlog.spark_export.tables.report import Result, collect, plain
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _rate_plots(events: "DataFrame", size: str, slide: str | None, by: str | Non
     """Over all of the time, in windows wide enough for a plot; by each of the groups with the most records."""
     first, last = _span(events)
     if first is None or last is None:
-        return [Lines("records", [])]
+        return [LinePlot("records", [])]
     step_s, width_s = _seconds(slide or size), _seconds(size)
     step_s *= math.ceil((last - first).total_seconds() / step_s / POINTS_MAX) or 1
     width_s = max(width_s, step_s)
@@ -80,8 +80,8 @@ def _rate_plots(events: "DataFrame", size: str, slide: str | None, by: str | Non
     times = [_utc(row["start"]) for row in rows]
     quantiles = {name: [_float(row[name]) for row in rows] for name in map(quantile_name, QUANTILES)}
     return [
-        Lines(counts, times, {"records": [row["records"] for row in rows]}, step=step),
-        Lines(values, times, quantiles, step=step),
+        LinePlot(counts, times, {"records": [row["records"] for row in rows]}, step=step),
+        LinePlot(values, times, quantiles, step=step),
     ]
 
 
@@ -99,7 +99,7 @@ def _largest(events: "DataFrame", by: str, at_most: int) -> "tuple[DataFrame, st
     return events.where(is_shown), which
 
 
-def _split(title: str, rows: Sequence[Any], by: str, value: str, step: timedelta | None) -> Lines:
+def _split(title: str, rows: Sequence[Any], by: str, value: str, step: timedelta | None) -> LinePlot:
     """A line for each group, the largest first; a time without a row of a group is a gap of its line."""
     sizes: Counter[Any] = Counter()
     for row in rows:
@@ -109,7 +109,7 @@ def _split(title: str, rows: Sequence[Any], by: str, value: str, step: timedelta
     lines = {
         str(plain(group)): [values.get((each, group)) for each in times] for group, _ in sizes.most_common(LINES_MAX)
     }
-    return Lines(title, [_utc(each) for each in times], lines, step=step)
+    return LinePlot(title, [_utc(each) for each in times], lines, step=step)
 
 
 def _span(events: "DataFrame") -> tuple[datetime | None, datetime | None]:
@@ -135,13 +135,13 @@ def _words(seconds: int) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
-def _sizes(frame: "DataFrame", what: str) -> Bars:
+def _sizes(frame: "DataFrame", what: str) -> BarPlot:
     """How many of all rows have how many records."""
     sizes = frame.groupBy(F.floor(F.log2("records")).alias("power")).count().orderBy("power").collect()
     labels = [
         f"{2 ** row['power']} to {2 ** (row['power'] + 1) - 1} records" if row["power"] else "1 record" for row in sizes
     ]
-    return Bars(f"{what} by their number of records", labels, [row["count"] for row in sizes])
+    return BarPlot(f"{what} by their number of records", labels, [row["count"] for row in sizes])
 
 
 def sliding(log: "DataFrame", limit: int, own: Own, size: str, by: str | None, measure: str) -> Result:
@@ -158,12 +158,12 @@ def sliding(log: "DataFrame", limit: int, own: Own, size: str, by: str | None, m
     return _result("sliding", question, frame, found, limit, is_cut, plots, notes)
 
 
-def _sliding_plot(events: "DataFrame", size: str, by: str | None, measure: str, which: str) -> Lines:
+def _sliding_plot(events: "DataFrame", size: str, by: str | None, measure: str, which: str) -> LinePlot:
     """Over all of the time: of each pixel the mean, the lowest and the highest, or the mean of each group."""
     title = f"{measure} of the {size} before a record"
     first, last = _span(events)
     if first is None or last is None:
-        return Lines(title, [])
+        return LinePlot(title, [])
     start_us = F.unix_micros(F.lit(first))
     pixel_us = (last - first) // timedelta(microseconds=1) // POINTS_MAX + 1
     pixel = F.floor((F.unix_micros("event_time") - start_us) / pixel_us).alias("pixel")
@@ -182,7 +182,7 @@ def _sliding_plot(events: "DataFrame", size: str, by: str | None, measure: str, 
     if by:
         return _split(f"mean {title}{which}", rows, by, "mean", None)
     lines = {name: [_float(row[name]) for row in rows] for name in ("mean", "lowest", "highest")}
-    return Lines(title, [_utc(row["start"]) for row in rows], lines)
+    return LinePlot(title, [_utc(row["start"]) for row in rows], lines)
 
 
 def latest(log: "DataFrame", limit: int, own: Own, by: str, at: int | None, measure: str | None) -> Result:
@@ -196,11 +196,13 @@ def latest(log: "DataFrame", limit: int, own: Own, by: str, at: int | None, meas
     plots: list[Plot] = []
     if measure is not None:
         known = [(label, row[measure]) for label, row in zip(labels, rows, strict=True) if row[measure] is not None]
-        plots = [Bars(f"newest {measure}{which}", [label for label, _ in known], [float(value) for _, value in known])]
+        plots = [
+            BarPlot(f"newest {measure}{which}", [label for label, _ in known], [float(value) for _, value in known])
+        ]
     elif rows:
         newest = _span(frame)[1]
         ages = [(newest - row["event_time"]).total_seconds() if newest and row["event_time"] else 0.0 for row in rows]
-        plots = [Bars(f"seconds before the newest of all{which}", labels, ages, "s")]
+        plots = [BarPlot(f"seconds before the newest of all{which}", labels, ages, "s")]
     when = "at the end" if at is None else f"as of index {at}"
     question = f"Which record is the newest of each {by}{own.within}, {when}?"
     return _result("latest", question, frame, found, limit, is_cut, plots, notes)
@@ -215,7 +217,7 @@ def top_keys(log: "DataFrame", limit: int, own: Own | None = None) -> Result:
     found, is_cut = collect(frame, limit)
     shown = found[:BARS_MAX]
     title = "records, by key" + (f": {len(shown)} of {number:,}" if len(shown) < number else "")
-    bars = Bars(title, [str(plain(row["key"])) for row in shown], [row["count"] for row in shown])
+    bars = BarPlot(title, [str(plain(row["key"])) for row in shown], [row["count"] for row in shown])
     question = f"Which keys have the most records{own.within}?"
     return _result("top-keys", question, frame, found, limit, is_cut, [bars], notes)
 
@@ -251,7 +253,7 @@ def join(log: "DataFrame", limit: int, own: Own, left: str, right: str, within: 
     labels = [
         f"{row['place'] * width} s" + (f" to {(row['place'] + 1) * width} s" if width > 1 else "") for row in whole
     ]
-    plots = [Bars("pairs by the seconds between them", labels, [row["count"] for row in whole])]
+    plots = [BarPlot("pairs by the seconds between them", labels, [row["count"] for row in whole])]
     question = (
         f"Which records{own.within} match {right!r} at most {within} after one of the same key that matches {left!r}?"
     )
@@ -268,7 +270,7 @@ def enrich(log: "DataFrame", limit: int, prefix: str) -> Result:
     frame = analytics.enrich(analytics.events(log.where(F.col("operation") == "append")), table)
     found, is_cut = collect(frame.orderBy("index"), limit)
     known = frame.agg(F.count("table_value"), F.count(F.lit(1)) - F.count("table_value")).collect()[0]
-    plots = [Bars("records", ["with a row of the table", "without one"], list(known))]
+    plots = [BarPlot("records", ["with a row of the table", "without one"], list(known))]
     question = f"What does the table hold for each record's key{f', under {prefix}' if prefix else ''}?"
     return _result("enrich", question, frame, found, limit, is_cut, plots)
 
@@ -280,7 +282,7 @@ def view(log: "DataFrame", limit: int, left: str, right: str, how: str) -> Resul
     sides = F.struct(F.col("left").isNotNull().alias("left"), F.col("right").isNotNull().alias("right"))
     counted = {tuple(row[0]): row["count"] for row in frame.groupBy(sides).count().collect()}
     names = {(True, True): "in both", (True, False): f"only in {left}", (False, True): f"only in {right}"}
-    plots = [Bars("rows", list(names.values()), [counted.get(each, 0) for each in names])]
+    plots = [BarPlot("rows", list(names.values()), [counted.get(each, 0) for each in names])]
     question = f"What do the tables {left} and {right} hold together ({how} join)?"
     return _result("view", question, frame, found, limit, is_cut, plots)
 
@@ -294,7 +296,7 @@ def state(log: "DataFrame", limit: int, own: Own, at: int | None) -> Result:
     frame.unpersist()
     labels = [str(plain(bytes(row["key"]))) for row in written]
     title = "how often a key was written" + (f": {len(written)} of {number:,} keys" if len(written) < number else "")
-    plots = [Bars(title, labels, [row["version"] for row in written])]
+    plots = [BarPlot(title, labels, [row["version"] for row in written])]
     when = "at the end" if at is None else f"after index {at}"
     question = f"What did the key-value store hold {when}?"
     return _result("state", question, frame, found, limit, is_cut, plots)
@@ -307,7 +309,7 @@ def changes(log: "DataFrame", limit: int) -> Result:
     kinds = frame.groupBy("change").count().orderBy("change").collect()
     unknown = frame.where(~F.col("is_before_known")).count()
     frame.unpersist()
-    plots = [Bars("changes", [row["change"] for row in kinds], [row["count"] for row in kinds])]
+    plots = [BarPlot("changes", [row["change"] for row in kinds], [row["count"] for row in kinds])]
     notes = [f"of {unknown} changes the value before is not known: the record that wrote it is not among the rows"]
     return _result(
         "changes", "What changed, from what to what?", frame, found, limit, is_cut, plots, notes if unknown else []
@@ -321,8 +323,8 @@ def terms(log: "DataFrame", limit: int, leaders: Mapping[int, str]) -> Result:
     labels = [f"term {row['term']}" for row in found]
     which = f", the first {len(found)} terms" if is_cut else ""
     plots = [
-        Bars(f"users' records per second{which}", labels, [_float(row["per_second"]) or 0.0 for row in found], "/s"),
-        Bars(f"seconds since the term before{which}", labels, [_float(row["gap"]) or 0.0 for row in found], "s"),
+        BarPlot(f"users' records per second{which}", labels, [_float(row["per_second"]) or 0.0 for row in found], "/s"),
+        BarPlot(f"seconds since the term before{which}", labels, [_float(row["gap"]) or 0.0 for row in found], "s"),
     ]
     notes = ["the log does not name leaders; a running cluster (--endpoints) gives the leader of the current term"]
     question = "How long did each term last, and how many records were written in it?"

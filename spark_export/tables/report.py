@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog.cluster.cli.frame.output import Column, Format, Printer, View, jsonable, lines_of
-from raftlog.spark_export.tables.plots import Plot, number, svg
+from raftlog.cluster.drawing.page import simple
+from raftlog.cluster.drawing.plots import Plot, number, svg
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_PAGE: Final = Path(__file__).with_name("report.html")
 _CELL_LENGTH: Final = 120
 
 Value = str | int | float | bool | None
@@ -120,8 +119,7 @@ def page(heading: str, facts: Sequence[tuple[str, str]], results: Sequence[Resul
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     links = "".join(f'<a href="#{escape(result.name)}">{escape(result.name)}</a>' for result in results)
     body = f"<h1>{escape(heading)}</h1><dl>{listed}</dl><nav>{links}</nav>" + "".join(map(_section, results))
-    template = _PAGE.read_text(encoding="utf-8")
-    return template.replace("{{TITLE}}", escape(heading)).replace("{{BODY}}", body)
+    return simple(escape(heading), body)
 
 
 def _section(result: Result) -> str:

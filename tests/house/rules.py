@@ -35,6 +35,7 @@ MAY_OPEN_FILES = {
     "cluster/offline/*.py": "a user's tool: reads the files of a stopped node",
     "cluster/runtime/log_file.py": "the node's own log: no data, and never waited for",
     "cluster/config/settings.py": "reads the settings file",
+    "cluster/drawing/page.py": "the templates of pages, which stand beside it and beside the callers",
     "cluster/node/formatting.py": "writes and reads the cluster file",
     "cluster/node/local_cluster.py": "makes the settings and log files of the processes that it starts",
     "cluster/runtime/file_errors.py": "writes a file for a user, whole or not at all",

@@ -67,7 +67,7 @@ def test_wheel_has_one_package_at_the_top(wheel: Path) -> None:
     for name in (
         "raftlog/cluster/api/openapi.yaml",
         "raftlog/chaos/shim/shim.c",
-        "raftlog/spark_export/tables/report.html",
+        "raftlog/cluster/drawing/page.css",
     ):
         assert name in names  # data beside modules
 

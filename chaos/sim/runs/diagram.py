@@ -6,14 +6,14 @@ property broke. The page needs nothing beside itself: the events are in it as JS
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from raftlog.chaos.sim.ground.trace import DOWN, EVERYONE, ROLE_MARKS, Event, View
+from raftlog.cluster.drawing.page import with_data
 from raftlog.raft.types import NodeId
 
 WINDOW_US: Final = 15_000_000
@@ -37,11 +37,7 @@ class Caption:
 
 def page(events: Iterable[Event], caption: Caption, *, window_us: int = WINDOW_US) -> str:
     """The page over the last `window_us` of these events, which are in the order of time."""
-    value = json.dumps(picture(list(events), caption, window_us), separators=(",", ":"))
-    # "</script>" in a text must not end the element
-    value = value.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    template = files("raftlog.chaos.sim.runs").joinpath("diagram.html").read_text(encoding="utf-8")
-    return template.replace("{{DATA}}", value)
+    return with_data(Path(__file__).with_name("diagram.html"), picture(list(events), caption, window_us))
 
 
 def picture(events: Sequence[Event], caption: Caption, window_us: int) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from raftlog.cluster.drawing.plots import BarPlot, LinePlot
 from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.spark_export.analytics import analyses
 from raftlog.spark_export.analytics.own import Own, resolved
 from raftlog.spark_export.columns.schema import ARROW, spark_schema
-from raftlog.spark_export.tables.plots import Bars, Lines
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.imports import add_import, appended, schema
@@ -62,8 +62,8 @@ def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log:
     lost by it, and a long window has no rate per second."""
     told = analyses.rates(log, 10, FLIGHTS, "1 hour", None, None, "origin", "delay")
     counts, medians = told.plots
-    assert isinstance(counts, Lines)
-    assert isinstance(medians, Lines)
+    assert isinstance(counts, LinePlot)
+    assert isinstance(medians, LinePlot)
     assert counts.title == f"records per 4 hours, by origin: 4 of {GROUPS + 1}, those with the most records"
     assert medians.title.startswith("delay per record, in windows of 4 hours, median, by origin: 4 of 51")
     assert (counts.times[0], counts.times[-1]) == (BEGIN, BEGIN + timedelta(hours=HOURS - 4))
@@ -74,7 +74,7 @@ def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log:
     assert (len(told.rows), told.is_cut) == (10, True)
     assert told.question == "How many records are there in flights.csv, and how is delay spread, in windows of 1 hour?"
     all_groups = analyses.rates(log, 0, FLIGHTS, "1 hour", None, None, None, "delay")
-    assert isinstance(all_groups.plots[0], Lines)
+    assert isinstance(all_groups.plots[0], LinePlot)
     assert sum(filter(None, all_groups.plots[0].series["records"])) == HOURS + HOURS // 20
     assert "per_second" in analyses.rates(log, 1, FLIGHTS, "30 seconds", None, None, None, "delay").columns
 
@@ -82,10 +82,10 @@ def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log:
 def test_a_plot_can_be_by_key(log: "DataFrame") -> None:
     """Keys are bytes, and the names of lines text."""
     told = analyses.rates(log, 1, FLIGHTS, "1 day", None, None, "key", "delay")
-    assert isinstance(told.plots[0], Lines)
+    assert isinstance(told.plots[0], LinePlot)
     assert next(iter(told.plots[0].series)) == "last"
     (plot,) = analyses.sliding(log, 1, FLIGHTS, "1 hour", "key", "delay").plots
-    assert isinstance(plot, Lines)
+    assert isinstance(plot, LinePlot)
     assert next(iter(plot.series)) == "last"
 
 
@@ -93,7 +93,7 @@ def test_windows_that_end_after_a_pause_are_counted_by_size(log: "DataFrame") ->
     """However many there are, each is in a bar."""
     told = analyses.rates(log, 1, FLIGHTS, None, None, "30 minutes", "origin", "delay")
     (sizes,) = told.plots
-    assert isinstance(sizes, Bars)
+    assert isinstance(sizes, BarPlot)
     assert (list(sizes.labels), list(sizes.values)) == (["1 record"], [HOURS + HOURS // 20])
 
 
@@ -101,7 +101,7 @@ def test_a_sliding_plot_covers_all_of_the_time(log: "DataFrame") -> None:
     """Each point is the mean of what lies within a pixel; the extremes are kept."""
     told = analyses.sliding(log, 5, FLIGHTS, "1 hour", None, "delay")
     (plot,) = told.plots
-    assert isinstance(plot, Lines)
+    assert isinstance(plot, LinePlot)
     assert len(plot.times) <= analyses.POINTS_MAX
     assert plot.times[0] == BEGIN
     assert plot.times[-1] > BEGIN + timedelta(hours=HOURS - 5)  # the pixel that the last one is in
@@ -114,7 +114,7 @@ def test_bars_are_of_the_groups_with_the_most_records(log: "DataFrame") -> None:
     """Of more groups than bars; the heading says of how many. Keys too."""
     told = analyses.latest(log, 5, FLIGHTS, "origin", None, "delay")
     (bars,) = told.plots
-    assert isinstance(bars, Bars)
+    assert isinstance(bars, BarPlot)
     assert bars.title == "newest delay, by origin: 40 of 51, those with the most records"
     assert dict(zip(bars.labels, bars.values, strict=True))["last"] == 7
     assert min(bars.values) < 0

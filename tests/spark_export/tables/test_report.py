@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from raftlog.cluster.cli.frame.output import Format
-from raftlog.spark_export.tables import plots, report
-from raftlog.spark_export.tables.plots import Bars, Lines
+from raftlog.cluster.drawing import plots
+from raftlog.cluster.drawing.plots import BarPlot, LinePlot
+from raftlog.spark_export.tables import report
 from raftlog.spark_export.tables.report import Result
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,7 +47,7 @@ def test_ticks_are_round_and_enclose(low: float, high: float, expected: list[flo
 def test_lines_have_a_tip_for_each_point_and_gaps() -> None:
     """Each value is shown over its point; a missing value and a long silence lift the pen; a lone point is visible."""
     values = [1.0, 2.0, None, 4.0, 5.0, 6.0]
-    figure = drawn(Lines("rate", HOURS, {"a <b>": values}, "/s", timedelta(hours=2)))
+    figure = drawn(LinePlot("rate", HOURS, {"a <b>": values}, "/s", timedelta(hours=2)))
     (path,) = [each for each in figure.iter("path") if "line" in each.attrib["class"]]
     assert [each for each in path.attrib["d"] if each.isalpha()] == ["M", "L", "M", "M", "L"]
     tips = [title.text for title in figure.iter("title")]
@@ -60,16 +61,16 @@ def test_lines_have_a_tip_for_each_point_and_gaps() -> None:
 
 def test_lines_of_one_moment_and_of_none() -> None:
     """One point has one time on its axis; no point is said in words, not drawn as nothing."""
-    one = drawn(Lines("rate", [BEGIN], {"a": [1.0]}))
+    one = drawn(LinePlot("rate", [BEGIN], {"a": [1.0]}))
     assert len([text for text in one.iter("text") if text.text == "2026-01-01 00:00:00"]) == 1
-    for nothing in (Lines("rate", [], {"a": []}), Lines("rate", [BEGIN], {"a": [None]}), Bars("keys", [], [])):
+    for nothing in (LinePlot("rate", [], {"a": []}), LinePlot("rate", [BEGIN], {"a": [None]}), BarPlot("keys", [], [])):
         assert "nothing to show" in plots.svg(nothing)
         assert ElementTree.fromstring(nothing._repr_svg_()).tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_bars_are_as_long_as_their_values() -> None:
     """Lengths are in proportion; long labels are cut, and whole in the tip; a bar of zero can still be pointed at."""
-    figure = drawn(Bars("keys", ["a" * 60, "<script>", "c"], [100, 50, 0], "records"))
+    figure = drawn(BarPlot("keys", ["a" * 60, "<script>", "c"], [100, 50, 0], "records"))
     widths = [float(bar.attrib["width"]) for bar in figure.iter("rect")]
     assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
     assert widths[2] == 1
@@ -79,7 +80,7 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 def test_bars_below_zero_go_to_the_left() -> None:
     """From the same zero as the others, in the same proportion, with the number behind their end."""
-    figure = drawn(Bars("delay", ["a", "b", "c"], [-400, 100, -11]))
+    figure = drawn(BarPlot("delay", ["a", "b", "c"], [-400, 100, -11]))
     bars = [(float(bar.attrib["x"]), float(bar.attrib["width"])) for bar in figure.iter("rect")]
     (low, width), (zero, right), (near, short) = bars
     assert low + width == pytest.approx(zero, abs=0.2)
@@ -88,13 +89,14 @@ def test_bars_below_zero_go_to_the_left() -> None:
     numbers = {text.text: float(text.attrib["x"]) for text in figure.iter("text")}
     assert numbers["-400"] < low
     assert numbers["100"] > zero + right
-    only = drawn(Bars("delay", ["a", "b"], [-5, -10]))
+    only = drawn(BarPlot("delay", ["a", "b"], [-5, -10]))
     assert [float(bar.attrib["width"]) for bar in only.iter("rect")] == pytest.approx([240, 480], rel=0.2)
 
 
 RESULT = Result(
     "top-keys", "Which keys?", ["key", "count", "share", "is_wrong"],
-    [["<img src=x>", 1234567, 0.00012, True], [None, 1, 2.5, None]], True, [Bars("keys", ["<b>"], [1])], ["a <note>"],
+    [["<img src=x>", 1234567, 0.00012, True], [None, 1, 2.5, None]], True, [BarPlot("keys", ["<b>"], [1])],
+    ["a <note>"],
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Draws plots as SVG text from values alone, without library or script, so that a page with them is one file.
 
-Colours and fonts are the page's (classes and CSS variables of `report.html`); a tip over each mark shows its numbers.
+Colours and fonts are the page's (classes and CSS variables of `page.css`); a tip over each mark shows its numbers.
 """
 
 import math
@@ -22,7 +22,7 @@ _TICKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LinePlot:
     """Values over time, one line per name; None is a gap, and so is a time more than `step` after the one before."""
 
     title: str
@@ -36,7 +36,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class BarPlot:
     """One bar per label, from zero to the right, and of a value below zero to the left."""
 
     title: str
@@ -48,7 +48,7 @@ class Bars:
         return alone(self)
 
 
-Plot = Lines | Bars
+Plot = LinePlot | BarPlot
 
 _ALONE: Final = (
     ".grid{stroke:#d8dde6}.tick{fill:#667085;font-size:11px}.line{fill:none;stroke-width:1.8}.name{font-weight:600}"
@@ -57,12 +57,12 @@ _ALONE: Final = (
         for place, colour in enumerate(("#2563c9", "#c2570c", "#0a7d45", "#8b3fc4"))
     )
 )
-"""The colours of `report.html` on white paper."""
+"""The colours of `page.css` on white paper."""
 
 
 def svg(plot: Plot) -> str:
     """The plot as one SVG element."""
-    return _lines(plot) if isinstance(plot, Lines) else _bars(plot)
+    return _lines(plot) if isinstance(plot, LinePlot) else _bars(plot)
 
 
 def alone(plot: Plot) -> str:
@@ -95,7 +95,7 @@ def ticks(lowest: float, highest: float, about: int = _TICKS) -> list[float]:
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def _lines(plot: Lines) -> str:
+def _lines(plot: LinePlot) -> str:
     known = [value for values in plot.series.values() for value in values if value is not None]
     if not known:
         return _empty(plot.title)
@@ -125,7 +125,7 @@ def _lines(plot: Lines) -> str:
     return _frame(plot.title, HEIGHT, parts)
 
 
-def _stretches(plot: Lines, values: Sequence[float | None]) -> list[list[tuple[datetime, float]]]:
+def _stretches(plot: LinePlot, values: Sequence[float | None]) -> list[list[tuple[datetime, float]]]:
     """The points between gaps."""
     stretches: list[list[tuple[datetime, float]]] = []
     before: datetime | None = None
@@ -156,7 +156,7 @@ def _times(first: datetime, last: datetime, across: Callable[[float], float]) ->
     return parts
 
 
-def _bars(plot: Bars) -> str:
+def _bars(plot: BarPlot) -> str:
     if not plot.values:
         return _empty(plot.title)
     lowest, highest = min(*plot.values, 0.0), max(*plot.values, 0.0)

@@ -1,0 +1,33 @@
+"""Fills the template of a page with the style that all pages share, and with texts or data of its own.
+
+The pages of chaos, of the simulator and of analyses are made so. A page needs no other file: style and data are in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+_HERE: Final = Path(__file__).parent
+
+
+def filled(template: Path, **parts: str) -> str:
+    """The page with the shared style in the place of `{{STYLE}}`, and each part in the place of its name."""
+    text = template.read_text(encoding="utf-8")
+    text = text.replace("{{STYLE}}", (_HERE / "page.css").read_text(encoding="utf-8"))
+    for name, part in parts.items():
+        text = text.replace(f"{{{{{name.upper()}}}}}", part)
+    return text
+
+
+def with_data(template: Path, data: Any) -> str:
+    """The page with this value as JSON. No text in it can end the element that holds it."""
+    text = msgspec.json.encode(data).decode()
+    return filled(template, data=text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+def simple(title: str, body: str) -> str:
+    """A page of HTML without a script: texts are escaped by the caller."""
+    return filled(_HERE / "page.html", title=title, body=body)
