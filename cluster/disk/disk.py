@@ -336,7 +336,6 @@ class Disk:
     # -- disk space
 
     def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:
-        """See `Reserve.keep`. Runs in the reading thread."""
         if not self.reserve.is_asked:
             self.reserve.is_asked = True
             sizes = self.snapshot_bytes, self._older_bytes, grown

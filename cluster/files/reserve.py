@@ -52,16 +52,13 @@ class ReserveFile:
         self._path = folder / RESERVE
 
     def size(self) -> int:
-        """See `Space.size`."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def free(self) -> int:
-        """See `Space.free`."""
         system = os.statvfs(self._path.parent)
         return system.f_bavail * system.f_frsize
 
     def resize(self, size: int) -> None:
-        """See `Space.resize`."""
         if not size:
             self._path.unlink(missing_ok=True)
             return

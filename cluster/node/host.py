@@ -172,7 +172,6 @@ class Host:
             link_events.hello_refused(replica.state, peer, incarnation, start)
 
     def has_removed(self, peer: NodeId, incarnation: str) -> bool:
-        """See `Receiver.has_removed`: the members of group 0 are those of the cluster."""
         return self.replica.state.core.state.has_removed(peer, incarnation)
 
     def peer_link_closed(self, peer: NodeId) -> None:

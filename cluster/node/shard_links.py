@@ -27,48 +27,37 @@ class ShardLinks:
     def set_members(
         self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = ()
     ) -> None:
-        """See `Transport.set_members`."""
         self._transport.set_members(configuration, known, leaving, shard=self._shard)
 
     @property
     def strangers(self) -> Mapping[NodeId, Member]:
-        """See `Transport.strangers`."""
         return self._transport.strangers
 
     def send(self, message: Message) -> None:
-        """See `Transport.send`."""
         assert message.shard == self._shard, message
         self._transport.send(message)
 
     def send_bulk(self, to: NodeId, frame: bytes) -> bool:
-        """See `Transport.send_bulk`."""
         return self._transport.send_bulk(to, encode_for_shard(self._shard, frame))
 
     def flush(self) -> None:
-        """See `Transport.flush`."""
         self._transport.flush()
 
     def version_of(self, peer: NodeId) -> int:
-        """See `Transport.version_of`."""
         return self._transport.version_of(peer)
 
     def is_bulk_up(self, to: NodeId) -> bool:
-        """See `Transport.is_bulk_up`."""
         return self._transport.is_bulk_up(to)
 
     def is_answering(self, peer: NodeId, within_s: float) -> bool:
-        """See `Transport.is_answering`."""
         return self._transport.is_answering(peer, within_s)
 
     def links_seen(self) -> Mapping[NodeId, LinkSeen]:
-        """See `Transport.links_seen`."""
         return self._transport.links_seen()
 
     def refused_of(self, node: NodeId) -> str:
-        """See `Transport.refused_of`."""
         return self._transport.refused_of(node)
 
     @property
     def refused_lately(self) -> Collection[tuple[float, str, str]]:
-        """See `Transport.refused_lately`."""
         return self._transport.refused_lately

@@ -137,7 +137,6 @@ class Replica:
             self._call_soon(self._scheduled)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, must_finish: bool = False) -> asyncio.Task[None]:
-        """See `Jobs.spawn`."""
         return self._jobs.spawn(work, must_finish=must_finish)
 
     def fail(self, error: BaseException) -> None:
@@ -184,19 +183,15 @@ class Replica:
         await reads.wait_for(self.state, index + 1, deadline)
 
     async def read_log(self, from_index: int, limit: int, bytes_max: int) -> list[Applied]:
-        """See `LogReader.entries`."""
         return await self.state.reader.entries(from_index, limit, bytes_max)
 
     async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
-        """See `LogReader.raw`."""
         return await self.state.reader.raw(from_index, to_index, bytes_max)
 
     async def find_time(self, time_ms: int) -> int:
-        """See `LogReader.find_time`."""
         return await self.state.reader.find_time(time_ms)
 
     def state_mark(self) -> tuple[Mark, int, Configuration]:
-        """See `raftlog.cluster.replica.upkeep.snapshots.state_mark`."""
         return snapshots.state_mark(self.state)
 
     def status(self) -> Status:
@@ -212,15 +207,12 @@ class Replica:
         return node_status.members(self.state)
 
     async def change_members(self, change: MemberChange, deadline: float) -> int:
-        """See `raftlog.cluster.replica.parts.members.change`."""
         return await node_members.change(self.state, change, deadline)
 
     async def first_entry(self) -> Entry:
-        """See `raftlog.cluster.replica.parts.members.first_entry`."""
         return await node_members.first_entry(self.state)
 
     async def transfer(self, to: NodeId, deadline: float) -> float:
-        """See `raftlog.cluster.replica.parts.members.transfer`."""
         return await node_members.transfer(self.state, to, deadline)
 
     def leader_hint(self) -> LeaderHint | None:

@@ -315,5 +315,4 @@ class ReplicaState:
 
     @property
     def is_damage_known(self) -> bool:
-        """See `KnownDamage.is_known`."""
         return self.damage.is_known(self.snapshots.index)

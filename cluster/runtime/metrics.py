@@ -115,11 +115,9 @@ class ShardMetrics:
         self._metrics, self._shard = metrics, shard
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """See `Metrics.gauge`."""
         self._metrics.gauge(name, text, read, shard=self._shard)
 
     def gauges(self, name: str, text: str, label: str, read: Callable[[], dict[str, float]]) -> None:
-        """See `Metrics.gauges`."""
         self._metrics.gauges(name, text, label, read, shard=self._shard)
 
 

@@ -342,7 +342,6 @@ class Slot:
 
     @property
     def floor(self) -> int:
-        """See above."""
         return self.state.floor
 
 

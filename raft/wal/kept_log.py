@@ -106,15 +106,12 @@ class KeptFiles:
         self._files = files
 
     def names(self, folder: str) -> list[str]:
-        """See `Files.names`."""
         return self._files.names(_kept(folder))
 
     def size(self, name: str) -> int:
-        """See `Files.size`."""
         return self._files.size(_kept(name))
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        """See `Files.read`."""
         return self._files.read(_kept(name), position, size)
 
 

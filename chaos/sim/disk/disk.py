@@ -271,7 +271,6 @@ class SimDisk(DiskState):
 
     @property
     def held(self) -> frozenset[tuple[int, int]]:
-        """See `View.held`."""
         return self.view.held
 
     @property

@@ -36,15 +36,12 @@ class SimSpace:
         self._disk = disk
 
     def size(self) -> int:
-        """See `Space.size`."""
         return self._disk.files.reserved
 
     def free(self) -> int:
-        """See `Space.free`."""
         return self._disk.files.free
 
     def resize(self, size: int) -> None:
-        """See `Space.resize`."""
         files = self._disk.files
         files.take("reserve", size - files.reserved)
         files.reserved = size

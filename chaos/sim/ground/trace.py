@@ -1,14 +1,13 @@
-"""Records the events of a world: a digest for every run, and a full record for the run under inspection.
+"""Records the events of a world: a digest for every run, and lines of text for the run under inspection.
 
-`World` calls one `Trace`. `DigestTrace` only hashes, as every run does; `Recorder` also keeps the events, for the text
-(one line each, in fixed columns, after TigerBeetle's simulator) and for the diagram. Both give the same digest, so a
-seed that is looked at is known to be the seed that failed.
+`World` calls one `Trace`. `DigestTrace` only hashes, as every run does; `Recorder` also hands out each event as a line
+in fixed columns (after TigerBeetle's simulator). Both give the same digest, so a seed that is looked at is known to be
+the seed that failed.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 import xxhash
@@ -31,9 +30,6 @@ EVERYONE: Final = 0
 
 LINES_AT_ONCE: Final = 256
 """How many lines are hashed together: one call each would cost as much as making the line."""
-
-EVENTS_MAX: Final = 1_000_000
-"""How many events a Recorder keeps: some minutes of a busy cluster of seven. The oldest go first."""
 
 DOWN: Final = "-"
 ROLE_MARKS: Final = {
@@ -139,74 +135,40 @@ class View(NamedTuple):
 NEVER_SEEN: Final = View(DOWN, 0, 0, 0, 0, 0, 0)
 
 
-class Event(NamedTuple):
-    """One event, with what its node looked like at that moment.
+class Recorder(DigestTrace):
+    """Hands each event as a line to `show` as it comes."""
 
-    `kind` is line, sent, delivered, lost, state or fault. `number` is that of the message or the fault, `nodes` are
-    the two ends of a message or those hit by a fault, `text` is for people.
-    """
-
-    time_us: int
-    kind: str
-    node: NodeId
-    text: str
-    number: int
-    nodes: tuple[NodeId, ...]
-    lasts_us: int
-    view: View
-    cluster: str  # one mark per node
-
-
-class Recorder:
-    """Keeps what happens (the newest EVENTS_MAX events), and hands each readable line to `show` as it comes."""
-
-    def __init__(self, show: Callable[[str], None] | None = None, *, events_max: int = EVENTS_MAX) -> None:
-        self.events: deque[Event] = deque(maxlen=events_max)
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__()
         self.show = show
-        self._inner = DigestTrace()
         self._views: dict[NodeId, View] = {}
-        self._cluster = ""
+        self._cluster = ""  # one mark for each node
         self._messages: dict[int, tuple[str, NodeId, NodeId]] = {}  # name, sender, to
-        if show is not None:
-            show(header())
-
-    def digest(self) -> str:
-        """The same as a DigestTrace gives for the same run."""
-        return self._inner.digest()
-
-    @property
-    def end_us(self) -> int:
-        """When the newest event was; 0 without any."""
-        return self.events[-1].time_us if self.events else 0
+        show(header())
 
     def line(self, now_us: int, node: NodeId, what: str, *words: object) -> None:
-        """See Trace."""
-        self._inner.line(now_us, node, what, *words)
-        self._keep(now_us, "line", node, " ".join([what, *map(str, words)]))
+        super().line(now_us, node, what, *words)
+        self._show(now_us, node, " ".join([what, *map(str, words)]))
 
     def sent(self, number: int, now_us: int, message: Message) -> None:
-        """See Trace."""
-        self._inner.sent(number, now_us, message)
+        super().sent(number, now_us, message)
         self._messages[number] = (type(message).__name__, message.sender, message.to)
         text = f"-> {message.to} {describe(message)} #{number}"
-        self._keep(now_us, "sent", message.sender, text, number, (message.sender, message.to))
+        self._show(now_us, message.sender, text)
 
     def delivered(self, number: int, now_us: int) -> None:
-        """See Trace."""
-        self._inner.delivered(number, now_us)
+        super().delivered(number, now_us)
         name, sender, to = self._messages[number]
-        self._keep(now_us, "delivered", to, f"<- {sender} {name} #{number}", number, (sender, to))
+        self._show(now_us, to, f"<- {sender} {name} #{number}")
 
     def lost(self, number: int, now_us: int, why: str) -> None:
-        """See Trace."""
-        self._inner.lost(number, now_us, why)
+        super().lost(number, now_us, why)
         name, sender, to = self._messages[number]
-        self._keep(now_us, "lost", to, f"x  {sender} {name} #{number} lost: {why}", number, (sender, to))
+        self._show(now_us, to, f"x  {sender} {name} #{number} lost: {why}")
 
     def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
-        """See Trace. Kept only when what the columns show has changed."""
-        self._inner.state(now_us, node, core)
-        is_new = node not in self._views
+        """As there. A line comes only with a new role or term."""
+        super().state(now_us, node, core)
         before = self._views.setdefault(node, NEVER_SEEN)
         if core is None:
             view = before._replace(mark=DOWN)
@@ -216,42 +178,30 @@ class Recorder:
             mark = ROLE_MARKS[status.role]
             last = status.last.index
             view = View(mark, status.term, status.applied, status.commit, log.first, status.persisted, last)
-        if view == before and not is_new:
-            return
         self._views[node] = view
         self._cluster = "".join(self._views[each].mark for each in sorted(self._views))
         if (view.mark, view.term) != (before.mark, before.term):
             name = "down" if core is None else core.status().role.value
-            self._keep(now_us, "state", node, f"is {name} in term {view.term}")
-        else:
-            self._keep(now_us, "state", node, "")
+            self._show(now_us, node, f"is {name} in term {view.term}")
 
     def fault(
         self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
     ) -> None:
-        """See Trace."""
-        self._inner.fault(now_us, number, kind, nodes, detail, lasts_us)
+        super().fault(now_us, number, kind, nodes, detail, lasts_us)
         whom = ", ".join(map(str, nodes)) or "everyone"
         lasting = f" for {lasts_us / 1e6:.3f} s" if lasts_us else ""
         text = f"FAULT {number} {kind} on {whom}{lasting} {detail}".rstrip()
-        node = nodes[0] if len(nodes) == 1 else EVERYONE
-        self._keep(now_us, "fault", node, text, number, nodes, lasts_us)
+        self._show(now_us, nodes[0] if len(nodes) == 1 else EVERYONE, text)
 
-    def _keep(
-        self,
-        time_us: int,
-        kind: str,
-        node: NodeId,
-        text: str,
-        number: int = 0,
-        nodes: tuple[NodeId, ...] = (),
-        lasts_us: int = 0,
-    ) -> None:
+    def _show(self, now_us: int, node: NodeId, text: str) -> None:
+        """A line in fixed columns: when, which node, every node's role, and of this node term, commit and log range."""
+        when = f"{now_us / 1e6:.6f}"
+        if node == EVERYONE:
+            self.show(_columns(when, "*", self._cluster, "", "", "", text))
+            return
         view = self._views.get(node, NEVER_SEEN)
-        event = Event(time_us, kind, node, text, number, nodes, lasts_us, view, self._cluster)
-        self.events.append(event)
-        if self.show is not None and text:
-            self.show(row(event))
+        commit, log = f"{view.applied}/{view.committed}", f"{view.first}..{view.persisted}/{view.last}"
+        self.show(_columns(when, str(node), self._cluster, str(view.term), commit, log, text))
 
 
 def header() -> str:
@@ -259,27 +209,8 @@ def header() -> str:
     return _columns("time", "n", "cluster", "term", "applied/commit", "log first..persisted/last", "what")
 
 
-def row(event: Event) -> str:
-    """One event in fixed columns: when, which node, every node's role, and of this node term, commit and log range."""
-    when = f"{event.time_us / 1e6:.6f}"
-    if event.node == EVERYONE:
-        return _columns(when, "*", event.cluster, "", "", "", event.text)
-    view = event.view
-    commit = f"{view.applied}/{view.committed}"
-    log = f"{view.first}..{view.persisted}/{view.last}"
-    return _columns(when, str(event.node), event.cluster, str(view.term), commit, log, event.text)
-
-
 def _columns(when: str, node: str, cluster: str, term: str, commit: str, log: str, what: str) -> str:
     return f"{when:>11}  {node}  {cluster:<9}  {term:>4}  {commit:>14}  {log:>25}  {what}"
-
-
-def rows(events: Iterable[Event]) -> Iterator[str]:
-    """The text of those events, with the names of the columns first."""
-    yield header()
-    for event in events:
-        if event.text:
-            yield row(event)
 
 
 def describe(message: Message) -> str:

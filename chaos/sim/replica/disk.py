@@ -89,7 +89,6 @@ class NodeDisk:
     # -- what must be durable
 
     def carry_out(self, batch: SyncBatch, answered: OnAnswer | None = None) -> asyncio.Future[None]:
-        """See `Disk.carry_out`."""
         future = self._begin(batch)
         if answered is not None:
             future.add_done_callback(answered)
@@ -120,7 +119,6 @@ class NodeDisk:
         self._write.post(self._disk.finish)
 
     def write_effects(self, frames: Sequence[bytes]) -> asyncio.Future[None]:
-        """See `Disk.write_effects`."""
         self._check()
         for frame in frames:
             index = decode_effects_header(frame, 0).index
@@ -144,13 +142,11 @@ class NodeDisk:
         yield from self._disk.flush()
 
     async def write_mark(self) -> None:
-        """See `Disk.write_mark`."""
         if self._journal.marked != self._journal.last.index or self._storage.has_frames:
             self._queued_bytes = 0
             await self._write.run(self._disk.mark, self._disk.finish)
 
     async def write_divergence(self, note: DivergenceNote) -> None:
-        """See `Disk.write_divergence`."""
         self._disk.damaged[NOTE] = "the state was wrong"  # explains a refusal; gone with the note
         await self._write.run(partial(self._noting, self._storage.diverged(note)))
 
@@ -171,18 +167,15 @@ class NodeDisk:
         )
 
     async def look_closer(self, damage: Damage) -> list[Finding]:
-        """See `Disk.look_closer`."""
         looker = Looker(ScrubbedFiles(self._disk.files), self._journal, self._storage.ledger)
         found = await asyncio.to_thread(looker.closer, damage.file)
         return found or [Finding(damage.file, FileHealth.DAMAGED, damage.reason, None, damage.index)]
 
     async def mended_for_free(self, findings: Sequence[Finding]) -> list[Finding]:
-        """See `Disk.mended_for_free`."""
         snapshots: list[int] = await self._read.run(partial(_reading, self._disk.snapshots))
         return mended_for_free(findings, self._disk.first_index, snapshots)
 
     async def leave_to_start(self, findings: Sequence[Finding]) -> None:
-        """See `Disk.leave_to_start`."""
         await self._write.run(partial(self._noting, self._storage.leave_to_start(derived(findings))))
 
     # -- snapshots
@@ -190,7 +183,6 @@ class NodeDisk:
     async def save_snapshot(
         self, mark: Mark, configuration: Configuration, chunks: Chunks, configuration_index: int = 0
     ) -> None:
-        """See `Disk.save_snapshot`."""
         node, world = self._node, self._node.world
         if node.corrupted:  # what a snapshot of a wrong state does to others: docs/decisions/0010
             raise NoSpace(f"node {node.node}: its state is wrong, so it keeps none")
@@ -230,35 +222,29 @@ class NodeDisk:
         node.saved(mark, b"".join(kept))
 
     async def read_snapshot(self, index: int, term: int, offset: int, bytes_max: int) -> tuple[int, bytes]:
-        """See `Disk.read_snapshot`."""
         read = partial(self._disk.snapshot_piece, index, term, offset, bytes_max)
         piece: tuple[int, bytes] = await self._read.run(partial(_reading, read))
         return piece
 
     async def check_snapshot(self, index: int) -> None:
-        """See `Disk.check_snapshot`."""
         await self._read.run(partial(_reading, partial(disk_snapshots.check_saved, self._disk, index)))
 
     async def write_pieces(self, writes: Sequence[SnapshotWrite]) -> None:
-        """See `Disk.write_pieces`."""
         self._check()
         for write in writes:
             await self._read.run(partial(disk_snapshots.write_piece, self._disk, write.index, write.offset, write.data))
 
     async def check_received(self, index: int) -> tuple[Received, StoredSnapshot]:
-        """See `Disk.check_received`."""
         found: tuple[Received, StoredSnapshot]
         found = await self._read.run(partial(_reading, partial(disk_snapshots.check_received, self._disk, index)))
         return found
 
     async def received_chunks(self, stored: StoredSnapshot) -> AsyncIterator[bytes]:
-        """See `Disk.received_chunks`."""
         chunks = self._disk.chunks(stored)
         while chunk := await self._read.run(partial(_reading, partial(next, chunks, b""))):
             yield chunk
 
     async def install(self, received: Received, stored: StoredSnapshot) -> None:
-        """See `Disk.install`."""
         await self._flush()
         await self._write.run(lambda: self._installing(received, stored))
         self._older_bytes, self.snapshot_bytes = 0, stored.size
@@ -273,7 +259,6 @@ class NodeDisk:
     # -- segments
 
     async def pieces(self) -> list[SegmentFiles]:
-        """See `Disk.pieces`."""
         found: list[SegmentFiles] = await self._read.run(partial(_reading, self._pieces))
         return found
 
@@ -290,7 +275,6 @@ class NodeDisk:
         return [piece_of(self._disk.files, each) for each in self._journal.segments]
 
     async def compact(self, oldest: int, needed: int) -> int:
-        """See `Disk.compact`."""
         if self._journal.segments[0].last.index >= min(oldest, needed) or len(self._journal.segments) == 1:
             return 0
         before = len(self._journal.segments)
@@ -299,17 +283,14 @@ class NodeDisk:
         return before - len(self._journal.segments)
 
     def has_trimmed(self, oldest: int) -> bool:
-        """See `Disk.has_trimmed`."""
         return len(self._journal.segments) > 1 and self._journal.segments[0].last.index < oldest
 
     def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:
-        """See `Disk.keep_reserve`."""
         self.reserve.keep(self.snapshot_bytes, self._older_bytes, grown, may_make=may_make)
 
     # -- reading
 
     async def read_entries(self, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
-        """See `Disk.read_entries`."""
         node = self._node
         if node.random.randrange(FAILS_ONE_IN) == 0 and not node.world.is_healed:
             await asyncio.sleep(0.001)
@@ -321,7 +302,6 @@ class NodeDisk:
         return entries
 
     async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
-        """See `Disk.read_raw`."""
         if self._storage.ledger.last < min(to_index, self._effects_last):
             await self._flush()
         read = partial(self._disk.reader().raw, from_index, to_index, bytes_max)
@@ -329,14 +309,12 @@ class NodeDisk:
         return raw
 
     async def find_time(self, time_ms: int) -> int:
-        """See `Disk.find_time`."""
         if self._journal.last.index > self._journal.indexed:
             await self._flush()
         index: int = await self._read.run(partial(_reading, partial(self._disk.reader().find_time, time_ms)))
         return index
 
     def damaged_at(self, index: int, error: ValueError) -> ReadDamaged:
-        """See `Disk.damaged_at`."""
         segments = self._journal.segments
         first = next((each.first for each in segments if each.first <= index <= each.last.index), 0)
         return ReadDamaged(Damage(segment_name(first), 0, index - 1, str(error)))
@@ -345,26 +323,21 @@ class NodeDisk:
 
     @property
     def oldest(self) -> int:
-        """See `Disk.oldest`."""
         return self._journal.first
 
     @property
     def segment_bytes(self) -> int:
-        """See `Disk.segment_bytes`."""
         return sum(segment.size for segment in self._journal.segments)
 
     @property
     def is_fenced(self) -> bool:
-        """See `Disk.is_fenced`."""
         return self._disk.failed is not None
 
     def stalled_ms(self) -> int:
-        """See `Disk.stalled_ms`."""
         since_us = self._write.since_us
         return 0 if since_us < 0 else (self._node.world.now_us - since_us) // 1_000
 
     def statistics(self) -> DiskStatistics:
-        """See `Disk.statistics`: the syncs of the writing thread."""
         write = self._write
         return DiskStatistics(write.syncs, write.sync_us / 1e6, len(self._journal.segments), rolls=0)
 

@@ -21,15 +21,12 @@ class FillFiles:
         self._node = node
 
     def names(self, folder: str) -> list[str]:
-        """See `raftlog.raft.wal.operations.Files`."""
         return self._node.disk.files.names(folder)
 
     def size(self, name: str) -> int:
-        """See `raftlog.raft.wal.operations.Files`."""
         return self._node.disk.files.size(name)
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        """See `raftlog.raft.wal.operations.Files`."""
         return self._node.disk.files.read(name, position, size)
 
     def write(self, name: str, position: int, data: bytes) -> None:

@@ -186,17 +186,14 @@ class Node(Watching):
     # -- what the replica asks of its process ------------------------------------------------------------------------
 
     def call_soon(self, run: Callable[[], None]) -> None:
-        """See `Process.call_soon`."""
         if self.loop is not None:
             self.loop.call_soon(run)
 
     def call_later(self, delay_s: float, run: Callable[[], None]) -> None:
-        """See `Process.call_later`."""
         if self.loop is not None:
             self.loop.call_later(delay_s, run)
 
     def replica_ended(self, replica: Replica) -> None:
-        """See `Process.replica_ended`: the process ends once it has written what it must. Raises Failure."""
         world, ending = self.world, replica.state.life.ending
         match ending:
             case Ending.FENCED:

@@ -168,7 +168,7 @@ def _replay(wanted: Wanted) -> Exit:
     for seed in wanted.seeds:
         job = wanted.job(seed)
         with planted(wanted.mutant):
-            result = run_job(job, Recorder(_show, events_max=1) if wanted.trace else None)
+            result = run_job(job, Recorder(_show) if wanted.trace else None)
         summary.add(result)
         if result.broken is not None:
             return ending.failed(summary, wanted)
@@ -178,7 +178,7 @@ def _replay(wanted: Wanted) -> Exit:
         typer.echo(f"  trace digest: {result.digest}")
     if wanted.is_replay and wanted.reports != REPORTS:  # asked for
         written = report.write(wanted.job(wanted.seeds.start), wanted.reports)
-        typer.echo(f"  trace: {written.trace}\n  diagram: {written.diagram}")
+        typer.echo(f"  trace: {written.trace}")
     return Exit.OK
 
 

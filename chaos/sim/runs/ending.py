@@ -68,7 +68,7 @@ def failed(summary: Summary, wanted: Wanted) -> Exit:
             continue
         written = report.write(result.job, wanted.reports)
         again = written.again
-        typer.echo(f"  story: {written.story}\n  trace: {written.trace}\n  diagram: {written.diagram}")
+        typer.echo(f"  story: {written.story}\n  trace: {written.trace}")
         if again.broken is None or (again.broken.property, again.digest) != (broken.property, result.digest):
             typer.secho("  NOT REPEATED: the second run of this seed went another way", fg="red")
             return Exit.INTERNAL
@@ -96,7 +96,7 @@ def _shrink(result: Result, wanted: Wanted) -> None:
     typer.echo(f"  repeat: {found.best.job.command}")
     if found.best is not result:
         written = report.write(found.best.job, wanted.reports)
-        typer.echo(f"  trace: {written.trace}\n  diagram: {written.diagram}")
+        typer.echo(f"  trace: {written.trace}")
 
 
 def _shrunk_text(found: Shrinking) -> str:

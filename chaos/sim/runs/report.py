@@ -1,4 +1,4 @@
-"""Writes the folder of a failed seed: the failure in words, every event as text, and the diagram.
+"""Writes the folder of a failed seed: the failure in words, every event as text, and the history of the clients.
 
 The seed is run once more for it, this time with a Recorder; that it fails the same way again is checked and said.
 """
@@ -11,7 +11,6 @@ from textwrap import shorten, wrap
 from typing import Final
 
 from raftlog.chaos.sim.ground.trace import Recorder
-from raftlog.chaos.sim.runs import diagram
 from raftlog.chaos.sim.runs.runner import Broken, Job, Result, planted, run_job
 
 FAULTS_SHOWN: Final = 12
@@ -34,11 +33,6 @@ class Written:
     def trace(self) -> Path:
         """Every event, one line each."""
         return self.folder / "trace.txt"
-
-    @property
-    def diagram(self) -> Path:
-        """The space-time diagram."""
-        return self.folder / "diagram.html"
 
     @property
     def history(self) -> Path:
@@ -67,30 +61,16 @@ def write(job: Job, parent: Path) -> Written:
     folder.mkdir(parents=True, exist_ok=True)
     written = Written(folder, Result(job, 0.0))
     with written.trace.open("w", encoding="utf-8") as file:
-        recorder = Recorder(lambda line: print(line, file=file))
         with planted(job.mutant):
-            again = run_job(job, recorder)
+            again = run_job(job, Recorder(lambda line: print(line, file=file)))
         if again.broken is not None:
             print(
                 f"{again.broken.at_us / 1e6:11.6f}  BROKEN  {again.broken.property}: {again.broken.detail}", file=file
             )
     if again.broken is not None:
         written.history.write_bytes(again.broken.history)
-    facts = story(again)
-    written.story.write_text("\n".join(facts) + "\n", encoding="utf-8")
-    written.diagram.write_text(diagram.page(recorder.events, caption(again, facts)), encoding="utf-8")
+    written.story.write_text("\n".join(story(again)) + "\n", encoding="utf-8")
     return replace(written, again=again)
-
-
-def caption(result: Result, facts: list[str]) -> diagram.Caption:
-    """What the diagram's page says of this run."""
-    job, broken = result.job, result.broken
-    if broken is None:
-        title = f"seed {job.seed}: every property held"
-        return diagram.Caption(title, job.command, facts)
-    title = f"seed {job.seed}: broken: {broken.property}"
-    at_us = broken.at_us
-    return diagram.Caption(title, job.command, facts, (at_us, broken.property, broken.detail))
 
 
 def story(result: Result) -> list[str]:
