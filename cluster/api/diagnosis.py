@@ -16,10 +16,10 @@ from raftlog.raft.types import NEW_DISK
 
 _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
-    "log_differs", "disk_fenced", "disk_hangs", "no_room", "disk_full", "clock_differs", "cut_off", "no_majority",
-    "link_one_way", "link_down", "link_silent", "peer_refuses", "vote_refused", "vote_unanswered", "follower_silent",
-    "not_following", "unreachable", "refused", "tls_files", "client_refused", "not_committed", "lags", "handed_over",
-    "fetches_older", "healing", "members_changing", "older_version", "election",
+    "log_differs", "disk_fenced", "disk_hangs", "no_room", "disk_full", "clock_differs", "clock_unknown", "cut_off",
+    "no_majority", "link_one_way", "link_down", "link_silent", "peer_refuses", "vote_refused", "vote_unanswered",
+    "follower_silent", "not_following", "unreachable", "refused", "tls_files", "client_refused", "not_committed",
+    "lags", "handed_over", "fetches_older", "healing", "members_changing", "older_version", "election",
 )  # fmt: skip
 """Codes of causes, the most important first."""
 _PASSING: Final = frozenset(
@@ -118,6 +118,13 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
                 "it hands leadership over; look at its time server"
             )
             yield Cause("clock_differs", words, view.node)
+        if view.clock_unknown_ms > view.silent_ms:
+            waits = "writes wait" if view.has_waiting_writes else "retention by age waits"
+            words = (
+                f"node {view.node} leads, and has not known the clock of a majority for "
+                f"{view.clock_unknown_ms / 1_000:.1f} s: {waits}; look at the links between the nodes"
+            )
+            yield Cause("clock_unknown", words, view.node)
         if view.floor == NEW_DISK:
             words = (
                 f"the disk of node {view.node} was formatted for a cluster that may exist already: it votes once all "

@@ -89,5 +89,7 @@ def view(replica: ReplicaState) -> NodeView:
         floor=told.floor,
         only_here=replica.life.only_here,
         clock_skew_ms=disk_exchange.skew_ms(replica) or 0,
+        clock_unknown_ms=disk_exchange.unknown_ms(replica) if replica.is_leader else 0,
+        has_waiting_writes=replica.is_leader and not replica.disks.knows_time,
         clock_bound_ms=replica.disks.rules.clock_skew_ms,
     )

@@ -235,6 +235,8 @@ class DiskView:
     holds: dict[NodeId, Hold] = field(default_factory=dict)  # followers that are sent no entries, while this node leads
     takes_writes: bool = True  # as the leader: whether a majority has disk space
     majority_ms: int = 0  # the wall clock of a majority at the last look, several times a second; 0: not known
+    knows_time: bool = False  # it was known once since the start
+    unknown_s: float = 0.0  # since that monotonic time it is not known; 0: it is
     is_muted: bool = False  # this leader's disk hangs and no other voter took over: it sends nothing
     handed_over: tuple[Handover, int] | None = None  # newest hand-over of this process, and its time
 

@@ -48,7 +48,7 @@ def housekeeping(replica: ReplicaState, now: Now, mono: float) -> None:
         _ask(replica, mono)
         _judge(replica)  # the members may have changed
     machine, every = replica.machine, replica.settings.limits.digest_point_entries
-    if replica.is_leader and points.is_due(machine, every, mono):
+    if replica.is_leader and replica.disks.knows_time and points.is_due(machine, every, mono):
         try:
             points.proposed(replica.core.propose(EntryKind.COMMANDS, 1, POINT_BLOCK, now).last, mono)
         except Refused:

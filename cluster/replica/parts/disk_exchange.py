@@ -122,13 +122,27 @@ def skew_ms(replica: ReplicaState) -> int | None:
     return skews_ms(replica).get(replica.identity.node)
 
 
+def unknown_ms(replica: ReplicaState) -> int:
+    """How long a majority's clock has been missing here; 0: it is known."""
+    since_s = replica.disks.unknown_s
+    return int(1_000 * (clock.monotonic() - since_s)) if since_s else 0
+
+
 def _bound_times(replica: ReplicaState, now: Now, mono: float) -> None:
     """No entry that this node makes as the leader gets a time far from a majority's clock, from the first millisecond
-    of a jump on: later entries would keep one that is ahead, and retention by age would trim one that is behind."""
-    majority = replica.disks.majority_ms = majority_ms(replica, now, mono)
+    of a jump on: later entries would keep one that is ahead, and retention by age would trim one that is behind.
+
+    Until a majority's clock was heard since the start, the entries that a leader makes by itself keep the log's newest
+    time, and those of clients wait (`writes.look`)."""
+    view, log = replica.disks, replica.core.state.log
+    majority = view.majority_ms = majority_ms(replica, now, mono)
     if majority:
-        skew_ms = replica.disks.rules.clock_skew_ms
-        replica.core.state.log.times = now.monotonic_ms, majority - skew_ms, majority + skew_ms
+        view.knows_time, view.unknown_s = True, 0.0
+        log.times = now.monotonic_ms, majority - view.rules.clock_skew_ms, majority + view.rules.clock_skew_ms
+        return
+    view.unknown_s = view.unknown_s or mono
+    if not view.knows_time:
+        log.times = now.monotonic_ms, log.last.time_ms, log.last.time_ms
 
 
 # -- acting on the reports ----------------------------------------------------------------------------------------

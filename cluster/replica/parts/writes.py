@@ -51,8 +51,11 @@ def unavailable(replica: ReplicaState) -> ApiError:
 
 def look(replica: ReplicaState, mono: float) -> BatchDecision:
     """Whether the queued writes go now. A follower forwards them at once. A leader waits until the batch before is
-    applied and this one is complete, but not if it is late or large."""
+    applied and this one is complete, but not if it is late or large. Until it has heard a majority's clock, its own may
+    be hours behind, and the records that it stamps would be old for retention by age."""
     pending, appended = replica.writes.pending, replica.writes.appended
+    if replica.core.state.role.is_leader and not replica.disks.knows_time:
+        return LATER
     if not replica.core.state.role.is_leader or pending.queued_bytes >= replica.settings.limits.batch_eager_bytes:
         return GO
     if appended and appended[-1][0] > replica.applier.applied:

@@ -1,7 +1,7 @@
 """The times of records follow the clocks of a majority, and retention by age keeps every younger record.
 
-A node whose wall clock is hours off stamps no entry so, though it leads for some seconds (docs/decisions/0018). Not
-demanded of a process that has not heard a majority's clock since its start.
+A node whose wall clock is hours off stamps no entry so, though it leads for some seconds (docs/decisions/0018). Records
+are those of commands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from raftlog.chaos.sim.invariants.known import Known
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.roles import Leader
-from raftlog.raft.types import Entry, NodeId
+from raftlog.raft.types import Entry, EntryKind, NodeId
 
 PROPERTY = "times follow a majority's clock"
 SECTION = "decision 18"
@@ -36,9 +36,10 @@ class Times:
         """A node appended entries; `right_ms` is the newest right clock, if all programs report theirs. Raises
         InvariantBroken."""
         for entry in entries:
-            self._made.setdefault((entry.index, entry.term), now_ms)
+            if entry.kind is EntryKind.COMMANDS:
+                self._made.setdefault((entry.index, entry.term), now_ms)
             state = core.state
-            is_own = isinstance(state.role, Leader) and entry.term == state.term and state.log.times is not None
+            is_own = isinstance(state.role, Leader) and entry.term == state.term
             if is_own and right_ms is not None and self._newest_ms < right_ms + OFF_MS < entry.time_ms:
                 evidence = f"the entry at {entry.index} is stamped {entry.time_ms - right_ms} ms ahead"
                 raise InvariantBroken(state.node, PROPERTY, SECTION, evidence)

@@ -46,7 +46,8 @@ def leading(monkeypatch: pytest.MonkeyPatch) -> Any:
     replica = replica_of(
         is_leader=True, identity=SimpleNamespace(node=1, incarnation=f"{1:032x}"),
         served=PeersServed(), logger=logger, lines=lines, questions=[],
-        disks=SimpleNamespace(reports=Reports(), takes_writes=True), driver=SimpleNamespace(turn=lambda: None),
+        disks=SimpleNamespace(reports=Reports(), takes_writes=True, knows_time=True),
+        driver=SimpleNamespace(turn=lambda: None),
     )  # fmt: skip
     replica.core = core
     monkeypatch.setattr(serving, "take", lambda replica, peer, question: replica.questions.append(question))

@@ -51,7 +51,7 @@ def replica_of(**parts: Any) -> Any:
         applier=SimpleNamespace(applied=7, grown_bytes=0, waiters=IndexWaiters()),
         settings=SimpleNamespace(limits=limits),
         members=SimpleNamespace(is_removed=False), watch=SimpleNamespace(points=DigestPoints(1)),
-        syncer=SimpleNamespace(has_space=True), disks=SimpleNamespace(takes_writes=True),
+        syncer=SimpleNamespace(has_space=True), disks=SimpleNamespace(takes_writes=True, knows_time=True),
         driver=SimpleNamespace(wake=lambda: None, look_soon=lambda: None),
     )  # fmt: skip
     for name, part in parts.items():

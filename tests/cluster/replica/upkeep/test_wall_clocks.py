@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from raftlog.cluster.api.diagnosis import diagnose
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
@@ -47,6 +49,38 @@ async def test_an_entry_gets_no_time_far_from_a_majoritys_clock(tmp_path: Path, 
         assert skew_ms is not None
         assert abs(skew_ms) < HOUR_MS
         assert before_ms - HOUR_MS // 2 < leader.state.machine.time_ms < clock.read().wall_ms + HOUR_MS
+
+
+async def test_a_started_leader_stamps_no_record_before_it_has_heard_a_majoritys_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock may be hours behind, and retention by age would take the record of a client for an old one: the write
+    waits, and `raftlog explain` says so. An entry that the leader makes by itself keeps the newest time of the log."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        await nodes.append(leader, b"before")
+        view, log = leader.state.disks, leader.state.core.state.log
+
+        def is_long_unknown() -> bool:
+            return leader.view().clock_unknown_ms > leader.view().silent_ms
+
+        with monkeypatch.context() as patched:
+            patched.setattr(disk_exchange, "majority_clock", lambda *_: 0)
+            view.knows_time, log.times = False, None
+            await wait_until_async(lambda: log.times is not None, what="the bound of a process that knows no clock")
+            newest_ms, last = log.last.time_ms, log.last.index
+            writing = asyncio.ensure_future(nodes.append(leader, b"waits"))
+            index = commit_a_clock(leader)
+            await wait_until_async(lambda: log.committed >= index, what="the entry of the leader")
+            await wait_until_async(is_long_unknown, what="that to last")
+            assert index == log.last.index == last + 1
+            assert newest_ms <= log.last.time_ms < newest_ms + HOUR_MS
+            assert not writing.done()
+            (said,) = [each.words for each in diagnose([leader.view()], {}).causes if each.code == "clock_unknown"]
+            assert said.endswith("writes wait; look at the links between the nodes")
+        await writing
+        assert log.last.index == last + 2
+        assert leader.view().clock_unknown_ms == 0
 
 
 async def test_records_are_not_trimmed_by_a_time_that_no_majoritys_clock_has_reached(tmp_path: Path) -> None:
