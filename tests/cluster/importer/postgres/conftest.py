@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftlog.chaos.deploy.postgres_server import PostgresNotFoundError, PostgresServer
+from tests.cluster.importer.postgres.postgres_server import PostgresNotFoundError, PostgresServer
 from tests.support import free_ports
 
 

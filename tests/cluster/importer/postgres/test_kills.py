@@ -12,11 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from raftlog.chaos.deploy.postgres_server import PostgresServer
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.importer.postgres.folding import folded
+from tests.cluster.importer.postgres.postgres_server import PostgresServer
 from tests.cluster.nodes import QUICK
 from tests.support import HANG_S, free_ports
 

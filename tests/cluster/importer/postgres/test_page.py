@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.chaos.deploy.postgres_server import PostgresServer
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
+from tests.cluster.importer.postgres.postgres_server import PostgresServer
 from tests.cluster.nodes import QUICK
 from tests.house.rules import ROOT
 from tests.support import free_ports

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from raftlog import sources
-from raftlog.chaos.deploy.postgres_server import PostgresServer
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.postgres import source
 from raftlog.cluster.importer.postgres.snapshot import TableSnapshotWriter
@@ -19,6 +18,7 @@ from raftlog.cluster.importer.postgres.source import Postgres
 from raftlog.cluster.importer.postgres.values import lsn_of
 from raftlog.cluster.importer.sources import CopyStep, SourceError, copy
 from tests.cluster.importer.postgres.folding import folded
+from tests.cluster.importer.postgres.postgres_server import PostgresServer
 from tests.cluster.importer.test_sources import Killed, killer, with_node
 
 pytestmark = pytest.mark.serial

@@ -1,4 +1,4 @@
-"""Runs a PostgreSQL server of its own on loopback, for tests and benchmarks of the copy of its changes.
+"""Runs a PostgreSQL server of its own on loopback, for the tests of the copy of its changes.
 
 The server's programs come from PATH, or from where Debian puts them. PostgreSQL refuses to run as root, so root starts
 it as another user. It has no password and lives in a temporary folder.
