@@ -11,7 +11,7 @@ import msgspec
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.client.flow import Lost
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.acceptance.load import Acknowledged, Door, Load
+from tests.acceptance.load import Door, Load
 from tests.support import wait_until
 
 
@@ -99,8 +99,3 @@ def distribution(seconds: Iterable[float]) -> str:
         f"n={len(ordered)} min={ordered[0]:.0f} p50={at(0.5):.0f} p90={at(0.9):.0f} max={ordered[-1]:.0f} ms: "
         + " ".join(f"{value:.0f}" for value in ordered)
     )
-
-
-def first_after(load: Load, moment: float, term: int) -> Acknowledged | None:
-    """The first write acknowledged after `moment` in a term after `term`: no answer of the old leader counts."""
-    return next((write for write in load.acknowledged if write.at > moment and write.term > term), None)
