@@ -19,7 +19,9 @@ from bench.instruments.processes import Processes
 from bench.loads import wrk
 from raftlog.cluster.config.settings import HttpSettings, Settings
 from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity
-from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.call import Call
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes import table
 from raftlog.cluster.http.server import build_runner
 from raftlog.cluster.node.local_cluster import free_ports
@@ -48,7 +50,7 @@ async def _fast(port: int) -> None:
     identity = ServerIdentity("0" * 32, 1, 10.0)
 
     async def nothing(service: Service, call: Call) -> HttpAnswer:
-        await call.body(service)
+        await read_body(service, call)
         return HttpAnswer(identity, _BODY, 1, 1)
 
     methods = table._FIXED["/v1/log"]

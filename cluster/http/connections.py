@@ -15,10 +15,10 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
+from raftlog.cluster.admission.budget import Share, bodies_full
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.http.exchange.access import READS
 from raftlog.cluster.http.exchange.answer import forget_frames
-from raftlog.cluster.http.exchange.budget import Share, bodies_full
+from raftlog.cluster.http.exchange.call import READS
 from raftlog.cluster.http.exchange.framing import ChunkOverhead
 from raftlog.cluster.http.fast.bounds import REQUEST_BYTES, AdmissionQueue
 from raftlog.cluster.http.fast.byte_flow import ByteFlow, Front
@@ -51,7 +51,7 @@ class SlowConnection(RequestHandler):
         self._front = front
         self._overhead = ChunkOverhead(manager.api.service.limits.head_bytes_max)
         self._late = b""  # bytes that the parser does not have yet
-        self._bytes = Share(manager.api.service.bodies)  # those, and an unfinished head
+        self._bytes = Share(manager.api.service.load.bodies)  # those, and an unfinished head
         self._is_open = False  # a request is not answered yet
         self._is_in_line = False  # waits for a turn
         self._is_held = False  # the socket is not read, because bytes wait
@@ -105,7 +105,7 @@ class SlowConnection(RequestHandler):
                     self._front.began()  # before its next bytes come: they are no part of a head
             super().data_received(data)
         if not self._bytes.hold(len(self._late) + overhead.head_bytes):
-            self._refuse(bodies_full(self._api.service.bodies))
+            self._refuse(bodies_full(self._api.service.load.bodies))
             return
         self._regulate()
 

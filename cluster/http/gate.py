@@ -14,15 +14,17 @@ from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
 
+from raftlog.cluster.admission.access import Denied
+from raftlog.cluster.admission.budget import SMALL_BYTES, answers_full
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, H_SESSION
+from raftlog.cluster.api.headers import H_PASSED_ON, H_REQUEST_ID, H_SEQUENCE, H_SESSION
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.audit import AUDITED, REFUSALS, AuditLog
-from raftlog.cluster.http.exchange.access import READS, Denied, size_of
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, forget_frames, problem_answer
-from raftlog.cluster.http.exchange.budget import SMALL_BYTES, answers_full
-from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service, finished, is_request_id
+from raftlog.cluster.http.exchange.body import drop_body
+from raftlog.cluster.http.exchange.call import READS, AskedOfNode, Call, finished, is_request_id
 from raftlog.cluster.http.exchange.query import split_target
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.hosts import HostCheck, check_origin
 from raftlog.cluster.http.request_log import FAILED, RequestLog
 from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
@@ -91,7 +93,7 @@ class Api:
         """Admits a request and calls its handler. Failures become problems; raises nothing but a cancellation.
         A tuple continues in `end`, a coroutine returns the answer."""
         service = self.service
-        service.open_requests += 1
+        service.load.open_requests += 1
         call.started = service.clock()
         name = call.headers.get(H_REQUEST_ID)
         call.request_id = name if name and is_request_id(name) else f"{self._id_prefix}{next(self._ids)}"
@@ -153,7 +155,7 @@ class Api:
         """The turn for which the request waits, if other users send requests, too. Raises ApiError over_quota."""
         if route.serves_fenced or route.for_operators or route.keeps_session:
             return None
-        return self.service.fair_queue.enter(call, user, call.started)
+        return self.service.load.queue.enter(call, user, call.started)
 
     async def _in_turn(
         self, call: Call, route: Route, turn: asyncio.Future[None] | None
@@ -165,14 +167,14 @@ class Api:
 
     async def _without_body(self, call: Call, route: Route) -> HttpAnswer | StreamedAnswer:
         """Drops the body of a request that takes none, then asks its handler. Raises ApiError."""
-        await call.drop_body(self.service)
+        await drop_body(self.service, call)
         turn = None if call.caller is None else self._turn(call, route, call.caller.name)
         return await self._in_turn(call, route, turn)
 
     def _leave(self, call: Call) -> None:
-        self.service.open_requests -= 1
+        self.service.load.open_requests -= 1
         if call.caller is not None:
-            self.service.fair_queue.leave(call)
+            self.service.load.queue.leave(call)
         call.stream = None  # it has the call: a circle of objects
         if call.held is not None:
             call.release()
@@ -183,17 +185,17 @@ class Api:
         if isinstance(answer, HttpAnswer):
             size = len(answer.body)
             if size > SMALL_BYTES and call.method in READS and not call.hold_answer(service, size):
-                return self._failed(call, answers_full(service.answers))  # only reads: a write must be answered
+                return self._failed(call, answers_full(service.load.answers))  # only reads: a write must be answered
             answer.request_id = call.request_id
             if service.is_leaving:
                 answer.keep_alive = False
             if call.caller is not None:
                 call.caller.meter.charge(size)
-        service.open_requests -= 1
+        service.load.open_requests -= 1
         if call.held is not None:
             call.release()
         if call.caller is not None:
-            service.fair_queue.leave(call)
+            service.load.queue.leave(call)
         seconds = service.clock() - call.started
         http = service.node.metrics.http
         http.answered.append((call.route, answer.status, seconds))
@@ -257,7 +259,12 @@ class Api:
         access = service.access
         if service.node.machine.access.is_on or access.is_exposed or access.is_behind:
             access.admit(
-                call, route.need, size_of(call), is_first_admin=route.is_first_admin, is_passed_on=route.is_passed_on
+                call,
+                route.need,
+                call.body_bytes,
+                is_read=call.method in READS,
+                is_first_admin=route.is_first_admin,
+                is_passed_on=route.is_passed_on and H_PASSED_ON in call.headers,
             )
         if call.has_options:
             call.check_own_headers()
@@ -277,22 +284,9 @@ class Api:
                     Code.FENCED,
                     "this node met a disk error, or its state is wrong, and serves no more: ask another one",
                 )
-            if service.open_requests > limits.open_requests_max:
-                self._check_share(route)
+            if service.load.open_requests > limits.open_requests_max:
+                service.load.check_requests(for_operators=route.for_operators, keeps_session=route.keeps_session)
         return route
-
-    def _check_share(self, route: Route) -> None:
-        """Raises ApiError busy if the limit of served requests is reached, and so is this route's own share."""
-        limits = self.service.limits
-        share = limits.operator_requests_max if route.for_operators else 0
-        if route.keeps_session:
-            share = limits.keepalives_max
-        if self.service.open_requests > limits.open_requests_max + share:
-            raise ApiError(
-                Code.BUSY,
-                f"{limits.open_requests_max} requests are being served (limits.open_requests_max): "
-                "try again, or another node",
-            )
 
     @staticmethod
     def _check_no_session(call: Call) -> None:
@@ -306,7 +300,7 @@ class Api:
 
     async def close(self) -> None:
         """Writes the last lines of the request log. Call it last."""
-        self.service.freed.close()
+        self.service.load.freed.close()
         lines, self._lines = self._lines, None
         if lines is not None:
             await lines.close()

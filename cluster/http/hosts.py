@@ -6,8 +6,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.query import authority_of
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.security.addresses import is_loopback_host
 
 _SEEN_MAX: Final = 64

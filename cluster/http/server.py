@@ -7,12 +7,12 @@ from typing import Final
 
 from aiohttp import web
 
+from raftlog.cluster.admission.access import Access, TokenProvider
 from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.http.connections import KEEPALIVE_SECONDS, Server
-from raftlog.cluster.http.exchange.access import Access, TokenProvider
 from raftlog.cluster.http.exchange.answer import ServerIdentity
-from raftlog.cluster.http.exchange.call import Service
 from raftlog.cluster.http.exchange.consumer_lag import Lags
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.fast.head import HeadParser
 from raftlog.cluster.http.gate import Api
 from raftlog.cluster.http.routes.table import route_lines
@@ -67,7 +67,7 @@ def build_runner(
         ServerIdentity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), Lags(node),
         Access(
             node, limits, provider, is_exposed=settings.is_exposed and not settings.security.insecure,
-            has_tls=credentials is not None,
+            has_tls=credentials is not None, token_place="the header Authorization: Bearer TOKEN",
         ),
         settings, credentials, is_insecure=settings.is_exposed and settings.security.insecure, routes=route_lines(),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Represents one request being served: its raw target, headers, deadline and body, each read only on demand."""
+"""Represents one request being served: its raw target, headers and deadline, each read only on demand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import functools
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple
 
-from aiohttp import StreamReader, web
+from aiohttp import web
 
+from raftlog.cluster.admission.access import Caller, Credential
+from raftlog.cluster.admission.budget import SMALL_BYTES, Budget, Share
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import (
     H_DEADLINE,
@@ -25,20 +26,14 @@ from raftlog.cluster.api.headers import (
     H_TIME,
 )
 from raftlog.cluster.api.values import NUMBER_MAX
-from raftlog.cluster.config.settings import LimitSettings, Settings
-from raftlog.cluster.http.exchange.access import Access, Caller
-from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, StreamedAnswer, encode_answer
-from raftlog.cluster.http.exchange.budget import SCANS_MAX, SMALL_BYTES, Budget, Share, bodies_full
-from raftlog.cluster.http.exchange.consumer_lag import Lags
-from raftlog.cluster.http.exchange.fair_queue import FairQueue
-from raftlog.cluster.http.exchange.follow import LogTail
+from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, nearest_name, parse_number
-from raftlog.cluster.replica.interface import NodeInterface
-from raftlog.cluster.runtime.freed_memory import FreedMemory
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.security.names import Holder
-from raftlog.cluster.security.tls import Credentials
 
-T = TypeVar("T")
+READS: Final = frozenset({"GET", "HEAD"})
+"""Methods that change nothing."""
+_SCHEME: Final = "bearer "
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
 _OWN_NAMES: Final = (
     H_SESSION, H_SEQUENCE, H_SETTLED, H_DEADLINE, H_REQUEST_ID, H_KEY, H_TIME,
@@ -47,85 +42,6 @@ _OWN_NAMES: Final = (
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
-
-
-@dataclass(slots=True)
-class Service:
-    """The objects that all handlers share."""
-
-    node: NodeInterface
-    limits: LimitSettings
-    entry_bytes_max: int
-    clock: Callable[[], float]  # seconds of the event loop
-    identity: ServerIdentity
-    lags: Lags
-    access: Access
-    settings: Settings
-    credentials: Credentials | None = None  # with TLS
-    is_insecure: bool = False  # the node listens beyond loopback with security.insecure
-    open_requests: int = 0
-    open_streams: int = 0
-    open_digests: int = 0
-    open_backups: int = 0
-    is_leaving: bool = False  # every answer closes its connection
-    is_stopping: bool = False  # new requests are refused
-    routes: list[str] = field(default_factory=list)  # the list that `/` answers
-    scans: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SCANS_MAX))
-    tail: LogTail = field(init=False)
-    bodies: Budget = field(init=False)  # bytes of the bodies of unanswered requests
-    answers: Budget = field(init=False)  # bytes of answers that clients have not read yet
-    freed: FreedMemory = field(init=False)
-    fair_queue: FairQueue = field(init=False)  # of the requests of users that compete
-    _waits: set[asyncio.Future[None]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        limits = self.limits
-        self.freed = FreedMemory()
-        self.bodies = Budget(limits.bodies_bytes_max, self.freed.return_soon)
-        self.answers = Budget(limits.answers_bytes_max, self.freed.return_soon)
-        self.fair_queue = FairQueue(limits.fair_requests_max, limits.principal_waiting_max)
-        self.tail = LogTail(
-            self.node, self.clock, self.wait_beyond, limits.stream_gather_ms / 1000, limits.progress_ms / 1000
-        )
-
-    def answer(self, body: Any, index: int | None = None, term: int | None = None) -> HttpAnswer:
-        """A struct as JSON; index and term are the node's if they are not given."""
-        node = self.node
-        return encode_answer(
-            self.identity, body, node.applied if index is None else index, node.term if term is None else term
-        )
-
-    async def wait_beyond(self, index: int, deadline: float) -> None:
-        """Waits until something after `index` is applied, or the deadline. Raises ApiError shutting_down at a stop."""
-        self.refuse_when_stopping()
-        wait = asyncio.ensure_future(self.node.wait_beyond(index, deadline))
-        self._waits.add(wait)
-        try:
-            await wait
-        except asyncio.CancelledError:
-            self.refuse_when_stopping()
-            raise
-        finally:
-            self._waits.discard(wait)
-            wait.cancel()
-
-    def refuse_when_stopping(self) -> None:
-        """Raises ApiError shutting_down once `stop` was called."""
-        if self.is_stopping:
-            raise ApiError(Code.SHUTTING_DOWN, "this node is being stopped: ask another one")
-
-    def stop(self) -> None:
-        """Refuses new requests; long polls and streams end with what they have."""
-        self.is_stopping = True
-        for wait in self._waits:
-            wait.cancel()
-
-
-class BodyConnection(Protocol):
-    """The fields of its connection that a body needs (`raftlog.cluster.http.connections`)."""
-
-    refusal: ApiError | None  # why no further bytes are read
-    reading: StreamReader | None  # the body that a request waits for
 
 
 class SessionHeaders(NamedTuple):
@@ -177,10 +93,31 @@ class Call:
         assert self._request is not None, "the fast path serves no streams"
         return self._request
 
+    def credential(self) -> Credential:
+        """The proof of its sender: a bearer token, or the certificate of its client. Raises ApiError."""
+        headers = self.headers
+        text = headers.get("Authorization")
+        if text is None:
+            return Credential(None, self.holder, headers.get(H_PRINCIPAL))
+        every = getattr(headers, "getall", None)  # the fast path knows no header twice
+        if every is not None and len(every("Authorization")) > 1:  # which counts could differ between proxy and node
+            raise ApiError(Code.BAD_REQUEST, "the header Authorization is given twice: give it once")
+        if text[: len(_SCHEME)].lower() != _SCHEME:
+            raise ApiError(Code.UNAUTHORIZED, "the Authorization header must be: Bearer TOKEN")
+        return Credential(text[len(_SCHEME) :].strip(" "))
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of the body, as far as they are known before it is read."""
+        if self.whole is not None:
+            return len(self.whole)
+        text = self.headers.get("Content-Length", "")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
     @property
     def has_session(self) -> bool:
         """Whether it is a write that names a session, so that a copy of it may have been sent before."""
-        return self.method not in ("GET", "HEAD") and H_SESSION in self.headers
+        return self.method not in READS and H_SESSION in self.headers
 
     def set_deadline(self, service: Service) -> None:
         """From the header, else the default. Raises ApiError bad_request."""
@@ -267,85 +204,6 @@ class Call:
         """The body's media type in lower case without parameters."""
         return _media_type(self.headers.get("Content-Type", ""))
 
-    async def body(self, service: Service) -> bytes:
-        """The whole body. Raises ApiError too_large, busy, bad_request (cut short) or deadline."""
-        bytes_max = service.limits.body_bytes_max
-        if (coding := self.headers.get("Content-Encoding")) is not None and coding.lower() != "identity":
-            raise ApiError(Code.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {coding[:40]!r}: send the body as it is")
-        if self.whole is not None:
-            return self.whole
-        length = self.headers.get("Content-Length")
-        if length is not None and int(length) > bytes_max:  # aiohttp's parser accepts only digits
-            raise _body_too_large(length, bytes_max)
-        content = self.request.content
-        if content.is_eof():
-            whole = content.read_nowait()
-            self._charge_body(len(whole))
-            if len(whole) > bytes_max:
-                raise _body_too_large(str(len(whole)), bytes_max)
-            if not self.hold(service.bodies, len(whole)):
-                raise bodies_full(service.bodies)
-            self.whole = whole
-            return whole
-        parts: list[bytes] = []
-        try:
-            await self._read(service, parts, bytes_max)
-            self.whole = b"".join(parts)
-            return self.whole
-        finally:
-            parts.clear()  # an exception's traceback would hold the parts until the garbage collector runs
-
-    async def drop_body(self, service: Service) -> None:
-        """Reads and drops the body of a request whose route needs none. Unread it would stay in memory until the
-        answer, which a long poll delays. Raises as `body` does."""
-        if self.whole is None and not self.request.content.is_eof():
-            await self._read(service, None, service.limits.body_bytes_max)
-
-    async def _read(self, service: Service, parts: list[bytes] | None, bytes_max: int) -> None:
-        """Reads the body into `parts`, and counts it in the budget until `release`; without `parts` drops it."""
-        content = self.request.content
-        size = since = 0
-        stall_s = service.limits.body_stall_ms / 1_000
-        due = service.clock() + stall_s
-        if self.headers.get("Expect", "").lower() == "100-continue" and self.request.transport is not None:
-            self.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        connection: BodyConnection = cast(Any, self.request.protocol)
-        refused = connection.refusal  # by a name: the compiler would take the attribute for None from here on
-        if refused is not None:
-            raise refused
-        connection.reading = content
-        try:
-            async with asyncio.timeout_at(min(self.deadline, due)) as timeout:
-                while part := await content.readany():
-                    size += len(part)
-                    since += len(part)
-                    if size > bytes_max:
-                        raise _body_too_large(f"more than {bytes_max}", bytes_max)
-                    if parts is not None:
-                        if not self.hold(service.bodies, size):
-                            raise bodies_full(service.bodies)
-                        parts.append(part)
-                    if since >= SMALL_BYTES:
-                        since, due = 0, service.clock() + stall_s
-                        timeout.reschedule(min(self.deadline, due))
-        except TimeoutError:
-            why = "the deadline passed while the body was read"
-            if due < self.deadline:
-                why = f"less than {SMALL_BYTES} bytes of the body came in limits.body_stall_ms"
-            raise ApiError(Code.DEADLINE, f"{why}, after {size} bytes") from None
-        except (web.RequestPayloadError, asyncio.IncompleteReadError) as error:
-            if connection.refusal is not None:
-                raise connection.refusal from error
-            raise ApiError(Code.BAD_REQUEST, f"the body ended before its end: {error}") from error
-        finally:
-            connection.reading = None
-            self._charge_body(size)
-
-    def _charge_body(self, size: int) -> None:
-        """Counts the bytes of a body without Content-Length. The gate has counted those of all others."""
-        if self.caller is not None and "Content-Length" not in self.headers:
-            self.caller.meter.charge(size)
-
     def hold(self, budget: Budget, size: int) -> bool:
         """Counts `size` bytes of this request in the budget until `release`, instead of the bytes before. Returns
         whether there is room; without room nothing changes."""
@@ -357,7 +215,7 @@ class Call:
 
     def hold_answer(self, service: Service, size: int) -> bool:
         """As `hold`, for an answer that is being made and has `size` bytes so far; small ones are not counted."""
-        return size <= SMALL_BYTES or self.hold(service.answers, size)
+        return size <= SMALL_BYTES or self.hold(service.load.answers, size)
 
     def release(self) -> None:
         """The request is answered: gives its shares of the budgets back."""
@@ -381,21 +239,9 @@ async def finished(service: Service, call: Call, handled: Handled) -> HttpAnswer
     return await handled
 
 
-async def with_body(
-    service: Service, call: Call, handler: Callable[[Service, Call], Handled]
-) -> HttpAnswer | StreamedAnswer:
-    """Reads the body that aiohttp still has, then asks the handler again. Raises ApiError."""
-    call.whole = await call.body(service)
-    return await finished(service, call, handler(service, call))
-
-
 @functools.lru_cache(256)
 def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
-
-
-def _body_too_large(size: str, bytes_max: int) -> ApiError:
-    return ApiError(Code.TOO_LARGE, f"the body has {size} bytes: the limit is {bytes_max} (limits.body_bytes_max)")
 
 
 def is_request_id(text: str) -> bool:
@@ -427,11 +273,11 @@ async def long_wait(service: Service, call: Call, wait: Callable[[], Awaitable[N
         return
     caller.meter.open_stream()
     try:
-        service.fair_queue.leave(call)
+        service.load.queue.leave(call)
         await wait()
     finally:
         caller.meter.close_stream()
-    turn = service.fair_queue.enter(call, caller.name, service.clock())
+    turn = service.load.queue.enter(call, caller.name, service.clock())
     if turn is not None:
         await turn
 

@@ -15,7 +15,8 @@ from raftlog.cluster.client.aio.connection import Pool
 from raftlog.cluster.client.flow import Lost
 from raftlog.cluster.client.http1 import ResponseHead, encode_request
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.call import Call
+from raftlog.cluster.http.exchange.service import Service
 
 GRACE_S: Final = 0.25
 """Added to the leader's deadline, in seconds, so that the leader's own answer arrives."""

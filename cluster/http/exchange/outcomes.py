@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn, cast
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.http.exchange.call import Call, Service, SessionHeaders
+from raftlog.cluster.http.exchange.call import Call, SessionHeaders
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.protocol.request import Settled, code_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.block_fast import encode_single, encode_values

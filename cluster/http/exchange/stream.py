@@ -11,14 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Final
 
+from raftlog.cluster.admission.budget import SMALL_BYTES, Share, answers_full
+from raftlog.cluster.admission.quota import Meter
 from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.headers import H_INDEX, H_REQUEST_ID, H_TERM
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.exchange.answer import DRAIN_BYTES, StreamedAnswer
-from raftlog.cluster.http.exchange.budget import SMALL_BYTES, Share, answers_full
-from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.follow import Piece
-from raftlog.cluster.http.exchange.quota import Meter
+from raftlog.cluster.http.exchange.service import Service
 
 _END: Final = b"0\r\n\r\n"
 _ROOM_POLL_S: Final = 0.05
@@ -40,28 +41,19 @@ class Stream(StreamedAnswer):
         self._is_chunked = call.request.version.minor >= 1
         self._has_ended = False
         self._meter: Meter | None = None  # of the reader, with access control
-        self._made = Share(service.answers)  # bytes of a piece that is being made
+        self._made = Share(service.load.answers)  # bytes of a piece that is being made
 
     def __enter__(self) -> Stream:
-        service = self._service
-        if service.open_streams >= service.limits.watchers_max:
-            raise ApiError(
-                Code.BUSY,
-                f"{service.open_streams} streams are open: the limit is {service.limits.watchers_max} "
-                "(limits.watchers_max); ask another node",
-            )
-        if (caller := self._call.caller) is not None:
-            caller.meter.open_stream()
-            self._meter = caller.meter
-        service.open_streams += 1
+        caller = self._call.caller
+        meter = None if caller is None else caller.meter
+        self._service.load.open_stream(meter)
+        self._meter = meter
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._service.open_streams -= 1
-        if self._meter is not None:
-            self._meter.close_stream()
+        self._service.load.close_stream(self._meter)
         self._made.keep(0)
 
     def start(self, content_type: str, extra: Sequence[tuple[str, str]] = ()) -> None:
@@ -95,7 +87,7 @@ class Stream(StreamedAnswer):
 
     def has_room(self, size: int) -> bool:
         """Whether this many bytes may wait for this reader, beside the bytes that wait for others."""
-        return self._service.answers.has_room(size, size)
+        return self._service.load.answers.has_room(size, size)
 
     async def made(self, make: Callable[[], Awaitable[Piece]], size: int) -> Piece:
         """The piece that `make` makes, to be written at once. `size`: the bytes that it will have, about.
@@ -118,7 +110,7 @@ class Stream(StreamedAnswer):
         until = service.clock() + service.limits.stream_stall_ms / 1000
         while size > SMALL_BYTES and not self._made.hold(size):
             if service.clock() >= until:
-                raise answers_full(service.answers)
+                raise answers_full(service.load.answers)
             await asyncio.sleep(_ROOM_POLL_S)
 
     def end(self, *parts: bytes) -> None:

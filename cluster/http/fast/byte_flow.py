@@ -12,10 +12,11 @@ from typing import Any, Final, Protocol, cast
 
 from aiohttp.web_protocol import RequestHandler
 
+from raftlog.cluster.admission.budget import Share
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.budget import Share
-from raftlog.cluster.http.exchange.call import AskedOfNode, Call, Service
+from raftlog.cluster.http.exchange.call import AskedOfNode, Call
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.fast.bounds import AdmissionQueue, Body, HeadWatch
 from raftlog.cluster.http.fast.head import HeadParser, RequestHead
 from raftlog.cluster.runtime import clock
@@ -114,9 +115,9 @@ class ByteFlow:
         self._state = ConnectionState.IDLE
         self._buffer = b""
         self._at = 0  # the bytes before are handled
-        self._in = Share(gate.service.bodies)  # bytes of the buffer and of the request served here
+        self._in = Share(gate.service.load.bodies)  # bytes of the buffer and of the request served here
         self._served = 0  # counted bytes of the body served here
-        self._out = Share(gate.service.answers)  # bytes that the client has not read yet
+        self._out = Share(gate.service.load.answers)  # bytes that the client has not read yet
         self._body: Body | None = None  # unfinished body of the next request; holds the buffer too
         self._head = HeadWatch(gate.service.limits, self._head_is_late)
         self._is_leaving = False
@@ -246,7 +247,7 @@ class ByteFlow:
 
     def _leave_line(self, state: ConnectionState) -> None:
         if self._state is ConnectionState.IN_LINE:
-            self._gate.service.open_requests -= 1
+            self._gate.service.load.open_requests -= 1
         self._state = state
 
     def _head_is_late(self, error: ApiError) -> None:

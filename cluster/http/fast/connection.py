@@ -161,8 +161,8 @@ class FastConnection(ByteFlow):
     def _must_wait(self) -> bool:
         """Puts the request in line, or refuses it if the line is full: at once unless there are many refusals."""
         service, turns = self._gate.service, self._server.admission
-        if service.open_requests < service.limits.open_requests_max:
-            service.open_requests += 1
+        if service.load.open_requests < service.limits.open_requests_max:
+            service.load.open_requests += 1
             self._state = ConnectionState.IN_LINE
             turns.wait(self)
         elif turns.may_refuse():

@@ -17,9 +17,11 @@ from raftlog.cluster.api.access import (
 )
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, read_index
+from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.security.names import HolderKind
 from raftlog.cluster.security.tokens import PREFIX, redacted
 from raftlog.raft.codec.block import BlockRecord
@@ -60,7 +62,7 @@ async def get_access(service: Service, call: Call) -> HttpAnswer:
 async def change_access(service: Service, call: Call) -> HttpAnswer:
     """Changes users, roles or tokens. `init` makes the first admin, and switches access control on."""
     call.query()
-    asked = decode(_BODY, await call.body(service), "the body as JSON")
+    asked = decode(_BODY, await read_body(service, call), "the body as JSON")
     if asked.token.startswith(PREFIX):
         raise ApiError(
             Code.BAD_REQUEST,

@@ -14,10 +14,12 @@ from raftlog.cluster.api.headers import H_KEY, JSON, MSGPACK, NDJSON
 from raftlog.cluster.api.records import Appended, RecordIn, ValueIn
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json
-from raftlog.cluster.http.exchange.call import NO_SESSION, Call, Handled, Service, SessionHeaders, with_body
+from raftlog.cluster.http.exchange.body import with_body
+from raftlog.cluster.http.exchange.call import NO_SESSION, Call, Handled, SessionHeaders
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import Records, commit, done_of, send_record
 from raftlog.cluster.http.exchange.query import Query, check_key, unescape
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.protocol.request import Settled
 from raftlog.raft.codec.block import BlockRecord, encode_headers
 from raftlog.statemachine.commands import Operation

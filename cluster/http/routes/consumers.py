@@ -19,11 +19,13 @@ from raftlog.cluster.api.consumers import (
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.values import NUMBER_MAX, SHARD
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, read_index
+from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.consumer_lag import position_of
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import commit, refuse, told
 from raftlog.cluster.http.exchange.query import unescape
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine import answers
 from raftlog.statemachine.access import needs
@@ -71,7 +73,7 @@ async def claim(service: Service, call: Call) -> HttpAnswer:
     """Makes the caller the owner, with a new generation, which fences the one before. Makes a missing group."""
     call.query()
     name = _name(service, call)
-    body = await call.body(service)
+    body = await read_body(service, call)
     asked = decode(_CLAIM, body, "the body as JSON") if body else ClaimIn()
     position = 0 if asked.position is None else _next(service, asked.position)
     command = ConsumerCommand(ConsumerAction.CLAIM, 0, position, _owner(service, asked.owner))
@@ -82,7 +84,7 @@ async def put_consumer(service: Service, call: Call) -> HttpAnswer:
     """Commits a position as the owner; with `reset` also a lower one, without a generation as a new owner."""
     call.query()
     name = _name(service, call)
-    asked = decode(_COMMIT, await call.body(service), "the body as JSON")
+    asked = decode(_COMMIT, await read_body(service, call), "the body as JSON")
     if asked.generation == 0 or (asked.generation is None and not asked.reset):
         raise ApiError(
             Code.BAD_REQUEST,

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from raftlog.cluster.admission.access import READ_ALL
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.status import DIGEST_FORMAT, DigestAnswer, SetDigestHex
-from raftlog.cluster.http.exchange.access import READ_ALL
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, read_index, wait_applied
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index, wait_applied
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.log import SLICE_BYTES, SLICE_RECORDS, check_oldest
 from raftlog.cluster.records.rows import decode_rows
 from raftlog.raft.types import Entry

@@ -14,8 +14,9 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.explain import EntryView, NodeView, RefusedView, ReplicaView
 from raftlog.cluster.api.text import as_time
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.query import parse_number
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.log import SLICE_BYTES, check_oldest
 from raftlog.cluster.records.rows import as_record, decode_rows, is_visible
 from raftlog.cluster.runtime import clock

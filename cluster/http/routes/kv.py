@@ -11,26 +11,26 @@ import google_crc32c
 import msgpack
 import msgspec
 
+from raftlog.cluster.admission.budget import answers_full
 from raftlog.cluster.api.encoding import Encoding
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.kv import CompactIn, CompactionAnswer, Got, KeyValue, Ranged, Written
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, encode_json
-from raftlog.cluster.http.exchange.budget import answers_full
+from raftlog.cluster.http.exchange.body import read_body, with_body
 from raftlog.cluster.http.exchange.call import (
     NO_SESSION,
     READ_PARAMETERS,
     Call,
     Handled,
-    Service,
     SessionHeaders,
     finished,
     read_index,
     wait_applied,
-    with_body,
 )
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import AppliedRequest, commit, done_of, send_record, submit
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, check_key, unescape
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.log import ENCODINGS, SLICE_RECORDS
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.records.rows import key_value
@@ -221,7 +221,7 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
         last = found[-1][0]
         continuation = _token_text(_Token(_TOKEN_VERSION, node.log_id, at, index, term, start, end, keys_only, last))
     if not call.hold_answer(service, sum([len(key) + len(version.value) for key, version in found])):
-        raise answers_full(service.answers)
+        raise answers_full(service.load.answers)
     kvs: list[KeyValue] = []
     for first in range(0, len(found), SLICE_RECORDS):
         part = found[first : first + SLICE_RECORDS]
@@ -270,7 +270,7 @@ def _parse_token(text: str, log_id: str) -> _Token:
 async def compact(service: Service, call: Call) -> HttpAnswer:
     """Lets the history of keys below a revision be deleted."""
     call.query()
-    body = decode(_COMPACT_BODY, await call.body(service), "the body as JSON")
+    body = decode(_COMPACT_BODY, await read_body(service, call), "the body as JSON")
     done = await submit(service, call, (BlockRecord(int(Operation.COMPACT), argument=body.revision),))
     machine = service.node.machine
     answer = CompactionAnswer(Outcome.APPLIED, machine.compacted_revision, done.revision, done.last, done.term)

@@ -19,10 +19,12 @@ from raftlog.cluster.api.kv import BatchAnswer, BatchIn, BatchItem, WriteIn
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.api.values import NUMBER_MAX, Number
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Service, SessionHeaders
+from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.call import Call, SessionHeaders
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import done_of
 from raftlog.cluster.http.exchange.query import check_key, parse_number
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.kv import written_of
 from raftlog.cluster.http.routes.txn import bytes_of
 from raftlog.cluster.protocol.request import Settled
@@ -45,7 +47,7 @@ class _Write(NamedTuple):
 async def write(service: Service, call: Call) -> HttpAnswer:
     """Submits every write of the body. The answer has one result for each, in the order of the writes."""
     call.query()
-    body = await call.body(service)
+    body = await read_body(service, call)
     writes = _decode(service, call, body)
     session, settled = _session(call, [each.sequence for each in writes])
     admission = service.access.admission(call, [each.record for each in writes])

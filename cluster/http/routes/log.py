@@ -13,17 +13,19 @@ from typing import Any, Final
 
 import msgspec
 
+from raftlog.cluster.admission.access import READ_ALL
+from raftlog.cluster.admission.budget import answers_full
 from raftlog.cluster.api.encoding import Encoding
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.headers import H_NEXT, JSON, MSGPACK
 from raftlog.cluster.api.records import LogPageJson, LogPagePacked, LogRecord, TrimIn, Trimmed
 from raftlog.cluster.api.values import NUMBER_MAX
-from raftlog.cluster.http.exchange.access import READ_ALL
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode_msgpack
-from raftlog.cluster.http.exchange.budget import answers_full
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, long_wait, read_index
+from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, long_wait, read_index
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.records.rows import (
     as_packed,
     as_record,
@@ -208,7 +210,7 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
         shown += found.shown
         size += found.size if query.format == "msgpack" else sum(map(len, found.shown))  # JSON may be six times larger
         if not call.hold_answer(service, size):
-            raise answers_full(service.answers)
+            raise answers_full(service.load.answers)
         if found.scanned:
             if left > 0:
                 await asyncio.sleep(0)  # yields after each slice: other requests must not wait for a whole page
@@ -249,7 +251,7 @@ _FREED_LATER: Final = (
 async def trim(service: Service, call: Call) -> HttpAnswer:
     """Allows the records below an index to be deleted, on every node."""
     call.query()
-    body = decode(_TRIM_BODY, await call.body(service), "the body as JSON")
+    body = decode(_TRIM_BODY, await read_body(service, call), "the body as JSON")
     done = await submit(service, call, (BlockRecord(int(Operation.TRIM), argument=body.before),))
     oldest = service.node.machine.oldest
     answer = Trimmed(Outcome.APPLIED, oldest, done.last, done.term, _FREED_LATER.format(oldest))

@@ -17,8 +17,9 @@ from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.headers import H_NEXT, NDJSON, RAW
 from raftlog.cluster.api.records import LogProgress
 from raftlog.cluster.http.exchange.answer import encode_json
-from raftlog.cluster.http.exchange.call import Call, Service, long_wait
+from raftlog.cluster.http.exchange.call import Call, long_wait
 from raftlog.cluster.http.exchange.follow import Piece
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
 from raftlog.cluster.http.routes.log import SLICE_BYTES, LogQuery, check_oldest, looked_again, scan
 from raftlog.cluster.records.blanking import blanked

@@ -25,9 +25,11 @@ from raftlog.cluster.config.cluster_file import (
 )
 from raftlog.cluster.config.joining import joining_lines
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.leader_proxy import passed_on
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.configuration import Configuration, Member
@@ -48,7 +50,7 @@ async def transfer_leadership(service: Service, call: Call) -> HttpAnswer:
     """Hands leadership to a voter (an empty body: the one with the longest log); answers once the new leader is
     heard."""
     call.query()
-    body = await call.body(service)
+    body = await read_body(service, call)
     if (told := await passed_on(service, call, body)) is not None:
         return told
     asked = decode(_TRANSFER, body, "the body as JSON") if body else TransferIn()
@@ -64,7 +66,7 @@ async def transfer_leadership(service: Service, call: Call) -> HttpAnswer:
 async def change_members(service: Service, call: Call) -> HttpAnswer:
     """Adds, promotes, removes, replaces a member or moves its addresses; answered once the change has begun."""
     call.query()
-    body = await call.body(service)
+    body = await read_body(service, call)
     if (told := await passed_on(service, call, body)) is not None:
         return told
     asked = decode(_CHANGE, body, "the body as JSON")

@@ -13,7 +13,8 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import BACKUP
 from raftlog.cluster.api.status import SetDigestHex
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, read_index
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream
 from raftlog.cluster.protocol import cut_off
 from raftlog.cluster.records.backup_format import BackupEncoder, BackupHead

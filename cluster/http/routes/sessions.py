@@ -9,10 +9,12 @@ import msgspec
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import NO_SESSION, READ_PARAMETERS, Call, Service, SessionHeaders, read_index
+from raftlog.cluster.http.exchange.body import drop_body, read_body
+from raftlog.cluster.http.exchange.call import NO_SESSION, READ_PARAMETERS, Call, SessionHeaders, read_index
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import commit, refuse, submit, told
 from raftlog.cluster.http.exchange.query import parse_number, unescape
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.records.rows import RESULTS
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine.answers import Reason
@@ -27,7 +29,7 @@ _DECIDED: Final = (Reason.SEQUENCE_APPLIED, Reason.SEQUENCE_SETTLED)
 async def open_session(service: Service, call: Call) -> HttpAnswer:
     """Opens a session; an empty body asks for the defaults."""
     call.query()
-    body = await call.body(service)
+    body = await read_body(service, call)
     asked = decode(_BODY, body, "the body as JSON") if body else SessionIn()
     service.access.check_writer(call)
     done = await submit(
@@ -49,7 +51,7 @@ async def close_session(service: Service, call: Call) -> HttpAnswer:
 async def _of_session(service: Service, call: Call, operation: Operation) -> HttpAnswer:
     call.query()
     session = _number(call.parts[0], "the session in the path")
-    await call.drop_body(service)
+    await drop_body(service, call)
     record = BlockRecord(int(operation), argument=session)
     # It names the session that it is about, but has no sequence of it: the block has none.
     settled = await commit(service, call, (record,), NO_SESSION)
@@ -74,7 +76,7 @@ async def void(service: Service, call: Call) -> HttpAnswer:
     call.query()
     headers = SessionHeaders(_number(call.parts[0], "the session in the path"))
     sequence = _number(call.parts[1], "the sequence in the path")
-    await call.drop_body(service)
+    await drop_body(service, call)
     settled = await commit(service, call, (BlockRecord(int(Operation.VOID), argument=sequence),), headers)
     answer = told(settled, headers)
     if answer.result is not Result.APPLIED and answer.reason not in _DECIDED:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from raftlog.cluster.admission.access import Need
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import BACKUP, JSON, NDJSON
-from raftlog.cluster.http.exchange.access import Need
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Handled, Service
+from raftlog.cluster.http.exchange.call import Call, Handled
 from raftlog.cluster.http.exchange.query import KEY_PATH, nearest_name
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.http.routes import (
     access,

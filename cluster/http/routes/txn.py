@@ -10,10 +10,12 @@ from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.kv import CompareIn, OperationIn, TxnAnswer, TxnIn, TxnStepAnswer
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import Call, Service
+from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.http.exchange.query import check_key
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.kv import encoding_of
 from raftlog.cluster.records.rows import key_value
 from raftlog.raft.codec.block import BlockRecord
@@ -51,7 +53,7 @@ _STEP_NAMES: Final = {number: name for name, number in _STEPS.items()}
 async def transact(service: Service, call: Call) -> HttpAnswer:
     """Runs a transaction. One that took its else branch is applied too, with `succeeded` false."""
     encoding = encoding_of(call.query(_PARAMETERS))
-    body = decode(_BODY, await call.body(service), "the body as JSON")
+    body = decode(_BODY, await read_body(service, call), "the body as JSON")
     txn = Txn(
         tuple(_compare(item, f"compare[{number}]") for number, item in enumerate(body.compare)),
         tuple(_step(service, item, f"then[{number}]") for number, item in enumerate(body.then)),

@@ -16,9 +16,10 @@ from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.headers import H_NEXT, NDJSON, SSE
 from raftlog.cluster.api.records import WatchMessage, WatchProgress
 from raftlog.cluster.http.exchange.answer import encode_json
-from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, Service, read_index
+from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.follow import Piece
 from raftlog.cluster.http.exchange.query import check_key, parse_number
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
 from raftlog.cluster.http.routes.kv import encoding_of, unreadable
 from raftlog.cluster.http.routes.log import SLICE_BYTES, SLICE_RECORDS, check_oldest

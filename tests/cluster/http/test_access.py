@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftlog.cluster.http.exchange.access import Need
+from raftlog.cluster.admission.access import Need
 from raftlog.cluster.http.routes.table import ROUTES
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.log_file import LogSink

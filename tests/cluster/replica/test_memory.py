@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from raftlog.cluster.admission.budget import LARGE_PERCENT, SMALL_BYTES, Budget, Share
 from raftlog.cluster.client.http1 import ResponseParser
-from raftlog.cluster.http.exchange.budget import LARGE_PERCENT, SMALL_BYTES, Budget, Share
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.runtime import freed_memory
 from raftlog.cluster.runtime.freed_memory import FreedMemory

@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 from raftlog.cluster.client.http1 import ResponseParser
 from raftlog.cluster.config.settings import HttpSettings, LimitSettings, Settings
-from raftlog.cluster.http.exchange.call import Service
+from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.server import build_runner
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.http.http_probe import Reply

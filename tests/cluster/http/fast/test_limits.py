@@ -125,7 +125,7 @@ async def test_bytes_behind_a_request_wait_are_counted_and_not_read_on() -> None
     """Also where the connection is aiohttp's for good, which would read on: a client could leave 600 KB in each of
     16,384 connections behind a long poll. Guard: `SlowConnection._pass_on`."""
     async with Server(fast_path=True) as server:
-        wire, bodies = server.connect(), server.service.bodies
+        wire, bodies = server.connect(), server.service.load.bodies
         server.node.held = asyncio.Event()
         await wire.feed(ODD, HEAD + b"b" * 200_000)
         assert (bodies.used, wire.is_read) == (1 + len(HEAD) + 200_000, False)
@@ -159,7 +159,7 @@ async def test_without_room_bytes_behind_a_request_end_the_connection_with_its_a
         server.node.held = asyncio.Event()
         for wire in (first, second):
             await wire.feed(ODD, HEAD + b"b" * 100_000)
-        assert server.service.bodies.used == 2 + len(HEAD) + 100_000
+        assert server.service.load.bodies.used == 2 + len(HEAD) + 100_000
         server.node.held.set()
         await turns()
         assert [reply.status for reply in second.replies()] == [200]
@@ -172,14 +172,14 @@ async def test_unfinished_heads_that_aiohttp_reads_are_counted() -> None:
         begun = b"GET /v1/kv/[a] HTTP/1.1\r\nX: " + b"y" * 30_000
         for number in range(1, 4):
             await server.connect().feed(begun)
-            assert server.service.bodies.used == number * len(begun)
+            assert server.service.load.bodies.used == number * len(begun)
         last = server.connect()
         await last.feed(begun)
         assert last.replies()[0].problem().code == "busy"
         for wire in server.wires:
             wire.close()
         await turns()
-        assert server.service.bodies.used == 0
+        assert server.service.load.bodies.used == 0
 
 
 async def test_a_body_in_tiny_chunks_leaves_turns_to_others() -> None:
@@ -280,7 +280,7 @@ async def test_a_client_that_goes_gives_its_place_back_at_once(target: str) -> N
     async with Server(fast_path=True) as server:
         wire = server.connect()
         await wire.feed(request("GET", target))
-        assert server.service.open_requests == 1
+        assert server.service.load.open_requests == 1
         wire.close()
         await turns()
-        assert (server.service.open_requests, server.service.open_streams) == (0, 0)
+        assert (server.service.load.open_requests, server.service.load.open_streams) == (0, 0)

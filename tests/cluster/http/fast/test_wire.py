@@ -447,4 +447,4 @@ async def test_refusals_are_answered_alike_on_both_paths(server: Server, monkeyp
     monkeypatch.setattr(server.node, "is_fenced", True)
     await wire.feed(APPEND, GET)
     assert [reply.problem().code for reply in wire.replies()[-2:]] == [Code.FENCED, Code.FENCED]
-    assert gate.open_requests == 0
+    assert gate.load.open_requests == 0

@@ -11,8 +11,8 @@ import msgpack
 import msgspec
 import pytest
 
+from raftlog.cluster.admission.budget import SCANS_MAX
 from raftlog.cluster.api.errors import Code
-from raftlog.cluster.http.exchange.budget import SCANS_MAX
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.entry import decode_entries
 from raftlog.raft.codec.index_rows import IDX_ROW

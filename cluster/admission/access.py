@@ -1,21 +1,20 @@
 """Finds out which principal sends a request, and decides what it may do, by this node's applied state.
 
-The gate asks for each request while access control is on, handlers ask for the keys and ranges that they read or write
-(`raftlog.cluster.http.gate`, routes). A refusal names the grant that is missing, and never whether a key exists. What a
-write was admitted under goes with it, and every replica decides again where it applies the write
-(`raftlog.statemachine.access`).
+A protocol makes a `Credential` of the proof that its client shows. Its gate asks for each request while access control
+is on, its handlers ask for the keys and ranges that they read or write (`raftlog.cluster.http.gate`, routes). A refusal
+names the grant that is missing, and never whether a key exists. A write carries its admission, and every replica
+decides again where it applies the write (`raftlog.statemachine.access`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
+from raftlog.cluster.admission.quota import Meter
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.headers import H_PASSED_ON, H_PRINCIPAL
 from raftlog.cluster.config.settings import LimitSettings
-from raftlog.cluster.http.exchange.quota import Meter
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
@@ -36,11 +35,8 @@ from raftlog.statemachine.access.table import AccessReason, AccessTable, is_name
 
 CALLERS_MAX: Final = 4_096
 """Most principals whose check is remembered; beyond that all are checked again."""
-READS: Final = frozenset({"GET", "HEAD"})
-"""Methods that change nothing."""
 READ_ALL: Final = (needs.READ_LOG, Grant(Verb.READ, Resource.KEYS), Grant(Verb.READ, Resource.GROUPS))
 """What a reader of whole segments of the log needs: they hold every record."""
-_SCHEME: Final = "bearer "
 
 
 class Need(Enum):
@@ -77,14 +73,21 @@ class Caller:
         self.keys_generation = keys_generation  # of the identity provider's keys that vouch for it; 0: none do
 
 
-class Asking(Protocol):
-    """The parts of `raftlog.cluster.http.exchange.call.Call` that name the sender of a request."""
+class Credential(NamedTuple):
+    """The proof of its sender that a request carries, whatever its protocol. A token counts alone."""
 
-    method: str
-    headers: Mapping[str, str]
-    whole: bytes | None  # its body, if that is here already
-    holder: Holder | None  # of the certificate that the client showed; None: it showed none
+    token: str | None = None
+    holder: Holder | None = None  # of the certificate that the client showed; None: it showed none
+    user: str | None = None  # named by a node that passes a user's request on
+
+
+class AdmissionRequest(Protocol):
+    """The parts of a request that name its sender, such as those of `raftlog.cluster.http.exchange.call.Call`."""
+
     caller: Caller | None  # set here
+
+    def credential(self) -> Credential:
+        """The proof of the sender. Raises ApiError if it is malformed."""
 
 
 class TokenProvider(Protocol):
@@ -102,17 +105,19 @@ class Access:
 
     def __init__(
         self, node: NodeInterface, limits: LimitSettings, provider: TokenProvider | None = None, *,
-        is_exposed: bool = False, has_tls: bool = False,
+        is_exposed: bool = False, has_tls: bool = False, token_place: str = "",
     ) -> None:  # fmt: skip
         """`is_exposed`: the node listens beyond loopback, and serves nothing while access control is off. `has_tls`: it
-        may be on in the log, and off as far as this node has applied it."""
+        may be on in the log, and off as far as this node has applied it. `token_place`: how the protocol sends a token,
+        for messages."""
         self._node = node
         self._limits = limits
         self._provider = provider
+        self._token_place = token_place
         self.is_exposed = is_exposed
         self._has_tls = has_tls
         self.is_behind = has_tls  # until the node has passed a read barrier since its start
-        self._callers: dict[object, Caller] = {}
+        self._callers: dict[Credential, Caller] = {}
         self._meters: dict[str, Meter] = {}
 
     @property
@@ -122,7 +127,16 @@ class Access:
 
     # -- the gate ---------------------------------------------------------------------------------------------------
 
-    def admit(self, call: Asking, need: Need | Grant, size: int, *, is_first_admin: bool, is_passed_on: bool) -> None:
+    def admit(
+        self,
+        call: AdmissionRequest,
+        need: Need | Grant,
+        size: int,
+        *,
+        is_read: bool,
+        is_first_admin: bool,
+        is_passed_on: bool,
+    ) -> None:
         """Lets a request pass. `size`: of its body. `is_passed_on`: a node may send it for a user. Raises ApiError
         unauthorized, forbidden, over_quota."""
         if need is Need.NOTHING:
@@ -134,37 +148,29 @@ class Access:
                     "this node listens beyond loopback, and access control is not on: make the first admin with "
                     "raftlog access init (docs/security.md)",
                 )
-            if self.is_behind and call.method not in READS:  # a read looks again after its own barrier
+            if self.is_behind and not is_read:  # a read looks again after its own barrier
                 raise Denied(Code.FORBIDDEN, "this node does not know yet whether access control is on")
             return
         caller = self.identify(call)
-        if caller.is_vouched and not (is_passed_on and H_PASSED_ON in call.headers):
-            raise ApiError(
-                Code.FORBIDDEN, f"the header {H_PRINCIPAL} is for a request that a node passes on to the leader alone"
-            )
+        if caller.is_vouched and not is_passed_on:
+            raise ApiError(Code.FORBIDDEN, "a node may name a user only in a request that it passes on to the leader")
         caller.meter.take(size)
         if isinstance(need, Grant) and not caller.permissions.allows(need):
             raise _missing(caller.name, need)
 
-    def identify(self, call: Asking) -> Caller:
+    def identify(self, call: AdmissionRequest) -> Caller:
         """The principal of a request, as of now. Raises ApiError unauthorized, or forbidden for a user that may do
         nothing."""
-        text = call.headers.get("Authorization")
-        key: object = text
-        if text is not None:
-            _check_once(call.headers)
-        else:
-            key = holder = call.holder
-            if holder is not None and holder.kind is HolderKind.NODE:
-                self.check_member(holder)
-            if H_PRINCIPAL in call.headers:
-                key = (holder, call.headers[H_PRINCIPAL])
+        key = call.credential()
+        holder = key.holder
+        if holder is not None and holder.kind is HolderKind.NODE:
+            self.check_member(holder)
         found = self._callers.get(key)
         table = self.table
         if found is not None and self._is_current(found):
             call.caller = found
             return found
-        call.caller = caller = self._found(call, text, table)
+        call.caller = caller = self._found(key, table)
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
         self._callers[key] = caller
@@ -175,12 +181,12 @@ class Access:
         if not holder.name.isdecimal() or self._node.configuration.member(int(holder.name)) is None:
             raise Denied(Code.FORBIDDEN, f"the certificate is that of {holder}, which is no member of this cluster")
 
-    def _found(self, call: Asking, text: str | None, table: AccessTable) -> Caller:
+    def _found(self, shown: Credential, table: AccessTable) -> Caller:
         generation = 0 if self._provider is None else self._provider.generation()  # before its keys decide
-        if text is not None:
-            name, roles, expires_ms = self._of_token(text, table)
+        if shown.token is not None:
+            name, roles, expires_ms = self._of_token(shown.token, table)
         else:
-            name, roles, expires_ms = self._of_certificate(call), (), 0
+            name, roles, expires_ms = self._of_certificate(shown), (), 0
         if name == NODE_NAME:
             admission = NODE_ADMISSION
         else:
@@ -190,15 +196,12 @@ class Access:
             raise Denied(Code.FORBIDDEN, _WHY[why].format(name))
         return Caller(
             name, admission, permissions, table.revision, expires_ms, self._meter(name),
-            is_vouched=text is None and H_PRINCIPAL in call.headers,
+            is_vouched=shown.user is not None,
             keys_generation=generation if name.startswith(EXTERNAL_PREFIX) else 0,
         )  # fmt: skip
 
-    def _of_token(self, text: str, table: AccessTable) -> tuple[str, tuple[str, ...], int]:
-        """User, roles and expiry of the Authorization header."""
-        if not text.lower().startswith(_SCHEME):
-            raise Denied(Code.UNAUTHORIZED, "the Authorization header must be: Bearer TOKEN")
-        token = text[len(_SCHEME) :].strip(" ")
+    def _of_token(self, token: str, table: AccessTable) -> tuple[str, tuple[str, ...], int]:
+        """User, roles and expiry of a token."""
         if not token.startswith(PREFIX):
             return self._of_jwt(token)
         try:
@@ -225,16 +228,15 @@ class Access:
             raise ApiError(Code.UNAUTHORIZED, f"the token does not count: {error}") from None
         return holder.name, holder.roles, int(holder.expires_s * 1_000)
 
-    def _of_certificate(self, call: Asking) -> str:
-        holder = call.holder
+    def _of_certificate(self, shown: Credential) -> str:
+        holder, named = shown.holder, shown.user
         if holder is None:
             how = "show a client certificate, or send" if self._has_tls else "send"
-            raise Denied(Code.UNAUTHORIZED, f"the request names no user: {how} the header Authorization: Bearer TOKEN")
-        named = call.headers.get(H_PRINCIPAL)
+            raise Denied(Code.UNAUTHORIZED, f"the request names no user: {how} {self._token_place}")
         if holder.kind is HolderKind.NODE:
             return NODE_NAME if named is None else named
         if named is not None:
-            raise ApiError(Code.FORBIDDEN, f"the header {H_PRINCIPAL} is for nodes alone")
+            raise ApiError(Code.FORBIDDEN, "only a node may name the user of a request that it passes on")
         if not is_name(holder.name) or holder.name.startswith((EXTERNAL_PREFIX, RESERVED_PREFIX)):
             raise ApiError(Code.FORBIDDEN, f"the certificate's name {holder.name[:100]!r} cannot be that of a user")
         return holder.name
@@ -263,7 +265,7 @@ class Access:
 
     # -- handlers ---------------------------------------------------------------------------------------------------
 
-    def permissions(self, call: Asking) -> Permissions | None:
+    def permissions(self, call: AdmissionRequest) -> Permissions | None:
         """What the sender may do, as of now; None: everything, because access control is off. Raises ApiError."""
         table = self.table
         if not table.is_on:
@@ -273,7 +275,7 @@ class Access:
             caller = self.identify(call)
         return caller.permissions
 
-    def check(self, call: Asking, *grants: Grant) -> None:
+    def check(self, call: AdmissionRequest, *grants: Grant) -> None:
         """Raises ApiError unless the sender has all of these grants now."""
         permissions = self.permissions(call)
         if permissions is not None:
@@ -281,13 +283,13 @@ class Access:
                 if not permissions.allows(grant):
                     raise _missing(self.name(call), grant)
 
-    def check_read(self, call: Asking, key: bytes) -> None:
+    def check_read(self, call: AdmissionRequest, key: bytes) -> None:
         """The same for the read of one key."""
         permissions = self.permissions(call)
         if permissions is not None and not permissions.allows_key(Verb.READ, Resource.KEYS, key):
             raise _missing(self.name(call), needs.key_grant(Verb.READ, key))
 
-    def check_writer(self, call: Asking) -> None:
+    def check_writer(self, call: AdmissionRequest) -> None:
         """Raises ApiError unless the sender may write something. Only such users open sessions."""
         permissions = self.permissions(call)
         if permissions is not None and not permissions.may_write:
@@ -297,24 +299,24 @@ class Access:
                 "grant of what it wants to write",
             )
 
-    def has_changed(self, call: Asking) -> bool:
+    def has_changed(self, call: AdmissionRequest) -> bool:
         """Whether what the sender may do may have changed since it was found out."""
         caller = call.caller
         return self.table.is_on if caller is None else not self._is_current(caller)
 
-    def look(self, call: Asking, *grants: Grant) -> None:
+    def look(self, call: AdmissionRequest, *grants: Grant) -> None:
         """Raises ApiError once the reader of a stream may not go on. Streams call it before each slice."""
         if self.has_changed(call):
             self.check(call, *grants)
 
-    def until(self, call: Asking, due: float) -> float:
+    def until(self, call: AdmissionRequest, due: float) -> float:
         """The earlier of that time of the event loop's clock, and the end of the sender's token."""
         caller = call.caller
         if caller is None or not caller.expires_ms:
             return due
         return min(due, clock.monotonic() + max(0, caller.expires_ms - self._now_ms()) / 1_000)
 
-    def admission(self, call: Asking, records: Sequence[BlockRecord] | Sequence[bytes]) -> bytes:
+    def admission(self, call: AdmissionRequest, records: Sequence[BlockRecord] | Sequence[bytes]) -> bytes:
         """What a write of these records carries; b"" while access control is off. Raises ApiError."""
         permissions = self.permissions(call)
         if permissions is None:
@@ -327,16 +329,16 @@ class Access:
         return call.caller.admission
 
     @staticmethod
-    def is_plain(call: Asking) -> bool:
+    def is_plain(call: AdmissionRequest) -> bool:
         """Whether a request of nothing but appends may say so: replicas then do not look at its keys."""
         return call.caller is None or call.caller.permissions.allows(needs.APPEND_LOG)
 
     @staticmethod
-    def name(call: Asking) -> str:
+    def name(call: AdmissionRequest) -> str:
         """The principal's name; "" while access control is off."""
         return "" if call.caller is None else call.caller.name
 
-    def owner(self, call: Asking) -> str | None:
+    def owner(self, call: AdmissionRequest) -> str | None:
         """Whose sessions the sender may see; None: all."""
         return self.name(call) if self.permissions(call) is not None else None
 
@@ -348,22 +350,7 @@ _WHY: Final = {
 }
 
 
-def size_of(call: Asking) -> int:
-    """Bytes of the body, as far as they are known before it is read."""
-    if call.whole is not None:
-        return len(call.whole)
-    text = call.headers.get("Content-Length", "")
-    return int(text) if text.isascii() and text.isdigit() else 0
-
-
 def _missing(name: str, grant: Grant) -> Denied:
     return Denied(
         Code.FORBIDDEN, f"user {name!r} lacks the grant `{grant}`: an admin gives it by a role", missing=str(grant)
     )
-
-
-def _check_once(headers: Mapping[str, str]) -> None:
-    """Two Authorization headers: which of them counts could differ between a proxy and this node."""
-    every = getattr(headers, "getall", None)  # the fast path knows no header twice
-    if every is not None and len(every("Authorization")) > 1:
-        raise ApiError(Code.BAD_REQUEST, "the header Authorization is given twice: give it once")

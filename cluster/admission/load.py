@@ -1,0 +1,56 @@
+"""Holds the bounds on the load of one node, which all its protocols share: requests, streams, turns and bytes."""
+
+from __future__ import annotations
+
+from raftlog.cluster.admission.budget import Budget
+from raftlog.cluster.admission.queue import FairQueue
+from raftlog.cluster.admission.quota import Meter
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.config.settings import LimitSettings
+from raftlog.cluster.runtime.freed_memory import FreedMemory
+
+
+class LoadBounds:
+    """The bounds of one node. Belongs to the event loop."""
+
+    __slots__ = ("_limits", "answers", "bodies", "freed", "open_requests", "open_streams", "queue")
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self._limits = limits
+        self.open_requests = 0  # served, or in line
+        self.open_streams = 0
+        self.freed = FreedMemory()
+        self.bodies = Budget(limits.bodies_bytes_max, self.freed.return_soon)  # of unanswered requests
+        self.answers = Budget(limits.answers_bytes_max, self.freed.return_soon)  # that clients have not read yet
+        self.queue = FairQueue(limits.fair_requests_max, limits.principal_waiting_max)
+
+    def check_requests(self, *, for_operators: bool, keeps_session: bool) -> None:
+        """Raises ApiError busy if more requests are open than may be, and more than the share of that kind besides."""
+        limits = self._limits
+        share = limits.operator_requests_max if for_operators else 0
+        if keeps_session:
+            share = limits.keepalives_max
+        if self.open_requests > limits.open_requests_max + share:
+            raise ApiError(
+                Code.BUSY,
+                f"{limits.open_requests_max} requests are being served (limits.open_requests_max): "
+                "try again, or another node",
+            )
+
+    def open_stream(self, meter: Meter | None) -> None:
+        """Counts a stream, also of its user, until `close_stream`. Raises ApiError busy or over_quota."""
+        if self.open_streams >= self._limits.watchers_max:
+            raise ApiError(
+                Code.BUSY,
+                f"{self.open_streams} streams are open: the limit is {self._limits.watchers_max} "
+                "(limits.watchers_max); ask another node",
+            )
+        if meter is not None:
+            meter.open_stream()
+        self.open_streams += 1
+
+    def close_stream(self, meter: Meter | None) -> None:
+        """The stream has ended."""
+        self.open_streams -= 1
+        if meter is not None:
+            meter.close_stream()

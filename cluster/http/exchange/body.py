@@ -1,0 +1,120 @@
+"""Reads the body of a request: within its limits, its budget and its deadline, or drops it.
+
+The fast path has most bodies whole already. Handlers read the others from aiohttp here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from aiohttp import StreamReader, web
+
+from raftlog.cluster.admission.budget import SMALL_BYTES, bodies_full
+from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer
+from raftlog.cluster.http.exchange.call import Call, Handled, finished
+from raftlog.cluster.http.exchange.service import Service
+
+
+class BodyConnection(Protocol):
+    """The fields of its connection that a body needs (`raftlog.cluster.http.connections`)."""
+
+    refusal: ApiError | None  # why no further bytes are read
+    reading: StreamReader | None  # the body that a request waits for
+
+
+async def read_body(service: Service, call: Call) -> bytes:
+    """The whole body. Raises ApiError too_large, busy, bad_request (cut short) or deadline."""
+    bytes_max = service.limits.body_bytes_max
+    if (coding := call.headers.get("Content-Encoding")) is not None and coding.lower() != "identity":
+        raise ApiError(Code.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {coding[:40]!r}: send the body as it is")
+    if call.whole is not None:
+        return call.whole
+    length = call.headers.get("Content-Length")
+    if length is not None and int(length) > bytes_max:  # aiohttp's parser accepts only digits
+        raise _body_too_large(length, bytes_max)
+    content = call.request.content
+    if content.is_eof():
+        whole = content.read_nowait()
+        _charge(call, len(whole))
+        if len(whole) > bytes_max:
+            raise _body_too_large(str(len(whole)), bytes_max)
+        if not call.hold(service.load.bodies, len(whole)):
+            raise bodies_full(service.load.bodies)
+        call.whole = whole
+        return whole
+    parts: list[bytes] = []
+    try:
+        await _read(service, call, parts, bytes_max)
+        call.whole = b"".join(parts)
+        return call.whole
+    finally:
+        parts.clear()  # an exception's traceback would hold the parts until the garbage collector runs
+
+
+async def drop_body(service: Service, call: Call) -> None:
+    """Reads and drops the body of a request whose route needs none. Unread it would stay in memory until the
+    answer, which a long poll delays. Raises as `read_body` does."""
+    if call.whole is None and not call.request.content.is_eof():
+        await _read(service, call, None, service.limits.body_bytes_max)
+
+
+async def _read(service: Service, call: Call, parts: list[bytes] | None, bytes_max: int) -> None:
+    """Reads the body into `parts`, and counts it in the budget until `Call.release`; without `parts` drops it."""
+    content = call.request.content
+    size = since = 0
+    stall_s = service.limits.body_stall_ms / 1_000
+    due = service.clock() + stall_s
+    if call.headers.get("Expect", "").lower() == "100-continue" and call.request.transport is not None:
+        call.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    connection: BodyConnection = cast(Any, call.request.protocol)
+    refused = connection.refusal  # by a name: the compiler would take the attribute for None from here on
+    if refused is not None:
+        raise refused
+    connection.reading = content
+    try:
+        async with asyncio.timeout_at(min(call.deadline, due)) as timeout:
+            while part := await content.readany():
+                size += len(part)
+                since += len(part)
+                if size > bytes_max:
+                    raise _body_too_large(f"more than {bytes_max}", bytes_max)
+                if parts is not None:
+                    if not call.hold(service.load.bodies, size):
+                        raise bodies_full(service.load.bodies)
+                    parts.append(part)
+                if since >= SMALL_BYTES:
+                    since, due = 0, service.clock() + stall_s
+                    timeout.reschedule(min(call.deadline, due))
+    except TimeoutError:
+        why = "the deadline passed while the body was read"
+        if due < call.deadline:
+            why = f"less than {SMALL_BYTES} bytes of the body came in limits.body_stall_ms"
+        raise ApiError(Code.DEADLINE, f"{why}, after {size} bytes") from None
+    except (web.RequestPayloadError, asyncio.IncompleteReadError) as error:
+        if connection.refusal is not None:
+            raise connection.refusal from error
+        raise ApiError(Code.BAD_REQUEST, f"the body ended before its end: {error}") from error
+    finally:
+        connection.reading = None
+        _charge(call, size)
+
+
+def _charge(call: Call, size: int) -> None:
+    """Counts the bytes of a body without Content-Length. The gate has counted those of all others."""
+    if call.caller is not None and "Content-Length" not in call.headers:
+        call.caller.meter.charge(size)
+
+
+async def with_body(
+    service: Service, call: Call, handler: Callable[[Service, Call], Handled]
+) -> HttpAnswer | StreamedAnswer:
+    """Reads the body that aiohttp still has, then asks the handler again. Raises ApiError."""
+    call.whole = await read_body(service, call)
+    return await finished(service, call, handler(service, call))
+
+
+def _body_too_large(size: str, bytes_max: int) -> ApiError:
+    return ApiError(Code.TOO_LARGE, f"the body has {size} bytes: the limit is {bytes_max} (limits.body_bytes_max)")
