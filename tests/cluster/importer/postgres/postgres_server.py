@@ -11,10 +11,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.support import wait_until
 
 VERSION_MIN = 15
 _START_S = 30.0
@@ -90,20 +91,14 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts the server, and waits until it takes connections. It recovers first if it was killed."""
-        until = time.monotonic() + _START_S
-        while True:
-            if (
-                self._process is None or self._process.poll() is not None
-            ):  # children of a killed one may hold its memory
-                self._process = self._started()
-            with socket.socket() as probe:
-                probe.settimeout(1)
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0 and self._takes_queries():
-                    return
-            if time.monotonic() > until:
-                log = (self.folder / "log").read_text(errors="replace")
-                raise RuntimeError(f"PostgreSQL did not start in {_START_S:.0f} s: {log[-2000:]}")
-            time.sleep(0.05)
+        wait_until(self._serves, _START_S, what=f"PostgreSQL, whose log is {self.folder / 'log'}", every_s=0.05)
+
+    def _serves(self) -> bool:
+        if self._process is None or self._process.poll() is not None:  # children of a killed one may hold its memory
+            self._process = self._started()
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0 and self._takes_queries()
 
     def _started(self) -> subprocess.Popen[bytes]:
         options = [each for name, value in self._settings.items() for each in ("-c", f"{name}={value}")]
