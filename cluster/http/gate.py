@@ -52,8 +52,7 @@ class SlowSide(Protocol):
     """The parts of aiohttp's side of a connection that are read here (`raftlog.cluster.http.connections`)."""
 
     @property
-    def holder(self) -> Holder | None:
-        """The holder of the client's certificate."""
+    def holder(self) -> Holder | None: ...
 
 
 class Api:

@@ -53,8 +53,7 @@ class Company(Protocol):
     is_calm: bool
     open: dict[Errand, None]
 
-    def is_cut(self, number: int, node: NodeId) -> bool:
-        """Whether no message gets through between that client and that node."""
+    def is_cut(self, number: int, node: NodeId) -> bool: ...
 
 
 class Sender(Protocol):
@@ -81,23 +80,12 @@ class Sender(Protocol):
         """All clients of the world."""
 
     @property
-    def has_fresh_session(self) -> bool:
-        """Whether its session takes another write."""
-
-    def take_process(self) -> Process:
-        """A process of the history that has no open operation."""
-
-    def open_session(self) -> None:
-        """Asks for a session."""
-
-    def opened(self, session: int | ClientError) -> None:
-        """The session is there, or could not be had."""
-
-    def copy_later(self, errand: Errand, answer: Told) -> None:
-        """Now and then the client sends an answered write again."""
-
-    def follow_up(self, task: Task) -> None:
-        """Something was written: another client may read it at once."""
+    def has_fresh_session(self) -> bool: ...
+    def take_process(self) -> Process: ...
+    def open_session(self) -> None: ...
+    def opened(self, session: int | ClientError) -> None: ...
+    def copy_later(self, errand: Errand, answer: Told) -> None: ...
+    def follow_up(self, task: Task) -> None: ...
 
 
 class Errand:

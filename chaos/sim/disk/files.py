@@ -51,17 +51,10 @@ Where the last is None the file was cut at the position, and the second has the 
 class Lie(Protocol):
     """One sync that the disk answers without doing it (`raftlog.chaos.sim.disk.lies`)."""
 
-    def takes(self, name: str, inode: Inode) -> bool:
-        """Whether the sync of that file is the one."""
-
-    def comes_out(self) -> bool:
-        """The power fails: whether the unsynced writes are lost. If not, the disk has them by now."""
-
-    def make_good(self) -> None:
-        """The disk has done what it said."""
-
-    def lost(self) -> None:
-        """It is lost: the file holds what the disk has."""
+    def takes(self, name: str, inode: Inode) -> bool: ...
+    def comes_out(self) -> bool: ...
+    def make_good(self) -> None: ...
+    def lost(self) -> None: ...
 
 
 class Inode:

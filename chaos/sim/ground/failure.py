@@ -16,8 +16,7 @@ from raftlog.chaos.sim.ground.trace import Trace
 class Atlas(Protocol):
     """Which disks may be hit (`raftlog.chaos.sim.world.atlas`)."""
 
-    def describe(self) -> list[str]:
-        """The lost and damaged disks as text."""
+    def describe(self) -> list[str]: ...
 
 
 class BrokenWorld(Protocol):
@@ -29,12 +28,9 @@ class BrokenWorld(Protocol):
     faults: list[Fault]
 
     @property
-    def atlas(self) -> Atlas:
-        """Which disks may be hit."""
-
+    def atlas(self) -> Atlas: ...
     @property
-    def history(self) -> History | None:
-        """What the clients asked and were answered."""
+    def history(self) -> History | None: ...
 
 
 class Failure(AssertionError):

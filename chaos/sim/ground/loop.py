@@ -34,11 +34,8 @@ class Timeline(Protocol):
 
     now_us: int
 
-    def at(self, time_us: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Runs `action` at a virtual time."""
-
-    def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Runs `action` later."""
+    def at(self, time_us: int, action: Callable[..., None], *arguments: Any) -> None: ...
+    def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None: ...
 
 
 class Owner(Protocol):
@@ -49,11 +46,8 @@ class Owner(Protocol):
     is_paused: bool
     is_behind: bool
 
-    def broken(self, error: BaseException) -> None:
-        """A callback raised that error, which no code catches."""
-
-    def ran(self) -> None:
-        """The loop has run its callbacks."""
+    def broken(self, error: BaseException) -> None: ...
+    def ran(self) -> None: ...
 
 
 class Call:

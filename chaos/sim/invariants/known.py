@@ -20,26 +20,15 @@ class Durable(Protocol):
     """What the properties ask of a node's disk: the part of it that a power cut leaves."""
 
     @property
-    def durable_hard_state(self) -> HardState:
-        """The newest one that is synced."""
-
+    def durable_hard_state(self) -> HardState: ...
     @property
-    def durable_last(self) -> int:
-        """The end of the newest synced entry."""
-
+    def durable_last(self) -> int: ...
     @property
-    def held(self) -> Collection[tuple[int, int]]:
-        """Index and term of each durable entry, and of the last one that the snapshot below them has."""
-
+    def held(self) -> Collection[tuple[int, int]]: ...
     @property
-    def forgotten(self) -> Collection[tuple[int, int]]:
-        """The entries that it held before damage took some of them, as long as it has not got them again."""
-
-    def has(self, index: int, term: int) -> bool:
-        """Whether the entry (index, term) is synced."""
-
-    def between(self, after: int, to: int) -> Sequence[Entry]:
-        """The entries after the end `after`, up to the end `to`."""
+    def forgotten(self) -> Collection[tuple[int, int]]: ...
+    def has(self, index: int, term: int) -> bool: ...
+    def between(self, after: int, to: int) -> Sequence[Entry]: ...
 
 
 class Known:

@@ -32,18 +32,14 @@ from raftlog.statemachine.machine import StateMachine
 class BulkLinks(Protocol):
     """The bulk connections between nodes (`raftlog.chaos.sim.network.links`)."""
 
-    def is_up(self, sender: NodeId, to: NodeId) -> bool:
-        """Whether that connection can be written to."""
-
-    def send(self, sender: NodeId, to: NodeId, frame: bytes) -> bool:
-        """Writes a frame; False if there is no connection."""
+    def is_up(self, sender: NodeId, to: NodeId) -> bool: ...
+    def send(self, sender: NodeId, to: NodeId, frame: bytes) -> bool: ...
 
 
 class ConsensusLinks(Protocol):
     """The consensus connections between nodes (`raftlog.chaos.sim.network.dials`)."""
 
-    def is_down(self, sender: NodeId, to: NodeId) -> bool:
-        """Whether a message that `sender` sends there is lost because no connection is up."""
+    def is_down(self, sender: NodeId, to: NodeId) -> bool: ...
 
 
 class World(Timeline, Protocol):
@@ -75,56 +71,23 @@ class World(Timeline, Protocol):
         """The consensus connections."""
 
     @property
-    def send(self) -> Callable[[Message], None]:
-        """Sends a consensus message."""
-
-    def random_of(self, purpose: str) -> Random:
-        """A source of chance for one purpose."""
-
-    def sync_us(self) -> int:
-        """How long one write with its sync takes."""
-
-    def may_crash(self, step: str, weight: int = 1) -> None:
-        """Raises ProcessEnded now and then."""
-
-    def step_cuts_power(self) -> bool:
-        """Whether a crash at a step is a power cut."""
-
-    def count(self, what: str) -> None:
-        """Adds one to a counter of the run."""
-
-    def sometimes(self, what: str) -> None:
-        """Notes that the world reached a state of `SOMETIMES`."""
-
-    def note(self, node: NodeId, *words: object) -> None:
-        """Writes one line of the trace."""
-
-    def started(self, replica: SeenNode, notices: Sequence[str]) -> None:
-        """A process began; `notices` list the repairs of its recovery."""
-
-    def refused(self, replica: SeenNode, reason: str) -> None:
-        """A process did not start, because its disk could not be opened."""
-
-    def crashed(self, replica: SeenNode, why: str) -> None:
-        """A process died."""
-
-    def state_replaced(self, replica: SeenNode) -> None:
-        """The state of that node is gone, or comes from its disk or from a leader."""
-
-    def fenced(self, replica: SeenNode, error: object) -> None:
-        """A process found that its state is wrong, and ends. Raises Failure where the state is right."""
-
-    def took(self, replica: SeenNode, ready: Ready) -> None:
-        """A replica took a Ready, and carries it out next."""
-
-    def applied(self, replica: SeenNode, entry: Entry, command: LogEntry, effects: Effects) -> None:
-        """A state machine applied an entry."""
-
-    def answered(self, node: NodeId, index: int, done: Callable[[Any], None], answer: object) -> None:
-        """A node answers a client."""
-
-    def read_done(self, node: NodeId, floor: int, index: int) -> None:
-        """A node may answer a read as of `index`."""
+    def send(self) -> Callable[[Message], None]: ...
+    def random_of(self, purpose: str) -> Random: ...
+    def sync_us(self) -> int: ...
+    def may_crash(self, step: str, weight: int = 1) -> None: ...
+    def step_cuts_power(self) -> bool: ...
+    def count(self, what: str) -> None: ...
+    def sometimes(self, what: str) -> None: ...
+    def note(self, node: NodeId, *words: object) -> None: ...
+    def started(self, replica: SeenNode, notices: Sequence[str]) -> None: ...
+    def refused(self, replica: SeenNode, reason: str) -> None: ...
+    def crashed(self, replica: SeenNode, why: str) -> None: ...
+    def state_replaced(self, replica: SeenNode) -> None: ...
+    def fenced(self, replica: SeenNode, error: object) -> None: ...
+    def took(self, replica: SeenNode, ready: Ready) -> None: ...
+    def applied(self, replica: SeenNode, entry: Entry, command: LogEntry, effects: Effects) -> None: ...
+    def answered(self, node: NodeId, index: int, done: Callable[[Any], None], answer: object) -> None: ...
+    def read_done(self, node: NodeId, floor: int, index: int) -> None: ...
 
 
 class SeenNode(Protocol):
@@ -139,12 +102,9 @@ class SeenNode(Protocol):
     corrupted: int
 
     @property
-    def machine(self) -> Any:
-        """Its state machine; None while it is down."""
-
+    def machine(self) -> Any: ...
     @property
-    def mark(self) -> Mark:
-        """The end of the entry that it applied last."""
+    def mark(self) -> Mark: ...
 
 
 class OtherNode(SeenNode, Protocol):
@@ -152,17 +112,10 @@ class OtherNode(SeenNode, Protocol):
 
     greeted: dict[NodeId, Hello]
 
-    def refusal_of(self, sender: NodeId, said: Hello) -> str | None:
-        """Why this process does not take what a process of `sender` says that said so of itself; None: it does."""
-
-    def greet(self, sender: NodeId, said: Hello) -> bool:
-        """A process of `sender` connected and said so of itself; whether it is taken."""
-
-    def link_closed(self, peer: NodeId) -> None:
-        """The connection of that peer closed."""
-
-    def bulk_believed(self, peer: NodeId) -> None:
-        """That peer believes this node's bulk link now."""
+    def refusal_of(self, sender: NodeId, said: Hello) -> str | None: ...
+    def greet(self, sender: NodeId, said: Hello) -> bool: ...
+    def link_closed(self, peer: NodeId) -> None: ...
+    def bulk_believed(self, peer: NodeId) -> None: ...
 
 
 class SimNode(SeenNode, Protocol):
@@ -184,60 +137,23 @@ class SimNode(SeenNode, Protocol):
         """The world around it."""
 
     @property
-    def snapshot_index(self) -> int:
-        """Where its newest snapshot ends."""
-
+    def snapshot_index(self) -> int: ...
     @property
-    def applies_slowly(self) -> bool:
-        """Whether it applies one entry at a time."""
-
-    def must_apply_later(self) -> bool:
-        """Whether the entry before is still being applied."""
-
-    def is_this_life(self, disk: object) -> bool:
-        """Whether that disk is the one of the process that runs."""
-
-    def crash(self, why: str, *, power: bool = True) -> None:
-        """Ends the process as a crash does."""
-
-    def may_crash(self, step: str, weight: int = 1) -> None:
-        """Ends the process here now and then. Raises ProcessEnded."""
-
-    def posted_failed(self, error: Exception) -> None:
-        """A job of the disk failed, and no code waits for its result."""
-
-    def dial(self, nodes: Mapping[NodeId, str]) -> None:
-        """Dials exactly these nodes from now on."""
-
-    def sends(self, message: Message) -> None:
-        """A consensus message leaves."""
-
-    def stepped(self, core: RaftCore) -> None:
-        """The core took an input."""
-
-    def read_began(self, context: int) -> None:
-        """The core began a round of heartbeats for reads."""
-
-    def took(self, ready: Ready) -> None:
-        """The replica took a Ready."""
-
-    def applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
-        """The state machine applied an entry."""
-
-    def trims(self, before: int) -> None:
-        """The retention policy asks for a trim."""
-
-    def restored(self, mark: Mark) -> None:
-        """A leader's snapshot replaced the state."""
-
-    def installed(self, mark: Mark, before: tuple[int, int], had: bool, configuration: Configuration) -> None:
-        """The core took a leader's snapshot."""
-
-    def saved(self, mark: Mark, data: bytes) -> None:
-        """A snapshot was saved under its final name."""
-
-    def compacted(self, mark: Mark) -> None:
-        """The core's log may begin after `mark`."""
-
-    def looks_at_others(self) -> None:
-        """The server asks for a digest point, to see whether all other nodes are healthy."""
+    def applies_slowly(self) -> bool: ...
+    def must_apply_later(self) -> bool: ...
+    def is_this_life(self, disk: object) -> bool: ...
+    def crash(self, why: str, *, power: bool = True) -> None: ...
+    def may_crash(self, step: str, weight: int = 1) -> None: ...
+    def posted_failed(self, error: Exception) -> None: ...
+    def dial(self, nodes: Mapping[NodeId, str]) -> None: ...
+    def sends(self, message: Message) -> None: ...
+    def stepped(self, core: RaftCore) -> None: ...
+    def read_began(self, context: int) -> None: ...
+    def took(self, ready: Ready) -> None: ...
+    def applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None: ...
+    def trims(self, before: int) -> None: ...
+    def restored(self, mark: Mark) -> None: ...
+    def installed(self, mark: Mark, before: tuple[int, int], had: bool, configuration: Configuration) -> None: ...
+    def saved(self, mark: Mark, data: bytes) -> None: ...
+    def compacted(self, mark: Mark) -> None: ...
+    def looks_at_others(self) -> None: ...

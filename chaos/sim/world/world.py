@@ -56,14 +56,9 @@ class Audience(Protocol):
     """The clients of a world (`raftlog.chaos.sim.clients.clients.Clients`)."""
 
     @property
-    def history(self) -> History:
-        """What they asked and were answered."""
-
-    def ended(self, node: NodeId) -> None:
-        """The process of that node ended."""
-
-    def applied(self, entry: Entry, effects: Effects, oldest: int) -> None:
-        """A node applied this entry, and takes `oldest` for the oldest index of the log."""
+    def history(self) -> History: ...
+    def ended(self, node: NodeId) -> None: ...
+    def applied(self, entry: Entry, effects: Effects, oldest: int) -> None: ...
 
 
 class World:

@@ -49,14 +49,9 @@ class Gate(Protocol):
 
     service: Service
 
-    def begin(self, call: Call) -> Any:
-        """Admits a request. Returns a question to the node (a tuple, for `end`), a coroutine, or the answer."""
-
-    def end(self, call: Call, asked: AskedOfNode) -> Any:
-        """The answer to a question that the node has settled. Raises nothing but a cancellation."""
-
-    def problem(self, identifier: str, error: ApiError) -> HttpAnswer:
-        """The error as an answer."""
+    def begin(self, call: Call) -> Any: ...
+    def end(self, call: Call, asked: AskedOfNode) -> Any: ...
+    def problem(self, identifier: str, error: ApiError) -> HttpAnswer: ...
 
 
 class Front(Protocol):
@@ -64,11 +59,8 @@ class Front(Protocol):
 
     holder: Holder | None  # of the client's certificate
 
-    def began(self) -> None:
-        """aiohttp has the whole head of a request, and serves it."""
-
-    def answered(self, *, is_whole: bool) -> None:
-        """aiohttp answered. `is_whole`: it has also read the whole body. Otherwise the next bytes are no head."""
+    def began(self) -> None: ...
+    def answered(self, *, is_whole: bool) -> None: ...
 
 
 class Slow(Protocol):
@@ -77,17 +69,10 @@ class Slow(Protocol):
     admission: AdmissionQueue
     refusing_until: float  # when the refusals so far will be paid for by other work
 
-    def entered(self, connection: ByteFlow, address: str) -> None:
-        """A client connected."""
-
-    def left(self, connection: ByteFlow, address: str) -> None:
-        """A client's connection has ended."""
-
-    def full_for(self, address: str) -> ApiError | None:
-        """The error for a client for whose address too many connections are open. None: it may stay."""
-
-    def make_handler(self, front: Front | None) -> RequestHandler:
-        """A handler that reports each answer to `front.answered`."""
+    def entered(self, connection: ByteFlow, address: str) -> None: ...
+    def left(self, connection: ByteFlow, address: str) -> None: ...
+    def full_for(self, address: str) -> ApiError | None: ...
+    def make_handler(self, front: Front | None) -> RequestHandler: ...
 
 
 class ByteFlow:
