@@ -65,9 +65,7 @@ EXTRA: Final = {
         "tests/spark_export/tables/test_notebook.py",
     ),
     "Spark does again what Arrow does, or what it does with other forms of values": (
-        "tests/spark_export/analytics/test_analytics.py::test_change_feed_has_the_value_before",
         "tests/spark_export/analytics/test_analytics.py::test_join_within_a_time",
-        "tests/spark_export/analytics/test_own_columns.py::test_a_stream_of_own_columns_gives_the_windows_of_the_table",
         "tests/spark_export/commands/test_cluster.py",
         "tests/spark_export/runtime/test_session.py",
         "tests/spark_export/sink/test_sink.py::test_a_data_frame_is_written_once_although_tasks_fail",

@@ -62,6 +62,12 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
             "Append the lines of files, exactly once and in order: when it is killed, start it again in the same way.",
         ),
     ),
+    "raftlog.cluster.cli.import_postgres": (
+        CommandHelp(
+            "import-postgres",
+            "Append the rows of PostgreSQL tables and every change of them, exactly once: start it again after a kill.",
+        ),
+    ),
     "raftlog.cluster.cli.admin": (
         CommandHelp(
             "status",
@@ -128,7 +134,7 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
             "Export the log to Parquet files or a Delta table, with a manifest that `raftlog verify` proves.",
             is_group=True,
         ),
-        CommandHelp("analyze", "Answers questions about an export, or a running cluster, with Spark.", is_group=True),
+        CommandHelp("analyze", "Windows and joins of an export, or a running cluster, with Spark.", is_group=True),
     ),
     "raftlog.spark_export.commands.query": (
         CommandHelp("query", "Answer SQL about an export, or a running cluster, with DuckDB."),

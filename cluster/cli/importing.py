@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,6 +16,7 @@ import typer
 
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.cluster.cli.frame.output import Column, Format, Row, View, lines_of
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError
@@ -23,8 +24,6 @@ from raftlog.cluster.importer import importer
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, Rejected
 from raftlog.cluster.importer.formats.times import Twice
 from raftlog.cluster.importer.session_file import SessionFileError, read_state
-from raftlog.cluster.importer.source import SourceError
-from raftlog.cluster.importer.sources import Copied, copy
 
 IMPORTED: Final = View(
     (
@@ -33,12 +32,6 @@ IMPORTED: Final = View(
     ),
     lines_of("last"),
 )  # fmt: skip
-
-
-COPIED: Final = View(
-    (Column("records"), Column("before"), Column("first"), Column("last"), Column("seconds"), Column("rate")),
-    lines_of("last"),
-)
 
 
 def _time_of(row: Row) -> str | None:
@@ -63,11 +56,10 @@ TELL_EVERY_S: Final = 10.0
 """Seconds between two lines of progress where standard error is no terminal."""
 
 
-def import_command(
-    cli: Cli,
-    files: Annotated[
-        list[str] | None, typer.Argument(help="Files, folders or patterns; or - for standard input.", metavar="FILE…")
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingOptions:
+    """How the lines of files are read: an option that is missing is guessed."""
+
     key: Annotated[
         str | None,
         typer.Option(
@@ -75,47 +67,70 @@ def import_command(
             help="The field that becomes the key: JSON field (a.b goes inside), column, or of an access log host, "
             "user, method, path, status, sent, referer, agent; of syslog host, app, severity, ….",
         ),
-    ] = None,
-    time_field: Annotated[
+    ] = None
+    time: Annotated[
         str | None, typer.Option("--time", help="JSON field or column with the event's time.", metavar="FIELD")
-    ] = None,
+    ] = None
     time_format: Annotated[
         str | None,
         typer.Option(
             "--time-format", help="Form of the times: iso, s, ms, us, ns, or as '%d.%m.%Y %H:%M'. Guessed if not given."
         ),
-    ] = None,
+    ] = None
     time_zone: Annotated[
         str | None, typer.Option("--time-zone", help="Zone of times without one: Europe/Berlin, +02:00. UTC.")
-    ] = None,
+    ] = None
     time_twice: Annotated[
         Twice | None,
         typer.Option("--time-twice", help="Which one a local time is that occurs twice; stop: the import ends there."),
-    ] = None,
+    ] = None
     headers: Annotated[
         str | None, typer.Option("--headers", help="Fields that become headers of the record.", metavar="FIELD,…")
-    ] = None,
+    ] = None
     select: Annotated[
         str | None, typer.Option("--select", help="The value is JSON of only these fields.", metavar="FIELD,…")
-    ] = None,
+    ] = None
     format: Annotated[
         InputFormat | None, typer.Option("--format", help="By the file's name and first lines if not given.")
-    ] = None,
+    ] = None
     columns: Annotated[
         str | None, typer.Option("--columns", help="Names of the columns of CSV without them.", metavar="NAME,…")
-    ] = None,
+    ] = None
     delimiter: Annotated[
         str | None, typer.Option("--delimiter", help="One character, or tab. Guessed if not given.")
-    ] = None,
+    ] = None
     header: Annotated[
         bool | None, typer.Option("--header/--no-header", help="Whether the first line of CSV names the columns.")
-    ] = None,
+    ] = None
     charset: Annotated[
         str | None, typer.Option("--charset", help="Of the input: utf-8, windows-1252, …. Guessed if not given.")
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions:
+    """How an import runs, whatever its source."""
+
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Wait for more, also after the file was rotated, until Ctrl-C.")
-    ] = False,
+        bool, typer.Option("-f", "--follow", help="Wait for more until Ctrl-C, also after a file was rotated.")
+    ] = False
+    batch: Annotated[int, typer.Option("--batch", help="Lines, or changes of tables, in one request.", min=1)] = (
+        importer.BATCH_LINES
+    )
+    state: Annotated[
+        Path | None, typer.Option("--state", help="The session file. (default: FILE or SLOT, and .raftlog-import)")
+    ] = None
+    again: Annotated[bool, typer.Option("--again", help="Begin again, regardless of the session file.")] = False
+
+
+def import_command(
+    cli: Cli,
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders or patterns; or - for standard input.", metavar="FILE…")
+    ] = None,
+    *,
+    reading: ReadingOptions,
+    options: CopyOptions,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first line that is rejected or has no time.")
     ] = False,
@@ -129,81 +144,40 @@ def import_command(
     rejected: Annotated[
         bool, typer.Option("--rejected", help="Import the lines that an import of FILE rejected, once corrected.")
     ] = False,
-    batch: Annotated[int, typer.Option("--batch", help="Lines in one request.", min=1)] = importer.BATCH_LINES,
-    state: Annotated[
-        Path | None, typer.Option("--state", help="The session file. FILE.raftlog-import if not given.")
-    ] = None,
     rejects: Annotated[
         Path | None, typer.Option("--rejects", help="Where rejected lines go. FILE.rejected if not given.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Begin again, regardless of the session file.")] = False,
     from_line: Annotated[int, typer.Option("--from-line", help="Begin at this line of the file.", min=1)] = 1,
-    postgres: Annotated[
-        str | None,
-        typer.Option(
-            "--postgres",
-            metavar="CONNINFO",
-            help="Rows and changes of PostgreSQL tables, not files: 'host=… dbname=… user=…', or @FILE with that. "
-            "A password only in PGPASSWORD, a pgpass file, or @FILE.",
-        ),
-    ] = None,
-    tables: Annotated[
-        str | None,
-        typer.Option("--tables", metavar="TABLE,…", help="Of PostgreSQL. Those of the publication if not given."),
-    ] = None,
-    slot: Annotated[
-        str, typer.Option("--slot", help="The replication slot of PostgreSQL that this import makes and holds.")
-    ] = "raftlog",
-    publication: Annotated[
-        str | None, typer.Option("--publication", help="Of PostgreSQL; made if it is missing. That of --slot's name.")
-    ] = None,
 ) -> None:
     """Append the lines of files, exactly once and in order: when it is killed, start it again in the same way.
 
     NDJSON, JSON, CSV, access logs, syslog, plain lines, Parquet, Arrow; gzip and zstd. docs/import.md has examples.
-    With --postgres, the rows of tables and every change of them (docs/postgres.md).
+    Rows and changes of tables of PostgreSQL: `raftlog import-postgres`.
     """
-    if postgres is not None:
-        times = (time_field, time_format, time_zone, time_twice)
-        given = (files, key, *times, headers, select, format, columns, delimiter, header)
-        if (
-            any(each is not None for each in (*given, charset, rejects))
-            or strict
-            or dry_run
-            or rejected
-            or from_line > 1
-        ):
-            raise Failed(
-                "--postgres goes with --tables, --slot, --publication, --follow, --batch, --state and --again only",
-                Exit.USAGE,
-            )
-        state = state or Path(f"{slot}.raftlog-import")
-        _import_postgres(
-            cli, postgres, _names(tables), slot, publication, follow=follow, batch=batch, state=state, again=again
-        )
-        return
     if not files:
-        raise Failed("name the files to import, - for standard input, or --postgres", Exit.USAGE)
+        raise Failed("name the files to import, or - for standard input", Exit.USAGE)
     source = files[0]
     name = "raftlog-stdin" if source == importer.STDIN else _file_name(source)
-    state, rejects = state or Path(f"{name}.raftlog-import"), rejects or Path(f"{name}.rejected")
+    state, rejects = options.state or Path(f"{name}.raftlog-import"), rejects or Path(f"{name}.rejected")
     shared: dict[str, Any] = {
-        "batch_lines": batch, "again": again, "from_line": from_line, "strict": strict, "tell": _tell,
-    }  # fmt: skip
+        "batch_lines": options.batch,
+        "again": options.again,
+        "from_line": from_line,
+        "strict": strict,
+        "tell": tell,
+    }
     if rejected:
-        times = (time_field, time_format, time_zone, time_twice)
-        others = (key, *times, headers, select, format, columns, delimiter, header, charset)
-        if any(each is not None for each in others) or follow or len(files) > 1:
+        if reading != ReadingOptions() or options.follow or len(files) > 1:
             raise Failed("--rejected reads the lines as the import of FILE did: give no such option", Exit.USAGE)
         plan = importer.ImportPlan(
             str(rejects), Path(f"{rejects}.raftlog-import"), Path(f"{rejects}.rejected"), rejected_of=state, **shared
         )
     else:
+        given = {each.name: getattr(reading, each.name) for each in fields(reading)}
+        given |= {name: names(given[name]) for name in ("headers", "select", "columns")}
         plan = importer.ImportPlan(
-            source, state, rejects, format, key, time_field, more=tuple(files[1:]), time_format=time_format,
-            time_zone=time_zone, time_twice=time_twice, headers=_names(headers), select=_names(select),
-            columns=_names(columns), delimiter=delimiter, header=header, charset=charset, follow=follow, **shared,
-        )  # fmt: skip
+            source, state, rejects, more=tuple(files[1:]), follow=options.follow, **given, **shared
+        )
     if from_line > 1 and (plan.more or Path(source).is_dir()):
         raise Failed("--from-line is of one file: import the others by themselves", Exit.USAGE)
     try:
@@ -221,11 +195,11 @@ def _file_name(source: str) -> str:
     return "".join("_" if each in "*?[]" else each for each in source.rstrip("/"))
 
 
-def _names(given: str | None) -> tuple[str, ...]:
+def names(given: str | None) -> tuple[str, ...]:
     return () if given is None else tuple(each.strip() for each in given.split(",") if each.strip())
 
 
-def _tell(notice: str) -> None:
+def tell(notice: str) -> None:
     print(notice, file=sys.stderr)
 
 
@@ -238,7 +212,7 @@ def _dry_run(cli: Cli, plan: importer.ImportPlan) -> None:
         rows = [*_preview(plan)] if len(files) == 1 else [each._asdict() for each in files]
     finally:
         for notice in told:
-            _tell(notice)
+            tell(notice)
     cli.printer.all(rows, PREVIEW if len(files) == 1 else INPUTS)
 
 
@@ -273,7 +247,7 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
                 yield row
 
     try:
-        _print(cli, rows(), IMPORTED)
+        printed(cli, rows(), IMPORTED)
     except KeyboardInterrupt:
         raise Failed(f"interrupted: {_standing(plan, newest)}", Exit.INTERRUPTED) from None
     except (ClientError, InputError, OSError):
@@ -293,7 +267,7 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
         print(f"{newest.rejected} rejected lines are in {plan.rejects}", file=sys.stderr)
 
 
-def _print(cli: Cli, rows: Iterator[Row], view: View) -> None:
+def printed(cli: Cli, rows: Iterator[Row], view: View) -> None:
     """Takes all rows, and prints each with -o jsonl; else the caller prints the last. SIGTERM ends it as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if cli.printer.format is Format.JSONL:
@@ -311,11 +285,11 @@ def _standing(plan: importer.ImportPlan, newest: importer.ImportProgress | None)
         done = f"{newest.records:,} records (index {newest.first} to {newest.last}), up to line {newest.lines}"
     if plan.source == importer.STDIN:
         return f"{done or 'at most one batch'} of standard input is in the log; a pipe cannot be continued"
-    how = _continuing(again=plan.again, from_line=plan.from_line)
+    how = continuing(again=plan.again, from_line=plan.from_line)
     return f"{done or 'at most one batch'} of {plan.source} is in the log; {how}"
 
 
-def _continuing(*, again: bool, from_line: int = 1) -> str:
+def continuing(*, again: bool, from_line: int = 1) -> str:
     """Which command continues an import. With --again it would begin again; the session file has the line."""
     dropped = [option for option, is_given in (("--again", again), ("--from-line", from_line > 1)) if is_given]
     return f"the same command{' without ' if dropped else ''}{' and '.join(dropped)} continues"
@@ -334,7 +308,7 @@ def _shown(plan: importer.ImportPlan) -> Iterator[Callable[[importer.ImportProgr
 
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     if not console.is_terminal:
-        lines = _lines_of_progress()
+        lines = lines_of_progress()
         yield lambda progress, rate: lines(progress.records, rate, progress.share)
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -352,7 +326,7 @@ def _shown(plan: importer.ImportPlan) -> Iterator[Callable[[importer.ImportProgr
         yield show
 
 
-def _lines_of_progress() -> Callable[[int, int, float | None], None]:
+def lines_of_progress() -> Callable[[int, int, float | None], None]:
     started = told = time.monotonic()
     share: float | None = None
 
@@ -372,74 +346,6 @@ def _lines_of_progress() -> Callable[[int, int, float | None], None]:
     return show
 
 
-# -- PostgreSQL -----------------------------------------------------------------------------------------------------
-def _conninfo(given: str) -> str:
-    """The connection string. Of one on the command line, other users of the machine see a password."""
-    from raftlog.cluster.importer.postgres.connection import parse_conninfo  # here: it needs an extra
-
-    if given.startswith("@"):
-        try:
-            return Path(given[1:]).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise Failed(f"{given[1:]} cannot be read: {error}") from error
-    if {"password", "sslpassword"} & {*parse_conninfo(given)}:
-        raise Failed(
-            "--postgres has a password, which every user of this machine can see: put it into PGPASSWORD, into a "
-            "pgpass file, or the whole string into a file that only you can read, and give --postgres @FILE",
-            Exit.USAGE,
-        )
-    return given
-
-
-def _import_postgres(
-    cli: Cli, given: str, tables: tuple[str, ...], slot: str, publication: str | None, *, follow: bool, batch: int,
-    state: Path, again: bool,
-) -> None:  # fmt: skip
-    from raftlog.cluster.importer.postgres.source import Postgres
-
-    started = time.monotonic()
-    newest: Copied | None = None
-    here = 0  # records of this run
-
-    def rows() -> Iterator[Row]:
-        nonlocal newest, here
-        source = Postgres(
-            _conninfo(given), tables, snapshot=state.with_name(f"{state.name}.snapshot"), slot=slot,
-            publication=publication, follow=follow, again=again, tell=_tell,
-        )  # fmt: skip
-        if again:
-            state.unlink(missing_ok=True)
-        show = _lines_of_progress()
-        with cli.client(deadline_s=max(cli.deadline_s, IMPORT_DEADLINE_S)) as client:
-            for newest in copy(source, client, state, batch_records=batch):
-                here += newest.batch if newest.result == "applied" else 0
-                row = _copied_row(newest, here, time.monotonic() - started)
-                show(newest.records, row["rate"], None)
-                yield row
-
-    try:
-        _print(cli, rows(), COPIED)
-    except KeyboardInterrupt:
-        done = "nothing new" if newest is None else f"{newest.records:,} records (up to index {newest.last})"
-        raise Failed(
-            f"interrupted: {done} of {slot} in the log; {_continuing(again=again)}", Exit.INTERRUPTED
-        ) from None
-    except SourceError as error:
-        raise Failed(str(error)) from error
-    if newest is None:
-        print(f"nothing new in the tables of the slot {slot}", file=sys.stderr)
-    else:
-        cli.printer.one(_copied_row(newest, here, time.monotonic() - started) | {"done": True}, COPIED)
-
-
-def _copied_row(copied: Copied, here: int, seconds: float) -> dict[str, Any]:
-    return {
-        "records": copied.records, "before": copied.records - here, "first": copied.first, "last": copied.last,
-        "position": copied.position, "seconds": round(seconds, 3), "rate": round(here / max(seconds, 0.001)),
-        "done": False,
-    }  # fmt: skip
-
-
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    command(app, "import", writes=True)(import_command)
+    command(app, "import", writes=True)(spread(import_command))

@@ -7,7 +7,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from raftlog.cluster.drawing.plots import BarPlot, LinePlot, Plot
 from raftlog.spark_export import analytics
-from raftlog.spark_export.analytics.own import Own, own_columns, own_events
+from raftlog.spark_export.analytics.own import Own, own_events
 from raftlog.spark_export.analytics.values import quoted
 from raftlog.spark_export.analytics.windows import QUANTILES, quantile_name
 from raftlog.spark_export.errors import UsageError
@@ -33,9 +33,9 @@ LONG_WINDOW_S: Final = 60
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 
 
-def rates(
-    log: "DataFrame", limit: int, own: Own, size: str | None, slide: str | None, gap: str | None, by: str | None,
-    measure: str,
+def windows(
+    log: "DataFrame", limit: int, own: Own, size: str | None, slide: str | None = None, gap: str | None = None,
+    by: str | None = None, measure: str = "bytes",
 ) -> Result:  # fmt: skip
     """Windows with their rate and percentiles, in the order of time; one line for each of the largest groups."""
     events, own, notes = own_events(log, own, by, measure=measure)
@@ -49,15 +49,15 @@ def rates(
         plots: list[Plot] = [_sizes(frame, "windows")]
         windows = f"windows that end after {gap} without a record"
     else:
-        plots = _rate_plots(events, size, slide, by, measure)
+        plots = _window_plots(events, size, slide, by, measure)
         windows = f"windows of {size}" + (f" that begin every {slide}" if slide else "")
         notes.append("the last window may not be over")
     events.unpersist()
     question = f"How many records are there{own.within}, and how is {measure} spread, in {windows}?"
-    return _result("rates", question, frame, found, limit, is_cut, plots, notes)
+    return _result("windows", question, frame, found, limit, is_cut, plots, notes)
 
 
-def _rate_plots(events: "DataFrame", size: str, slide: str | None, by: str | None, measure: str) -> list[Plot]:
+def _window_plots(events: "DataFrame", size: str, slide: str | None, by: str | None, measure: str) -> list[Plot]:
     """Over all of the time, in windows wide enough for a plot; by each of the groups with the most records."""
     first, last = _span(events)
     if first is None or last is None:
@@ -144,70 +144,6 @@ def _sizes(frame: "DataFrame", what: str) -> BarPlot:
     return BarPlot(f"{what} by their number of records", labels, [row["count"] for row in sizes])
 
 
-def sliding(log: "DataFrame", limit: int, own: Own, size: str, by: str | None, measure: str) -> Result:
-    """Each event with the sum of what came in the time before it."""
-    events, own, notes = own_events(log, own, by, measure=measure)
-    events = events.where(F.col("event_time").isNotNull()).cache()
-    frame = analytics.sliding(events, size, by=(by,) if by else (), measure=measure)
-    found, is_cut = collect(frame.orderBy("event_time", "index"), limit)
-    shown, which = _largest(events, by, LINES_MAX) if by else (events, "")
-    plots = [_sliding_plot(shown, size, by, measure, which)]
-    events.unpersist()
-    question = f"For each record{own.within}: what are sum, mean, lowest and highest {measure} of the {size} before it"
-    question += f", of the same {by}?" if by else "?"
-    return _result("sliding", question, frame, found, limit, is_cut, plots, notes)
-
-
-def _sliding_plot(events: "DataFrame", size: str, by: str | None, measure: str, which: str) -> LinePlot:
-    """Over all of the time: of each pixel the mean, the lowest and the highest, or the mean of each group."""
-    title = f"{measure} of the {size} before a record"
-    first, last = _span(events)
-    if first is None or last is None:
-        return LinePlot(title, [])
-    start_us = F.unix_micros(F.lit(first))
-    pixel_us = (last - first) // timedelta(microseconds=1) // POINTS_MAX + 1
-    pixel = F.floor((F.unix_micros("event_time") - start_us) / pixel_us).alias("pixel")
-    groups = [F.col(quoted(by))] if by else []
-    rows = (
-        analytics.sliding(events, size, by=(by,) if by else (), measure=measure)
-        .groupBy(pixel, *groups)
-        .agg(
-            F.count(F.lit(1)).alias("records"), F.avg("mean").alias("mean"), F.min("lowest").alias("lowest"),
-            F.max("highest").alias("highest"),
-        )
-        .orderBy("pixel")
-        .withColumn("start", F.timestamp_micros(start_us + F.col("pixel") * pixel_us))
-        .collect()
-    )  # fmt: skip
-    if by:
-        return _split(f"mean {title}{which}", rows, by, "mean", None)
-    lines = {name: [_float(row[name]) for row in rows] for name in ("mean", "lowest", "highest")}
-    return LinePlot(title, [_utc(row["start"]) for row in rows], lines)
-
-
-def latest(log: "DataFrame", limit: int, own: Own, by: str, at: int | None, measure: str | None) -> Result:
-    """The newest event of each group as of an index."""
-    events, own, notes = own_events(log, own, by, measure=measure)
-    frame = analytics.latest(events, at, by=(by,))
-    found, is_cut = collect(frame.orderBy(F.col(quoted(by))), limit)
-    largest, which = _largest(events if at is None else events.where(F.col("index") <= at), by, BARS_MAX)
-    rows = analytics.latest(largest, at, by=(by,)).orderBy(F.col(quoted(by))).collect()
-    labels = [str(plain(row[by])) for row in rows]
-    plots: list[Plot] = []
-    if measure is not None:
-        known = [(label, row[measure]) for label, row in zip(labels, rows, strict=True) if row[measure] is not None]
-        plots = [
-            BarPlot(f"newest {measure}{which}", [label for label, _ in known], [float(value) for _, value in known])
-        ]
-    elif rows:
-        newest = _span(frame)[1]
-        ages = [(newest - row["event_time"]).total_seconds() if newest and row["event_time"] else 0.0 for row in rows]
-        plots = [BarPlot(f"seconds before the newest of all{which}", labels, ages, "s")]
-    when = "at the end" if at is None else f"as of index {at}"
-    question = f"Which record is the newest of each {by}{own.within}, {when}?"
-    return _result("latest", question, frame, found, limit, is_cut, plots, notes)
-
-
 def top_keys(log: "DataFrame", limit: int, own: Own | None = None) -> Result:
     """The keys with the most user records."""
     events, own, notes = own_events(log, own or Own())
@@ -233,7 +169,7 @@ def sessions(log: "DataFrame", limit: int, own: Own, gap: str) -> Result:
     return _result("sessions", question, frame, found, limit, is_cut, plots, notes)
 
 
-def join(log: "DataFrame", limit: int, own: Own, left: str, right: str, within: str, of: str) -> Result:
+def joins(log: "DataFrame", limit: int, own: Own, left: str, right: str, within: str, of: str) -> Result:
     """Records whose column `of` matches `left`, each with those of the same key after it where it matches `right`."""
     for pattern in (left, right):
         try:
@@ -257,87 +193,7 @@ def join(log: "DataFrame", limit: int, own: Own, left: str, right: str, within: 
     question = (
         f"Which records{own.within} match {right!r} at most {within} after one of the same key that matches {left!r}?"
     )
-    return _result("join", question, frame, found, limit, is_cut, plots, notes)
-
-
-def enrich(log: "DataFrame", limit: int, prefix: str) -> Result:
-    """Each record that is no change of a key, with what the key-value store holds for its key under `prefix`."""
-    state = analytics.state_at(log)
-    start = len(prefix.encode())
-    table = state.where(F.substring("key", 1, start) == F.lit(prefix.encode())).select(
-        F.col("key").substr(F.lit(start + 1), F.octet_length("key")).alias("key"), "value", "mod", "version"
-    )
-    frame = analytics.enrich(analytics.events(log.where(F.col("operation") == "append")), table)
-    found, is_cut = collect(frame.orderBy("index"), limit)
-    known = frame.agg(F.count("table_value"), F.count(F.lit(1)) - F.count("table_value")).collect()[0]
-    plots = [BarPlot("records", ["with a row of the table", "without one"], list(known))]
-    question = f"What does the table hold for each record's key{f', under {prefix}' if prefix else ''}?"
-    return _result("enrich", question, frame, found, limit, is_cut, plots)
-
-
-def view(log: "DataFrame", limit: int, left: str, right: str, how: str) -> Result:
-    """Two tables of the key-value store, joined by what follows their prefixes."""
-    frame = analytics.view(log, left, right, how=how)
-    found, is_cut = collect(frame.orderBy("id"), limit)
-    sides = F.struct(F.col("left").isNotNull().alias("left"), F.col("right").isNotNull().alias("right"))
-    counted = {tuple(row[0]): row["count"] for row in frame.groupBy(sides).count().collect()}
-    names = {(True, True): "in both", (True, False): f"only in {left}", (False, True): f"only in {right}"}
-    plots = [BarPlot("rows", list(names.values()), [counted.get(each, 0) for each in names])]
-    question = f"What do the tables {left} and {right} hold together ({how} join)?"
-    return _result("view", question, frame, found, limit, is_cut, plots)
-
-
-def state(log: "DataFrame", limit: int, own: Own, at: int | None) -> Result:
-    """The live keys as of an index, with the columns of their values where a form of values is given."""
-    frame = own_columns(log, own, analytics.state_at(log, at)).cache()
-    found, is_cut = collect(frame.orderBy("key"), limit)
-    written = frame.orderBy(F.col("version").desc(), "key").limit(BARS_MAX).collect()
-    number = frame.count()
-    frame.unpersist()
-    labels = [str(plain(bytes(row["key"]))) for row in written]
-    title = "how often a key was written" + (f": {len(written)} of {number:,} keys" if len(written) < number else "")
-    plots = [BarPlot(title, labels, [row["version"] for row in written])]
-    when = "at the end" if at is None else f"after index {at}"
-    question = f"What did the key-value store hold {when}?"
-    return _result("state", question, frame, found, limit, is_cut, plots)
-
-
-def changes(log: "DataFrame", limit: int) -> Result:
-    """Every change of a key, with the value before it."""
-    frame = analytics.change_feed(log).cache()
-    found, is_cut = collect(frame.orderBy("index", "key"), limit)
-    kinds = frame.groupBy("change").count().orderBy("change").collect()
-    unknown = frame.where(~F.col("is_before_known")).count()
-    frame.unpersist()
-    plots = [BarPlot("changes", [row["change"] for row in kinds], [row["count"] for row in kinds])]
-    notes = [f"of {unknown} changes the value before is not known: the record that wrote it is not among the rows"]
-    return _result(
-        "changes", "What changed, from what to what?", frame, found, limit, is_cut, plots, notes if unknown else []
-    )
-
-
-def terms(log: "DataFrame", limit: int, leaders: Mapping[int, str]) -> Result:
-    """The history by term."""
-    frame = analytics.terms(log, leaders)
-    found, is_cut = collect(frame, limit)
-    labels = [f"term {row['term']}" for row in found]
-    which = f", the first {len(found)} terms" if is_cut else ""
-    plots = [
-        BarPlot(f"users' records per second{which}", labels, [_float(row["per_second"]) or 0.0 for row in found], "/s"),
-        BarPlot(f"seconds since the term before{which}", labels, [_float(row["gap"]) or 0.0 for row in found], "s"),
-    ]
-    notes = ["the log does not name leaders; a running cluster (--endpoints) gives the leader of the current term"]
-    question = "How long did each term last, and how many records were written in it?"
-    return _result("terms", question, frame, found, limit, is_cut, plots, notes)
-
-
-def audit(log: "DataFrame") -> Result:
-    """Faults of the log, and oddities worth knowing."""
-    frame = analytics.audit(log)
-    found, _ = collect(frame, 0)
-    latest = analytics.late(analytics.events(log)).agg(F.max("seconds")).collect()[0][0]
-    notes = [f"the latest event is {latest:g} s behind: a watermark of so much loses nothing"] if latest else []
-    return _result("audit", "Is the log complete, and are there oddities?", frame, found, 0, False, notes=notes)
+    return _result("joins", question, frame, found, limit, is_cut, plots, notes)
 
 
 def _float(value: Any) -> float | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from raftlog.spark_export import analytics
-from raftlog.spark_export.analytics.values import infer_schema, quoted, stored_schemas, with_columns
+from raftlog.spark_export.analytics.values import infer_schema, quoted, stored_schemas
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.tables.value_schema import ValueForm, ValueSchema
 
@@ -35,11 +35,6 @@ class Own:
     def within(self) -> str:
         """Of which import the answer is, as the end of a question."""
         return "" if self.found is None else f" in {self.found.source}"
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the user says anything of columns."""
-        return replace(self, operations=None) != Own()
 
 
 def resolved(log: "DataFrame", own: Own, *wanted: str | None) -> tuple[Own, list[str]]:
@@ -69,15 +64,6 @@ def own_events(
     if measure is not None:
         _check_number(events, measure)
     return events, own, notes + _time_notes(events, own)
-
-
-def own_columns(log: "DataFrame", own: Own, frame: "DataFrame") -> "DataFrame":
-    """A frame with the columns of its values, where a form of values is given. Raises UsageError."""
-    if own.value in (None, "raw") and own.schema is None:
-        return frame
-    schema, form = _schema(log, resolved(log, own)[0])
-    assert schema is not None
-    return with_columns(frame, schema, form=form)[0]
 
 
 def _check_number(events: "DataFrame", measure: str) -> None:

@@ -1,4 +1,4 @@
-"""Groups events in windows of their own time: rates and percentiles, sessions, and the most frequent keys."""
+"""Groups events in windows of their own time: rates and percentiles, sums before each event, and sessions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from raftlog.spark_export.analytics.events import user_records
 from raftlog.spark_export.analytics.values import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, GroupedData
+    from pyspark.sql import DataFrame
 
 WATERMARK: Final = "1 minute"
 """How late an event may be before a stream leaves it out."""
@@ -93,54 +92,17 @@ def quantile_name(quantile: float) -> str:
 def sessions(events: "DataFrame", gap: str = "30 minutes", *, watermark: str = WATERMARK) -> "DataFrame":
     """Events of one key that follow each other by at most `gap`: key, start, last (its last event), seconds, records,
     bytes, first_index, last_index."""
-    return _in_sessions(events, gap, watermark).agg(
-        F.min("event_time").alias("start"),
-        F.max("event_time").alias("last"),
-        F.count(F.lit(1)).alias("records"),
-        F.sum("bytes").alias("bytes"),
-        F.min("index").alias("first_index"),
-        F.max("index").alias("last_index"),
-    ).select(
-        "key", "start", "last", _seconds(F.col("start"), F.col("last")).alias("seconds"), "records", "bytes",
-        "first_index", "last_index",
-    )  # fmt: skip
-
-
-def sessionise(events: "DataFrame", gap: str = "30 minutes", *, watermark: str = WATERMARK) -> "DataFrame":
-    """Each event with its session: key, session, number, seconds, event_time, index, value.
-
-    `session` is the time of its first event. `number` counts its events from 1, by time, then index. `seconds` is the
-    time since the event before, null for the first.
-    """
-    listed = _in_sessions(events, gap, watermark).agg(
-        F.array_sort(F.collect_list(F.struct("event_time", "index", "value"))).alias("events")
-    )
-    with_time_before = F.transform(
-        "events",
-        lambda event, place: F.struct(
-            (place + 1).alias("number"),
-            _seconds(F.get("events", place - 1)["event_time"], event["event_time"]).alias("seconds"),
-            event["event_time"].alias("event_time"),
-            event["index"].alias("index"),
-            event["value"].alias("value"),
-        ),
-    )
-    return listed.select(
-        "key", F.get("events", F.lit(0))["event_time"].alias("session"), F.explode(with_time_before).alias("event")
-    ).select("key", "session", "event.*")
-
-
-def _in_sessions(events: "DataFrame", gap: str, watermark: str) -> "GroupedData":
     of_keys = events.where(F.col("key").isNotNull()).withWatermark("event_time", watermark)
-    return of_keys.groupBy("key", F.session_window("event_time", gap))
-
-
-def _seconds(start: "Column", end: "Column") -> "Column":
-    return (F.unix_micros(end) - F.unix_micros(start)) / 1_000_000
-
-
-def top_keys(log: "DataFrame", limit: int = 10) -> "DataFrame":
-    """The keys with the most user records: columns key (binary) and count, most first, equal counts by key. A table's
-    alone: a stream cannot be cut to its most frequent ones."""
-    counted = user_records(log).where(F.col("key").isNotNull()).groupBy("key").agg(F.count(F.lit(1)).alias("count"))
-    return counted.orderBy(F.col("count").desc(), F.col("key")).limit(limit)
+    seconds = (F.unix_micros("last") - F.unix_micros("start")) / 1_000_000
+    return (
+        of_keys.groupBy("key", F.session_window("event_time", gap))
+        .agg(
+            F.min("event_time").alias("start"),
+            F.max("event_time").alias("last"),
+            F.count(F.lit(1)).alias("records"),
+            F.sum("bytes").alias("bytes"),
+            F.min("index").alias("first_index"),
+            F.max("index").alias("last_index"),
+        )
+        .select("key", "start", "last", seconds.alias("seconds"), "records", "bytes", "first_index", "last_index")
+    )

@@ -1,9 +1,9 @@
-"""Defines the commands `raftlog analyze NAME`: questions about an export or a running cluster, answered with Spark."""
+"""Defines the commands `raftlog analyze NAME`: windows and joins of an export or a running cluster, with Spark."""
 
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from raftlog.cluster.cli.frame.common import OutputOption
-from raftlog.cluster.cli.frame.output import Format
+from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.spark_export.commands.frame import Endpoints, Master, Timeout, reported, say, say_stale, start_spark, where
-from raftlog.spark_export.errors import ExportError, UsageError
+from raftlog.spark_export.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from raftlog.spark_export.tables.report import Result
 
+SESSION_GAP: Final = "30 minutes"
 _UNITS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
 
 
@@ -50,45 +51,23 @@ def _page(file: Path | None) -> Path | None:
     return file
 
 
-Folder = Annotated[
-    Path | None, typer.Argument(help="The folder of a finished export; without it a running cluster.", metavar="[DIR]")
-]
-Limit = Annotated[int, typer.Option("--limit", min=0, help="At most so many rows; 0: all.")]
-Operations = Annotated[
-    str | None,
-    typer.Option(
-        "--operations",
-        parser=_operations,
-        metavar="NAMES",
-        help="Only these, with commas: append, put, delete, delete_range, txn.",
-    ),
-]
-Html = Annotated[
-    Path | None,
-    typer.Option("--html", callback=_page, dir_okay=False, help="Write a page with plots to this file instead."),
-]
-Window = Annotated[
-    str, typer.Option("--window", parser=_interval, metavar="TIME", help="Length of a window: 10s, 5m, 1h, 1d.")
-]
-Gap = Annotated[
-    str, typer.Option("--gap", parser=_interval, metavar="TIME", help="A session ends after so long without a record.")
-]
-Slide = Annotated[
-    str | None, typer.Option("--slide", parser=_interval, metavar="TIME", help="A window begins every so often.")
-]
-WindowGap = Annotated[
-    str | None,
-    typer.Option("--gap", parser=_interval, metavar="TIME", help="Windows that end after so long without a record."),
-]
-By = Annotated[
-    str | None,
-    typer.Option(
-        "--by", help="Split by this column: key; one of your own (a.b goes inside JSON); of an access log host, path, …"
-    ),
-]
-Measure = Annotated[
-    str, typer.Option("--measure", help="The number that is summed up: bytes; one of your own; of an access log sent.")
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Which log is asked, and how the answer is shown."""
+
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="The folder of a finished export; without it a running cluster.", metavar="[DIR]"),
+    ] = None
+    endpoints: Endpoints = None
+    master: Master = None
+    timeout: Timeout = 30.0
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many rows; 0: all.")] = 50
+    output: OutputOption = None
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", callback=_page, dir_okay=False, help="Write a page with plots to this file instead."),
+    ] = None
 
 
 class ValueForm(StrEnum):
@@ -99,296 +78,166 @@ class ValueForm(StrEnum):
     CSV = "csv"
 
 
-Value = Annotated[
-    ValueForm | None,
-    typer.Option(
-        "--value",
-        help="How values are written, to take columns out of them. (default: as an import stored it, where a column of "
-        "values is asked for)",
-    ),
-]
-Schema = Annotated[
-    str | None,
-    typer.Option("--schema", metavar="COLUMNS", help="With --value: the columns, as 'Station STRING, Level DOUBLE'."),
-]
-Time = Annotated[
-    str | None, typer.Option("--time", metavar="COLUMN", help="The column of the events' time. (default: event_time)")
-]
-TimeFormat = Annotated[
-    str | None, typer.Option("--time-format", help="iso, s, ms, us, ns, or as '%d.%m.%Y %H:%M:%S.%f'. (default: iso)")
-]
-Key = Annotated[
-    str | None, typer.Option("--key", metavar="COLUMN", help="The column that is the events' key. (default: key)")
-]
-Source = Annotated[
-    str | None,
-    typer.Option("--source", metavar="NAME", help="The import that has the columns: its file. (default: the newest)"),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOptions:
+    """Which records, and where the columns of a question are."""
+
+    value: Annotated[
+        ValueForm | None,
+        typer.Option(
+            "--value",
+            help="How values are written, to take columns out of them. (default: as an import stored it, where a "
+            "column of values is asked for)",
+        ),
+    ] = None
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema", metavar="COLUMNS", help="With --value: the columns, as 'Station STRING, Level DOUBLE'."
+        ),
+    ] = None
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="COLUMN", help="The column of the events' time. (default: event_time)"),
+    ] = None
+    time_format: Annotated[
+        str | None,
+        typer.Option("--time-format", help="iso, s, ms, us, ns, or as '%d.%m.%Y %H:%M:%S.%f'. (default: iso)"),
+    ] = None
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="COLUMN", help="The column that is the events' key. (default: key)")
+    ] = None
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source", metavar="NAME", help="The import that has the columns: its file. (default: the newest)"
+        ),
+    ] = None
+    operations: Annotated[
+        str | None,
+        typer.Option(
+            "--operations",
+            parser=_operations,
+            metavar="NAMES",
+            help="Only these, with commas: append, put, delete, delete_range, txn.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """Which windows, and the number that is summed up in each."""
+
+    window: Annotated[
+        str, typer.Option("--window", parser=_interval, metavar="TIME", help="Length of a window: 10s, 5m, 1h, 1d.")
+    ] = "1h"
+    slide: Annotated[
+        str | None, typer.Option("--slide", parser=_interval, metavar="TIME", help="A window begins every so often.")
+    ] = None
+    gap: Annotated[
+        str | None,
+        typer.Option(
+            "--gap", parser=_interval, metavar="TIME", help="Windows that end after so long without a record."
+        ),
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            help="Split by this column: key; one of your own (a.b goes inside JSON); of an access log host, path, …",
+        ),
+    ] = None
+    measure: Annotated[
+        str,
+        typer.Option("--measure", help="The number that is summed up: bytes; one of your own; of an access log sent."),
+    ] = "bytes"
+
+
 Within = Annotated[str, typer.Option("--within", parser=_interval, metavar="TIME", help="How soon: 30s, 5m.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the command line."""
     analyze = typer.Typer(
-        no_args_is_help=True, help="Answers questions about an export, or a running cluster, with Spark."
+        no_args_is_help=True, help="Windows and joins of an export, or a running cluster, with Spark."
     )
-    for name, command in (
-        ("rates", rates_command), ("sliding", sliding_command), ("latest", latest_command),
-        ("top-keys", top_keys_command), ("sessions", sessions_command),
-        ("join", join_command), ("enrich", enrich_command), ("view", view_command), ("state", state_command),
-        ("changes", changes_command), ("terms", terms_command), ("audit", audit_command), ("report", report_command),
-    ):  # fmt: skip
-        analyze.command(name)(command)
+    for name, command in (("windows", windows_command), ("joins", joins_command), ("report", report_command)):
+        analyze.command(name)(spread(command))
     app.add_typer(analyze, name="analyze")
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What all commands have in common."""
-
-    context: typer.Context
-    folder: Path | None
-    endpoints: str | None
-    master: str | None
-    timeout: float
-    output: Format | None = None
-    html: Path | None = None
+def windows_command(context: typer.Context, asked: LogOptions, columns: ColumnOptions, windows: WindowOptions) -> None:
+    """Records, sums and percentiles, per window of the records' own time."""
+    _run(context, asked, columns, lambda named, log, own: [_windows(named, log, asked.limit, own, windows)])
 
 
-def rates_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
-    window: Window = "1h", slide: Slide = None, gap: WindowGap = None, by: By = None, measure: Measure = "bytes",
-    operations: Operations = None,
-    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
-    source: Source = None,
-) -> None:  # fmt: skip
-    """Records per second and percentiles, per window of the records' own time."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.rates(
-            log,
-            limit,
-            named.Own(value, schema, time, time_format, key, source, operations),
-            None if gap else window,
-            slide,
-            gap,
-            by,
-            measure,
-        ),
-    )
-
-
-def sliding_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
-    window: Window = "1h", by: By = None, measure: Measure = "bytes", operations: Operations = None,
-    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
-    source: Source = None,
-) -> None:  # fmt: skip
-    """Sums of the time before each record: a window that slides from record to record."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.sliding(
-            log, limit, named.Own(value, schema, time, time_format, key, source, operations), window, by, measure
-        ),
-    )
-
-
-def latest_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
-    by: Annotated[str, typer.Option("--by", help="One row for each value of this column.")] = "key",
-    at: Annotated[int | None, typer.Option("--at", min=1, help="As of this index. [default: the last one]")] = None,
-    measure: Annotated[str | None, typer.Option("--measure", help="The number that is drawn.")] = None,
-    operations: Operations = None,
-    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
-    source: Source = None,
-) -> None:  # fmt: skip
-    """The newest record of each key, or of each value of a column, as of any index."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.latest(
-            log, limit, named.Own(value, schema, time, time_format, key, source, operations), by, at, measure
-        ),
-    )
-
-
-def top_keys_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 10, output: OutputOption = None, html: Html = None,
-    operations: Operations = None,
-) -> None:  # fmt: skip
-    """The keys with the most user records."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.top_keys(log, limit, named.Own(operations=operations)),
-    )
-
-
-def sessions_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None, gap: Gap = "30m",
-    operations: Operations = None,
-    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
-    source: Source = None,
-) -> None:  # fmt: skip
-    """Sessions: records of one key that follow each other closely, the largest first."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.sessions(
-            log, limit, named.Own(value, schema, time, time_format, key, source, operations), gap
-        ),
-    )
-
-
-def join_command(
+def joins_command(
     context: typer.Context,
     left: Annotated[str, typer.Option("--left", help="Values that match this regular expression come first.")],
     right: Annotated[str, typer.Option("--right", help="Values that match this one follow.")],
-    folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
-    limit: Limit = 50, output: OutputOption = None, html: Html = None,
-    within: Within = "1m", operations: Operations = None,
+    asked: LogOptions,
+    columns: ColumnOptions,
+    within: Within = "1m",
     of: Annotated[str, typer.Option("--of", metavar="COLUMN", help="The column that is matched.")] = "value",
-    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
-    source: Source = None,
-) -> None:  # fmt: skip
-    """Pairs of records of one key, one soon after the other."""
+) -> None:
+    """Records that match one pattern, each with those of the same key soon after it that match another."""
     _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.join(
-            log,
-            limit,
-            named.Own(value, schema, time, time_format, key, source, operations),
-            left,
-            right,
-            within,
-            of,
-        ),
+        context,
+        asked,
+        columns,
+        lambda named, log, own: [named.joins(log, asked.limit, own, left, right, within, of)],
     )
 
 
-def enrich_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="The table's keys are this and a record's key.")] = "",
-) -> None:  # fmt: skip
-    """Appended records, each with the key-value store's row of its key."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.enrich(log, limit, prefix),
-    )
+def report_command(context: typer.Context, asked: LogOptions, columns: ColumnOptions, windows: WindowOptions) -> None:
+    """Windows, the most frequent keys, and sessions, on one page with --html.
 
-
-def view_command(
-    context: typer.Context,
-    left: Annotated[str, typer.Option("--left", help="Prefix of the keys of one table.")],
-    right: Annotated[str, typer.Option("--right", help="Prefix of the other's.")],
-    folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
-    limit: Limit = 50, output: OutputOption = None, html: Html = None,
-    how: Annotated[str, typer.Option("--how", help="inner, left or full.")] = "inner",
-) -> None:  # fmt: skip
-    """Two tables of the key-value store, joined by what follows their prefixes."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.view(log, limit, left, right, how),
-    )
-
-
-def state_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
-    at: Annotated[int | None, typer.Option("--at", min=1, help="After this index. [default: the last one]")] = None,
-    value: Value = None, schema: Schema = None,
-) -> None:  # fmt: skip
-    """The key-value store as of any index, folded from the log."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html),
-        lambda named, log: named.state(log, limit, named.Own(value, schema), at),
-        is_state=True,
-    )
-
-
-def changes_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
-) -> None:  # fmt: skip
-    """Every change of a key, with the value before and after it."""
-    _run(
-        _Asked(context, folder, endpoints, master, timeout, output, html), lambda named, log: named.changes(log, limit)
-    )
-
-
-def terms_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, limit: Limit = 50, output: OutputOption = None, html: Html = None,
-) -> None:  # fmt: skip
-    """The history by term: how long each lasted, its throughput, its pauses and the gaps between."""
-    asked = _Asked(context, folder, endpoints, master, timeout, output, html)
-    _run(asked, lambda named, log: named.terms(log, limit, _leaders(asked)))
-
-
-def audit_command(
-    context: typer.Context, folder: Folder = None, endpoints: Endpoints = None, master: Master = None,
-    timeout: Timeout = 30.0, output: OutputOption = None, html: Html = None,
-) -> None:  # fmt: skip
-    """Missing, doubled and repeated records, and times that fall. (`raftlog verify` proves; this looks.)"""
-    _run(_Asked(context, folder, endpoints, master, timeout, output, html), lambda named, log: named.audit(log))
-
-
-def report_command(
-    context: typer.Context,
-    html: Annotated[Path, typer.Option("--html", callback=_page, dir_okay=False, help="The file to write.")],
-    folder: Folder = None, endpoints: Endpoints = None, master: Master = None, timeout: Timeout = 30.0,
-    window: Window = "1h", gap: Gap = "30m", by: By = None, measure: Measure = "bytes", operations: Operations = None,
-    value: Value = None, schema: Schema = None, time: Time = None, time_format: TimeFormat = None, key: Key = None,
-    source: Source = None,
-) -> None:  # fmt: skip
-    """One page with the rates, top keys, sessions, changes, terms and the audit of a log.
-
-    With --by, --measure, --time, --key or --value also the sliding windows and the newest records of your own columns.
-    Where these are of an import, or with --source, every section is of that import alone.
+    Where the columns are of an import, or with --source, every section is of that import alone.
     """
-    asked = _Asked(context, folder, endpoints, master, timeout, html=html)
 
-    def answer(named: Any, log: "DataFrame") -> "list[Result]":
+    def answer(named: Any, log: "DataFrame", own: Any) -> "list[Result]":
         from raftlog.spark_export.analytics.own import resolved
 
-        own, notes = resolved(log, named.Own(value, schema, time, time_format, key, source, operations), by, measure)
+        own, notes = resolved(log, own, windows.by, windows.measure)
         sections = [
-            named.rates(log, 50, own, window, None, None, by, measure),
-            *([named.sliding(log, 50, own, window, by, measure)] if own.is_given or by or measure != "bytes" else []),
-            *([named.latest(log, 50, own, by or "key", None, measure)] if own.is_given or by else []),
+            _windows(named, log, asked.limit, own, replace(windows, gap=None)),
             named.top_keys(log, 20, own),
-            named.sessions(log, 20, own, gap),
+            named.sessions(log, 20, own, windows.gap or SESSION_GAP),
         ]
         sections[0] = replace(sections[0], notes=[*notes, *sections[0].notes])
-        if own.found is None:  # else the page is of an import, and these are of the whole log
-            sections += [named.changes(log, 20), named.terms(log, 50, _leaders(asked)), named.audit(log)]
         return sections
 
-    _run(asked, answer)
+    _run(context, asked, columns, answer)
+
+
+def _windows(named: Any, log: "DataFrame", limit: int, own: Any, windows: WindowOptions) -> "Result":
+    size = None if windows.gap else windows.window
+    found: Result = named.windows(log, limit, own, size, windows.slide, windows.gap, windows.by, windows.measure)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result]]", *, is_state: bool = False) -> None:
+def _run(
+    context: typer.Context,
+    asked: LogOptions,
+    columns: ColumnOptions,
+    answer: "Callable[[Any, DataFrame, Any], list[Result]]",
+) -> None:
     """Reads the log, asks, and shows the answer as it is wanted. `answer` is given the module `analyses`, which imports
-    Spark."""
+    Spark, the rows, and where their columns are."""
     with reported(asked.output):
         from raftlog.spark_export.analytics import analyses
+        from raftlog.spark_export.analytics.own import Own
         from raftlog.spark_export.tables import report
 
-        log, facts, first = _log(asked)
-        if is_state and first != 1:
-            raise UsageError(f"the rows begin at index {first}: the state can only be folded from index 1 on")
+        log, facts = _log(context, asked)
         say("asking")
         try:
-            answered = answer(analyses, log)
+            results = answer(analyses, log, Own(*astuple(columns)))
         except ValueError as error:
             raise UsageError(str(error)) from error
-        results = answered if isinstance(answered, list) else [answered]
         if asked.html is not None:
             try:
                 asked.html.write_text(report.page("raftlog: what the log says", facts, results), encoding="utf-8")
@@ -400,8 +249,8 @@ def _run(asked: _Asked, answer: "Callable[[Any, DataFrame], Result | list[Result
             report.show_result(result, asked.output)
 
 
-def _log(asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
-    """The rows, internal ones included, what to say of them, and the first index. Spark starts once they are found,
+def _log(context: typer.Context, asked: LogOptions) -> "tuple[DataFrame, list[tuple[str, str]]]":
+    """The users' rows, and the facts about them. Spark starts once they are found,
     because that takes ten seconds."""
     if asked.folder is not None:
         from raftlog.spark_export.export.manifest import read_manifest
@@ -413,34 +262,20 @@ def _log(asked: _Asked) -> "tuple[DataFrame, list[tuple[str, str]], int]":
             ("log", manifest.log),
             ("indexes", f"{manifest.first} to {manifest.last}"),
         ]
-        return open_log(start_spark(asked.master), asked.folder), facts, manifest.first
+        return open_log(start_spark(asked.master), asked.folder), facts
     from raftlog.spark_export.fetch.door import bounds_now, parse_endpoints
 
-    urls = parse_endpoints(where(asked.context, asked.endpoints))
+    urls = parse_endpoints(where(context, asked.endpoints))
     page, is_stale = bounds_now(urls, patience_s=asked.timeout)
     if is_stale:
         say_stale(page.index)
     options = {
         "endpoints": ",".join(urls), "startingOffsets": "earliest",
         "endingOffsets": "latest" if is_stale else str(page.index + 1),
-        "includeInternal": "true", "log": page.log, "timeoutSeconds": str(max(1, round(asked.timeout))),
+        "log": page.log, "timeoutSeconds": str(max(1, round(asked.timeout))),
     }  # fmt: skip
     known = ", of one node: there was no leader" if is_stale else ""
     facts = [("cluster", ", ".join(urls)), ("log", page.log), ("indexes", f"{page.oldest} to {page.index}{known}")]
     spark = start_spark(asked.master)
     # Kept, because an answer looks at the rows more than once; what memory does not hold goes to Spark's own disk.
-    return spark.read.format("raftlog").options(**options).load().persist(), facts, page.oldest
-
-
-def _leaders(asked: _Asked) -> dict[int, str]:
-    """The current leader by term, from a running cluster; an export does not name leaders."""
-    if asked.folder is not None:
-        return {}
-    from raftlog.spark_export.fetch.door import ask, parse_endpoints, status
-
-    urls = parse_endpoints(where(asked.context, asked.endpoints))
-    try:
-        told = ask(urls, "/v1/status", {}, status, patience_s=asked.timeout)
-    except ExportError:
-        return {}
-    return {} if told.leader is None else {told.term: f"node {told.leader.node}"}
+    return spark.read.format("raftlog").options(**options).load().persist(), facts

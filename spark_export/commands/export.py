@@ -10,29 +10,26 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.spark_export import errors
 from raftlog.spark_export.commands import analyze
 from raftlog.spark_export.commands.frame import (
-    ArrowRecordsMax,
-    Endpoints,
-    EngineChoice,
-    EngineName,
-    Master,
+    ClusterOptions,
+    EngineOptions,
     RecordsChoice,
-    Timeout,
     reported,
     say,
     start_engine,
     where,
 )
-from raftlog.spark_export.export.engine import ARROW_RECORDS_MAX
 from raftlog.spark_export.export.progress import bar
 
 if TYPE_CHECKING:
@@ -62,11 +59,70 @@ SummaryJson = Annotated[bool, typer.Option("--summary-json", help="Print the sum
 def register(app: typer.Typer) -> None:
     """Adds the commands to the command line."""
     export = typer.Typer(invoke_without_command=True, help=export_command.__doc__)
-    export.callback()(export_command)
-    export.command("compact")(compact_command)
+    export.callback()(spread(export_command))
+    export.command("compact")(spread(compact_command))
     app.add_typer(export, name="export")
-    app.command("verify")(verify_command)
+    app.command("verify")(spread(verify_command))
     analyze.register(app)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutOptions:
+    """Which files an export has."""
+
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="Files, or a Delta Lake table, which needs the extra delta. (default: parquet)"),
+    ] = None
+    partition_by: Annotated[
+        PartitionBy | None,
+        typer.Option(
+            "--partition-by", help="Folders of so many indexes, or of a day (UTC, of the entry's time). (default: none)"
+        ),
+    ] = None
+    partition_records: Annotated[
+        int | None, typer.Option(min=1, help="Indexes in one folder, by index. (default: 10000000)")
+    ] = None
+    records_per_file: Annotated[
+        int | None, typer.Option(min=1, help="Most records in one Parquet file. (default: 500000)")
+    ] = None
+    records: Annotated[
+        RecordsChoice | None,
+        typer.Option(
+            "--records",
+            help="user: DIR/log holds no repetitions, sessions and other internal records; these "
+            "are in DIR/internal. (default: user)",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthOptions:
+    """How an export goes on as the log grows."""
+
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as the log grows, until Ctrl-C (or --to-index is reached).")
+    ] = False
+    append: Annotated[
+        bool, typer.Option("--append", help="Go on with the export that is there, up to the end that the log has now.")
+    ] = False
+    batch_records: Annotated[
+        int, typer.Option(min=1, help="With --follow or --append: most records that are put in place at once.")
+    ] = 1_000_000
+    every: Annotated[
+        float, typer.Option(min=0, help="With --follow: seconds from one batch to the next, unless there is much.")
+    ] = 5.0
+    compact_files: Annotated[
+        int, typer.Option(min=0, help="With --follow or --append: join small files once there are so many; 0: never.")
+    ] = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryOptions:
+    """The summary that is printed."""
+
+    top_keys: Annotated[int, typer.Option(min=0, help="Show so many of the most frequent keys.")] = 0
+    summary_json: SummaryJson = False
 
 
 def export_command(
@@ -75,12 +131,6 @@ def export_command(
         Path | None,
         typer.Option("--to", help="The folder of the export; an unfinished export in it is continued.", metavar="DIR"),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on as the log grows, until Ctrl-C (or --to-index is reached).")
-    ] = False,
-    append: Annotated[
-        bool, typer.Option("--append", help="Go on with the export that is there, up to the end that the log has now.")
-    ] = False,
     first: Annotated[
         int | None, typer.Option("--from", min=1, help="First index. (default: the oldest that is kept)")
     ] = None,
@@ -88,46 +138,12 @@ def export_command(
         int | None,
         typer.Option("--to-index", min=1, help="Last index, the end of an entry. (default: the committed end)"),
     ] = None,
-    form: Annotated[
-        Format | None,
-        typer.Option("--format", help="Files, or a Delta Lake table, which needs the extra delta. (default: parquet)"),
-    ] = None,
-    partition_by: Annotated[
-        PartitionBy | None,
-        typer.Option(
-            "--partition-by", help="Folders of so many indexes, or of a day (UTC, of the entry's time). (default: none)"
-        ),
-    ] = None,
-    partition_records: Annotated[
-        int | None, typer.Option(min=1, help="Indexes in one folder, by index. (default: 10000000)")
-    ] = None,
-    records_per_file: Annotated[
-        int | None, typer.Option(min=1, help="Most records in one Parquet file. (default: 500000)")
-    ] = None,
-    records: Annotated[
-        RecordsChoice | None,
-        typer.Option(
-            "--records",
-            help="user: DIR/log holds no repetitions, sessions and other internal records; these "
-            "are in DIR/internal. (default: user)",
-        ),
-    ] = None,
-    batch_records: Annotated[
-        int, typer.Option(min=1, help="With --follow or --append: most records that are put in place at once.")
-    ] = 1_000_000,
-    every: Annotated[
-        float, typer.Option(min=0, help="With --follow: seconds from one batch to the next, unless there is much.")
-    ] = 5.0,
-    compact_files: Annotated[
-        int, typer.Option(min=0, help="With --follow or --append: join small files once there are so many; 0: never.")
-    ] = 64,
-    endpoints: Endpoints = None,
-    engine: EngineChoice = EngineName.AUTO,
-    master: Master = None,
-    arrow_records_max: ArrowRecordsMax = ARROW_RECORDS_MAX,
-    top_keys: Annotated[int, typer.Option(min=0, help="Show so many of the most frequent keys.")] = 0,
-    summary_json: SummaryJson = False,
-    timeout: Timeout = 30.0,
+    *,
+    cluster: ClusterOptions,
+    engine: EngineOptions,
+    layout: LayoutOptions,
+    growth: GrowthOptions,
+    shown: SummaryOptions,
 ) -> None:
     """Export the log to Parquet files or a Delta table, with a manifest that `raftlog verify` proves.
 
@@ -145,22 +161,22 @@ def export_command(
 
         if to is None:
             raise errors.UsageError("--to is missing: name the folder of the export")
-        if follow and append:
+        if growth.follow and growth.append:
             raise errors.UsageError("--follow and --append are two things: give one")
-        mode: Mode = "follow" if follow else "append" if append else "once"
-        layout = _layout(to, form, partition_by, partition_records, records_per_file, records)
+        mode: Mode = "follow" if growth.follow else "append" if growth.append else "once"
+        urls = parse_endpoints(where(context, cluster.endpoints))
         wanted = Wanted(
-            parse_endpoints(where(context, endpoints)), to, first, last, layout, mode, batch_records, every,
-            compact_files, timeout,
+            urls, to, first, last, _layout(to, layout), mode, growth.batch_records, growth.every, growth.compact_files,
+            cluster.timeout,
         )  # fmt: skip
         before = find_manifest(to)
-        chosen = start_engine(engine, master, arrow_records_max, lambda: waiting(wanted))
-        with bar("exporting") as tell, _interrupted(wanted.stop) if follow else _left_alone():
+        chosen = start_engine(engine, lambda: waiting(wanted))
+        with bar("exporting") as tell, _interrupted(wanted.stop) if growth.follow else nullcontext():
             manifest = export(chosen, wanted, tell)
-        counted = chosen.rows(data_files(to, manifest)).top_keys(top_keys) if top_keys else []
+        counted = chosen.rows(data_files(to, manifest)).top_keys(shown.top_keys) if shown.top_keys else []
         keys = [{"key": key.decode("utf-8", "backslashreplace"), "count": count} for key, count in counted]
         summary = _summary(manifest, before, to, time.monotonic() - started) | {"top_keys": keys}
-    if summary_json:
+    if shown.summary_json:
         print(json.dumps(summary))
     else:
         _show_export(summary)
@@ -168,9 +184,8 @@ def export_command(
 
 def compact_command(
     folder: Folder,
-    engine: EngineChoice = EngineName.AUTO,
-    master: Master = None,
-    arrow_records_max: ArrowRecordsMax = ARROW_RECORDS_MAX,
+    *,
+    engine: EngineOptions,
     summary_json: SummaryJson = False,
 ) -> None:
     """Join the small files of an export; readers of DIR/log see every row once meanwhile."""
@@ -182,7 +197,7 @@ def compact_command(
             found = find_manifest(folder)
             return 0 if found is None else found.records.total
 
-        before, after = compact(start_engine(engine, master, arrow_records_max, records), folder)
+        before, after = compact(start_engine(engine, records), folder)
     if summary_json:
         print(json.dumps({"folder": str(folder), "files_before": before, "files": after}))
     else:
@@ -192,15 +207,13 @@ def compact_command(
 def verify_command(
     context: typer.Context,
     folder: Folder,
-    endpoints: Endpoints = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Compare with the digests in the manifest: not independent of it.")
     ] = False,
-    engine: EngineChoice = EngineName.AUTO,
-    master: Master = None,
-    arrow_records_max: ArrowRecordsMax = ARROW_RECORDS_MAX,
+    *,
+    cluster: ClusterOptions,
+    engine: EngineOptions,
     summary_json: SummaryJson = False,
-    timeout: Timeout = 30.0,
 ) -> None:
     """Prove that an export is what the cluster committed: its files are compared with the cluster's digests."""
     with reported():
@@ -215,19 +228,21 @@ def verify_command(
         with ThreadPoolExecutor(1, "raftlog-digests") as asking:
             if not offline:
                 source = "the cluster"
-                urls = parse_endpoints(where(context, endpoints))
+                urls = parse_endpoints(where(context, cluster.endpoints))
 
                 def asked() -> "Digests":
                     with _not_checked():
-                        return cluster_digests(urls, manifest.log, manifest.first, manifest.last, patience_s=timeout)
+                        return cluster_digests(
+                            urls, manifest.log, manifest.first, manifest.last, patience_s=cluster.timeout
+                        )
 
                 def told(first: int, last: int) -> Any:
-                    return range_digest(urls, manifest.log, first, last, patience_s=timeout)
+                    return range_digest(urls, manifest.log, first, last, patience_s=cluster.timeout)
 
                 with _not_checked():  # before minutes of hashing: is it this export's cluster?
-                    bounds(urls, is_linearizable=False, patience_s=timeout, log_id=manifest.log)
+                    bounds(urls, is_linearizable=False, patience_s=cluster.timeout, log_id=manifest.log)
                 digests = asking.submit(asked)  # the nodes hash the log while this process hashes the files
-            chosen = start_engine(engine, master, arrow_records_max, lambda: manifest.records.total)
+            chosen = start_engine(engine, lambda: manifest.records.total)
             report = verify(chosen, folder, digests, source, say, told)
     summary = {
         "verified": report.is_right, "source": source, "log": manifest.log, "first": manifest.first,
@@ -245,24 +260,19 @@ def verify_command(
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def _layout(
-    folder: Path, form: Format | None, partition_by: PartitionBy | None, partition_records: int | None,
-    records_per_file: int | None, records: RecordsChoice | None,
-) -> "Layout | None":  # fmt: skip
-    """The layout, where anything of it is given: the rest is as in the export that is there, or the default.
+def _layout(folder: Path, options: LayoutOptions) -> "Layout":
+    """The layout as far as it is given: the rest is as in the export that is there, or the default.
     Raises DeltaMissingError."""
     import msgspec
 
     from raftlog.spark_export.export.manifest import Layout, find_manifest, read_plan
 
-    given = {
-        "table": form and form.value, "partition_by": partition_by and partition_by.value,
-        "partition_records": partition_records, "records_per_file": records_per_file,
-        "records": records and records.value,
-    }  # fmt: skip
+    given = {"table" if name == "form" else name: value for name, value in asdict(options).items() if value is not None}
     found = find_manifest(folder) or read_plan(folder)
     layout = Layout(records="user") if found is None else found.layout
-    layout = msgspec.structs.replace(layout, **{name: value for name, value in given.items() if value is not None})
+    layout = msgspec.structs.replace(
+        layout, **{name: str(value) if isinstance(value, StrEnum) else value for name, value in given.items()}
+    )
     if layout.table == "delta":
         from raftlog.spark_export.export.delta import require
 
@@ -297,11 +307,6 @@ def _not_checked() -> Iterator[None]:
         raise errors.NotCheckedError(
             f"{error} (with --offline the export is compared with the digests in its own manifest)"
         ) from error
-
-
-@contextmanager
-def _left_alone() -> Iterator[None]:
-    yield
 
 
 def _digest(digest: Any) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -20,6 +21,7 @@ from raftlog.cluster.cli.frame.common import Exit
 from raftlog.cluster.cli.frame.output import Format
 from raftlog.spark_export import errors
 from raftlog.spark_export.errors import ExportError
+from raftlog.spark_export.export.engine import ARROW_RECORDS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,14 +56,29 @@ Endpoints = Annotated[
 Master = Annotated[
     str | None, typer.Option("--master", help="Where Spark runs: local[2,4] (two cores here), spark://HOST:PORT, ...")
 ]
-EngineChoice = Annotated[
-    EngineName,
-    typer.Option("--engine", help="arrow: in this process, without Java. auto: that up to --arrow-records-max."),
-]
-ArrowRecordsMax = Annotated[
-    int, typer.Option("--arrow-records-max", min=0, help="With --engine auto: Spark runs what has more records.")
-]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds after which unreachable nodes are given up.", min=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """Where the cluster is."""
+
+    endpoints: Endpoints = None
+    timeout: Timeout = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What does the work."""
+
+    engine: Annotated[
+        EngineName,
+        typer.Option("--engine", help="arrow: in this process, without Java. auto: that up to --arrow-records-max."),
+    ] = EngineName.AUTO
+    master: Master = None
+    arrow_records_max: Annotated[
+        int, typer.Option("--arrow-records-max", min=0, help="With --engine auto: Spark runs what has more records.")
+    ] = ARROW_RECORDS_MAX
 
 
 def where(context: typer.Context, given: str | None) -> str:
@@ -94,11 +111,12 @@ def start_spark(master: str | None) -> "SparkSession":
         raise errors.NotCheckedError(f"Spark does not start with --master {master or 'local'}: {why}") from error
 
 
-def start_engine(name: EngineName, master: str | None, records_max: int, records: Callable[[], int]) -> "Engine":
-    """The engine of that name; `auto` is Spark for more than `records_max` of the `records`, and where there is a
+def start_engine(options: EngineOptions, records: Callable[[], int]) -> "Engine":
+    """The engine of that name; `auto` is Spark for more than `arrow_records_max` of the `records`, and where there is a
     master. Raises as `start_spark`, and UsageError for a master of an engine that has none."""
     from raftlog.spark_export.export.arrow_engine import ArrowEngine
 
+    name, master = options.engine, options.master
     if name is EngineName.ARROW and master is not None:
         raise errors.UsageError("--master is of Spark: leave it out, or give --engine spark")
     if name is EngineName.ARROW:
@@ -106,7 +124,7 @@ def start_engine(name: EngineName, master: str | None, records_max: int, records
     if name is EngineName.SPARK:
         import_module("pyspark")  # a missing extra is named before the cluster is asked
     count = records()  # before Spark, which takes ten seconds to start: a cluster that does not answer ends here
-    if name is EngineName.AUTO and master is None and count <= records_max:
+    if name is EngineName.AUTO and master is None and count <= options.arrow_records_max:
         return ArrowEngine()
     spark = start_spark(master)
     from raftlog.spark_export.export.spark_engine import SparkEngine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.cli import importing
+from raftlog.cluster.cli import import_postgres, importing
 from raftlog.cluster.client.blocking.client import SyncClient
 from tests.cluster.cli.test_cli import Running
 
@@ -83,7 +83,7 @@ def test_progress_in_a_pipe_is_a_line_with_rate_and_time_left(monkeypatch: pytes
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(sys, "stderr", told := io.StringIO())
-    show = importing._lines_of_progress()
+    show = importing.lines_of_progress()
     for now, share in ((1.0, 0.5), (9.0, 0.55), (10.0, 0.6), (15.0, 0.65), (20.0, 0.7)):
         show(int(now * 1000), 1000, share)
     assert told.getvalue().splitlines() == [
@@ -112,8 +112,8 @@ def test_an_interrupted_import_names_the_command_that_continues(
         told = cli.run("import", str(quakes), "--batch", "1", *options)
         assert told.exit_code == 130
         assert how in told.stderr
-        patch.setattr(importing, "_print", interrupted)
-        told = cli.run("import", "--postgres", "host=x", "--state", str(tmp_path / "pg"), *options[:1])
+        patch.setattr(import_postgres, "printed", interrupted)
+        told = cli.run("import-postgres", "host=x", "--state", str(tmp_path / "pg"), *options[:1])
         assert how.replace(" and --from-line", "") in told.stderr
     done = cli.run("import", str(quakes), "--batch", "1", "-o", "json")
     assert (done.exit_code, json.loads(done.stdout)["records"]) == (0, 2), done.stderr
@@ -122,14 +122,12 @@ def test_an_interrupted_import_names_the_command_that_continues(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--postgres", "host=x password=secret"], "put it into PGPASSWORD"),
-        (["--postgres", "postgresql://ann:secret@x/shop"], "every user of this machine can see"),
-        (["--postgres", "secret"], "not a connection string"),
-        (["--postgres", "@none"], "none cannot be read"),
-        (["--postgres", "@broken"], "not a connection string"),
-        (["quakes.csv", "--postgres", "host=x"], "--postgres goes with"),
-        (["--postgres", "host=x", "--key", "a"], "--postgres goes with"),
-        ([], "name the files to import"),
+        (["import-postgres", "host=x password=secret"], "put it into PGPASSWORD"),
+        (["import-postgres", "postgresql://ann:secret@x/shop"], "every user of this machine can see"),
+        (["import-postgres", "secret"], "not a connection string"),
+        (["import-postgres", "@none"], "none cannot be read"),
+        (["import-postgres", "@broken"], "not a connection string"),
+        (["import"], "name the files to import"),
     ],
 )
 def test_a_wrong_source_is_refused_without_its_password(
@@ -138,7 +136,7 @@ def test_a_wrong_source_is_refused_without_its_password(
     """On the command line every user of the machine sees it; in a message, each reader of the log."""
     monkeypatch.chdir(quakes.parent)
     Path("broken").write_text("secret")
-    found = cli.run("import", *arguments)
+    found = cli.run(*arguments)
     assert found.exit_code in (1, 2)
     assert told in found.stderr
     assert "secret" not in found.stderr + found.stdout

@@ -97,6 +97,7 @@ ELSEWHERE = {
     "access init", "access enable", "access disable", "role set", "role grant", "role ungrant", "role delete",
     "user set", "user delete",
     "token create", "token revoke",  # tests/cluster/cli/test_access.py: they need a cluster with access control
+    "import-postgres",  # tests/cluster/importer/postgres/test_kills.py
 }  # fmt: skip
 """Those tests read their output, which is one document, too."""
 

@@ -60,7 +60,7 @@ FLIGHTS = Own(source="flights.csv")
 def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log: "DataFrame") -> None:
     """In wider windows where there would be too many points; the heading says how many groups there are. No record is
     lost by it, and a long window has no rate per second."""
-    told = analyses.rates(log, 10, FLIGHTS, "1 hour", None, None, "origin", "delay")
+    told = analyses.windows(log, 10, FLIGHTS, "1 hour", None, None, "origin", "delay")
     counts, medians = told.plots
     assert isinstance(counts, LinePlot)
     assert isinstance(medians, LinePlot)
@@ -73,51 +73,29 @@ def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log:
     assert "per_second" not in told.columns
     assert (len(told.rows), told.is_cut) == (10, True)
     assert told.question == "How many records are there in flights.csv, and how is delay spread, in windows of 1 hour?"
-    all_groups = analyses.rates(log, 0, FLIGHTS, "1 hour", None, None, None, "delay")
+    all_groups = analyses.windows(log, 0, FLIGHTS, "1 hour", None, None, None, "delay")
     assert isinstance(all_groups.plots[0], LinePlot)
     assert sum(filter(None, all_groups.plots[0].series["records"])) == HOURS + HOURS // 20
-    assert "per_second" in analyses.rates(log, 1, FLIGHTS, "30 seconds", None, None, None, "delay").columns
+    assert "per_second" in analyses.windows(log, 1, FLIGHTS, "30 seconds", None, None, None, "delay").columns
 
 
 def test_a_plot_can_be_by_key(log: "DataFrame") -> None:
     """Keys are bytes, and the names of lines text."""
-    told = analyses.rates(log, 1, FLIGHTS, "1 day", None, None, "key", "delay")
+    told = analyses.windows(log, 1, FLIGHTS, "1 day", None, None, "key", "delay")
     assert isinstance(told.plots[0], LinePlot)
     assert next(iter(told.plots[0].series)) == "last"
-    (plot,) = analyses.sliding(log, 1, FLIGHTS, "1 hour", "key", "delay").plots
-    assert isinstance(plot, LinePlot)
-    assert next(iter(plot.series)) == "last"
 
 
 def test_windows_that_end_after_a_pause_are_counted_by_size(log: "DataFrame") -> None:
     """However many there are, each is in a bar."""
-    told = analyses.rates(log, 1, FLIGHTS, None, None, "30 minutes", "origin", "delay")
+    told = analyses.windows(log, 1, FLIGHTS, None, None, "30 minutes", "origin", "delay")
     (sizes,) = told.plots
     assert isinstance(sizes, BarPlot)
     assert (list(sizes.labels), list(sizes.values)) == (["1 record"], [HOURS + HOURS // 20])
 
 
-def test_a_sliding_plot_covers_all_of_the_time(log: "DataFrame") -> None:
-    """Each point is the mean of what lies within a pixel; the extremes are kept."""
-    told = analyses.sliding(log, 5, FLIGHTS, "1 hour", None, "delay")
-    (plot,) = told.plots
-    assert isinstance(plot, LinePlot)
-    assert len(plot.times) <= analyses.POINTS_MAX
-    assert plot.times[0] == BEGIN
-    assert plot.times[-1] > BEGIN + timedelta(hours=HOURS - 5)  # the pixel that the last one is in
-    assert min(each for each in plot.series["lowest"] if each is not None) == -(HOURS - 20)
-    assert max(each for each in plot.series["highest"] if each is not None) == 7
-    assert told.question.startswith("For each record in flights.csv: what are sum, mean, lowest and highest delay of")
-
-
-def test_bars_are_of_the_groups_with_the_most_records(log: "DataFrame") -> None:
-    """Of more groups than bars; the heading says of how many. Keys too."""
-    told = analyses.latest(log, 5, FLIGHTS, "origin", None, "delay")
-    (bars,) = told.plots
-    assert isinstance(bars, BarPlot)
-    assert bars.title == "newest delay, by origin: 40 of 51, those with the most records"
-    assert dict(zip(bars.labels, bars.values, strict=True))["last"] == 7
-    assert min(bars.values) < 0
+def test_bars_are_of_the_keys_with_the_most_records(log: "DataFrame") -> None:
+    """Of more keys than rows; the heading says of how many."""
     told = analyses.top_keys(log, 3, FLIGHTS)
     assert told.rows[0] == ["last", HOURS]
     assert told.plots[0].title == "records, by key: 3 of 51"

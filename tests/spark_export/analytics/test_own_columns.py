@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,9 +66,6 @@ def test_events_are_the_rows_of_the_file(events: "DataFrame", frame: tuple["Data
     assert got == [(row.measured, row.station, row.station, row.level, row.remark) for row in truth.rows]
     assert sum(row.measured is None for row in truth.rows) > 0
     assert sum(row.level is None for row in truth.rows) > 0
-    doubled = analytics.duplicates(events).select("records").collect()
-    assert sum(row["records"] - 1 for row in doubled) == truth.repeated() > 0
-    assert analytics.late(events).count() == truth.late()
 
 
 @pytest.mark.parametrize("slide", [None, 2], ids=["tumbling", "hopping"])
@@ -111,20 +107,6 @@ def test_sliding_windows_of_a_column(events: "DataFrame", frame: tuple["DataFram
         assert found["highest"] == max(known, default=None)
 
 
-def test_sessions_of_a_column(events: "DataFrame", frame: tuple["DataFrame", Any]) -> None:
-    """A session of a station ends after thirty seconds without one of its readings."""
-    _, truth = frame
-    gap = timedelta(seconds=30)
-    expected: list[list[Any]] = []
-    for _, row in sorted(timed(truth), key=lambda each: (each[1].station, each[1].measured)):
-        if expected and expected[-1][0] == row.station and row.measured - expected[-1][2] < gap:
-            expected[-1][2:] = [row.measured, expected[-1][3] + 1]
-        else:
-            expected.append([row.station, row.measured, row.measured, 1])
-    got = analytics.sessions(events, "30 seconds").orderBy("key", "start").collect()
-    assert [[row["key"], aware(row["start"]), aware(row["last"]), row["records"]] for row in got] == expected
-
-
 def test_a_join_within_a_time_carries_own_columns(events: "DataFrame", frame: tuple["DataFrame", Any]) -> None:
     """Ice is followed by what the same station reports within five minutes."""
     _, truth = frame
@@ -141,44 +123,6 @@ def test_a_join_within_a_time_carries_own_columns(events: "DataFrame", frame: tu
     got = joined.select("left_index", "right_index", "left_Level", "right_Level").collect()
     assert sorted(map(tuple, got)) == expected
     assert expected
-
-
-def test_the_newest_event_as_of_an_index(events: "DataFrame", frame: tuple["DataFrame", Any]) -> None:
-    """Late events do not replace newer ones; what comes behind the index is not there yet."""
-    _, truth = frame
-    for at in (3, 900, None):
-        newest: dict[str, tuple[datetime, int]] = {}
-        for index, row in timed(truth):
-            if at is None or index <= at:
-                newest[row.station] = max(newest.get(row.station, (row.measured, index)), (row.measured, index))
-        got = {row["Station"]: row for row in analytics.latest(events, at, by=("Station",)).collect()}
-        assert {name: (aware(row["event_time"]), row["index"]) for name, row in got.items()} == newest
-        assert {name: row["Level"] for name, row in got.items()} == {
-            name: truth.rows[index].level for name, (_, index) in newest.items()
-        }
-
-
-def test_a_stream_of_own_columns_gives_the_windows_of_the_table(
-    spark: "SparkSession", frame: tuple["DataFrame", Any], form: ValueForm, tmp_path: Path
-) -> None:
-    """The same call on a stream: with a watermark as long as the latest event is late, no event is lost."""
-    rows, truth = frame
-    rows.orderBy("index").repartitionByRange(3, "index").write.parquet(str(tmp_path / "rows"))
-    stream = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "rows"))
-
-    def windows(log: "DataFrame") -> "DataFrame":
-        own = analytics.events(log, "Measured", "Station", schema=DDL, form=form, time_format=readings.TIME_FORMAT)
-        return analytics.rates(own, "5 minutes", by=("Station",), measure="Level", watermark="2 hours")
-
-    query = (
-        windows(stream).writeStream.format("memory").queryName(f"own_{form}").outputMode("complete")
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
-    assert query.awaitTermination(120)
-    got = spark.table(f"own_{form}").select("start", "Station", "records", "lowest", "highest").collect()
-    expected = windows(rows).select("start", "Station", "records", "lowest", "highest").collect()
-    assert sorted(got) == sorted(expected)
-    assert sum(row["records"] for row in got) == len(timed(truth))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`raftlog analyze` answers from a running cluster as from an export, and says in one line what it cannot answer."""
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from raftlog.spark_export.commands.analyze import register
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.imports import add_import, appended, schema
-from tests.spark_export.server import Served, folded, serving
+from tests.spark_export.server import Served, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,66 +43,49 @@ def rows_of(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_a_running_cluster_is_analyzed(spark: "SparkSession", url: str) -> None:
-    """The audit accounts for every index, and the state is the one that the rows fold to."""
-    audit = {row["check"]: row for row in rows_of(run("audit", "--endpoints", url, "-o", "jsonl"))}
-    assert [row["is_wrong"] for row in audit.values()].count(False) == 5
-    state = rows_of(run("state", "--endpoints", url, "-o", "jsonl", "--limit", 0))
-    live = {(key.decode(), value.decode(), version): None for key, value, _, _, version in folded(ROWS)}
-    assert {(row["key"], row["value"], row["version"]) for row in state} == set(live)
-    keys = rows_of(run("top-keys", "--endpoints", url, "-o", "jsonl", "--operations", "put", "--limit", 3))
-    counted = Counter(row["key"] for row in ROWS if logs.is_user(row) and row["operation"] == "put")
-    assert [row["count"] for row in keys] == [count for _, count in counted.most_common(3)]
-    shown = run("top-keys", "--endpoints", url)
-    assert "Which keys have the most records?" in shown.stderr
-
-
-def test_a_question_that_cannot_be_answered_is_a_usage_error(
-    spark: "SparkSession", url: str, served: Served, tmp_path: Path
-) -> None:
-    """An invalid length of time, an unknown operation or column, a state of half a log, no export, no place for the
-    page: each is reported on one line, with its exit code. What the options alone show is refused before any node is
-    asked.
-    """
-    served.oldest = 9
-    early = (
-        (("rates", "--window", "soon"), "'soon' is no length of time: write 90s, 5m, 1h or 1d"),
-        (("sessions", "--gap", "0m"), "is no length of time"),
-        (("top-keys", "--operations", "putt"), "there is no 'putt'; there are append, put"),
-        (("audit", "--html", tmp_path / "no" / "page.html"), "cannot be written: there is no folder"),
-        (("report", "--html", tmp_path), "is a directory"),
-    )
-    late = (
-        (("rates", "--by", "colour"), "there is no column for colour; there are index"),
-        (("join", "--left", "(", "--right", "a"), "'(' is no regular expression"),
-        (("view", "--left", "a", "--right", "b", "--how", "outer"), "it is inner, left or full"),
-        (("state",), "the rows begin at index 9: the state can only be folded from index 1 on"),
-    )
-    for arguments, match in (*early, *late):
-        told = run(*arguments, "--endpoints", url)
-        assert told.exit_code == 2, told.output
-        assert match in " ".join(told.stderr.replace("│", " ").split())
-        assert bool(served.asked) is ((arguments, match) in late)
-    nothing = run("audit", tmp_path)
-    assert (nothing.exit_code, len(nothing.stderr.strip().splitlines())) == (8, 1)
-
-
-def test_every_analysis_has_a_command(spark: "SparkSession", url: str, tmp_path: Path) -> None:
-    """Each has rows for a log that holds something of everything; the report has a section for each of its answers."""
+def test_a_running_cluster_is_analyzed(spark: "SparkSession", url: str, tmp_path: Path) -> None:
+    """Each command has rows for a log that holds something of everything; a report has a section for each answer."""
+    (day,) = rows_of(run("windows", "--endpoints", url, "-o", "jsonl", "--operations", "put", "--window", "9000d"))
+    assert day["records"] == sum(logs.is_user(row) and row["operation"] == "put" for row in ROWS)
     for arguments in (
-        ("rates", "--window", "1d"), ("rates", "--gap", "1h", "--by", "key"),
-        ("rates", "--window", "1h", "--slide", "30m"),
-        ("sessions",), ("enrich", "--prefix", "k"),
-        ("join", "--left", "line [34]", "--right", "line", "--within", "1h"),
-        ("view", "--left", "th", "--right", "th"), ("state", "--at", 20), ("changes",), ("terms",),
+        ("windows", "--gap", "1h", "--by", "key"), ("windows", "--window", "1h", "--slide", "30m"),
+        ("joins", "--left", "line [34]", "--right", "line", "--within", "1h"),
     ):  # fmt: skip
         assert rows_of(run(*arguments, "--endpoints", url, "-o", "jsonl")), arguments
     page = tmp_path / "page.html"
     told = run("report", "--endpoints", url, "--html", page)
     assert told.stdout == f"wrote {page}\n"
     text = page.read_text(encoding="utf-8")
-    for name in ("rates", "top-keys", "sessions", "changes", "terms", "audit"):
+    for name in ("windows", "top-keys", "sessions"):
         assert f'<section id="{name}">' in text
+    shown = run("report", "--endpoints", url)
+    assert "Which keys have the most records?" in shown.stderr
+
+
+def test_a_question_that_cannot_be_answered_is_a_usage_error(
+    spark: "SparkSession", url: str, served: Served, tmp_path: Path
+) -> None:
+    """An invalid length of time, an unknown operation or column, no export, no place for the page: each is reported on
+    one line, with its exit code. Errors that the options alone show are refused before any node is asked.
+    """
+    early = (
+        (("windows", "--window", "soon"), "'soon' is no length of time: write 90s, 5m, 1h or 1d"),
+        (("windows", "--gap", "0m"), "is no length of time"),
+        (("windows", "--operations", "putt"), "there is no 'putt'; there are append, put"),
+        (("windows", "--html", tmp_path / "no" / "page.html"), "cannot be written: there is no folder"),
+        (("report", "--html", tmp_path), "is a directory"),
+    )
+    late = (
+        (("windows", "--by", "colour"), "there is no column for colour; there are index"),
+        (("joins", "--left", "(", "--right", "a"), "'(' is no regular expression"),
+    )
+    for arguments, match in (*early, *late):
+        told = run(*arguments, "--endpoints", url)
+        assert told.exit_code == 2, told.output
+        assert match in " ".join(told.stderr.replace("│", " ").split())
+        assert bool(served.asked) is ((arguments, match) in late)
+    nothing = run("windows", tmp_path)
+    assert (nothing.exit_code, len(nothing.stderr.strip().splitlines())) == (8, 1)
 
 
 def test_columns_of_any_import_are_known(spark: "SparkSession") -> None:
@@ -120,24 +102,24 @@ def test_columns_of_any_import_are_known(spark: "SparkSession") -> None:
         changes = ("--by", "after.status", "--measure", "after.amount", "--source", "raftlog")
         found = {
             row["after.status"]: (row["records"], row["total"])
-            for row in rows_of(run("rates", *changes, *options, "-o", "jsonl"))
+            for row in rows_of(run("windows", *changes, *options, "-o", "jsonl"))
         }
         assert found == {"new": (2, 10.0), None: (1, None)}
-        (row,) = rows_of(run("rates", "--by", "app", "--measure", "priority", *options, "-o", "jsonl"))
+        (row,) = rows_of(run("windows", "--by", "app", "--measure", "priority", *options, "-o", "jsonl"))
         assert (row["app"], row["records"], row["total"], row["start"]) == ("su", 2, 68, "1970-01-01T00:00:00.000Z")
         only = ("--by", "app", "--measure", "priority", *options, "-o", "jsonl", "--operations")
-        assert rows_of(run("rates", *only, "append, delete")) == [row], "the stored columns are puts"
-        assert rows_of(run("rates", *only, "put")) == []
+        assert rows_of(run("windows", *only, "append, delete")) == [row], "the stored columns are puts"
+        assert rows_of(run("windows", *only, "put")) == []
         (row,) = rows_of(
-            run("rates", "--by", "path", "--measure", "sent", "--source", "access.log", *options, "-o", "jsonl")
+            run("windows", "--by", "path", "--measure", "sent", "--source", "access.log", *options, "-o", "jsonl")
         )
         assert (row["path"], row["total"]) == ("/a", 512)
-        told = run("rates", "--by", "app", *options)
+        told = run("windows", "--by", "app", *options)
         assert (
             "the records and columns are those of the import messages; --source takes another: access.log, raftlog"
             in told.stderr
         )
-        told = run("rates", "--by", "app", "--source", "quakes", *options)
+        told = run("windows", "--by", "app", "--source", "quakes", *options)
         assert (
             "--source quakes: the log has no import of that name; it has messages, access.log, raftlog" in told.stderr
         )

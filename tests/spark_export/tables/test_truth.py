@@ -224,15 +224,9 @@ def test_the_analyses_know_the_columns_of_an_import(spark: "SparkSession", impor
     where = ("--endpoints", ",".join(imported.urls))
     timed = [row for row in imported.rows if row[0] is not None]
     for name, *options in (
-        ("rates", "--by", "Station", "--measure", "Level"),
-        ("rates", "--by", "Station", "--measure", "Level", "--window", "1h", "--slide", "30m"),
-        ("rates", "--by", "Station", "--measure", "Level", "--gap", "1m"),
-        ("sliding", "--by", "Station", "--measure", "Level", "--window", "1m"),
-        ("sliding", "--measure", "Level", "--window", "1m"),
-        ("latest", "--by", "Station", "--measure", "Level", "--at", 900),
-        ("latest", "--by", "Station"),
-        ("sessions", "--key", "Remark", "--gap", "5m"),
-        ("join", "--of", "Remark", "--left", "^ice", "--right", "^ok", "--within", "5m"),
+        ("windows", "--by", "Station", "--measure", "Level", "--window", "1h", "--slide", "30m"),
+        ("windows", "--by", "Station", "--measure", "Level", "--gap", "1m"),
+        ("joins", "--of", "Remark", "--left", "^ice", "--right", "^ok", "--within", "5m"),
         ("report", "--by", "Station", "--measure", "Level"),
     ):
         page = tmp_path / "page.html"
@@ -240,7 +234,7 @@ def test_the_analyses_know_the_columns_of_an_import(spark: "SparkSession", impor
         text = page.read_text(encoding="utf-8")
         assert "<svg" in text, (name, *options)
         assert f"{len(imported.rows) - len(timed)} of {len(imported.rows)} events have no time" in text
-    shown = ask("analyze", "rates", "--by", "Station", "--measure", "Level", "--window", "1d", *where, "-o", "jsonl")
+    shown = ask("analyze", "windows", "--by", "Station", "--measure", "Level", "--window", "1d", *where, "-o", "jsonl")
     got = {row["Station"]: row["records"] for row in map(json.loads, shown.splitlines())}
     assert got == Counter(row[2] for row in timed)
 
@@ -262,12 +256,12 @@ def test_what_is_wrong_with_own_columns_is_one_line(spark: "SparkSession", impor
             : imported.form == "json"
         ],
     ):
-        wanted = ["analyze", "rates", "--endpoints", ",".join(imported.urls), *options]
+        wanted = ["analyze", "windows", "--endpoints", ",".join(imported.urls), *options]
         done = CliRunner().invoke(app, wanted)
         assert done.exit_code == 2, (options, done.output)
         assert match in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
     read = ("--time", "Measured", *given, "--time-format", readings.TIME_FORMAT, "--measure", "Level", "-o", "jsonl")
-    shown = ask("analyze", "rates", "--endpoints", ",".join(imported.urls), "--window", "1d", *read)
+    shown = ask("analyze", "windows", "--endpoints", ",".join(imported.urls), "--window", "1d", *read)
     (row,) = map(json.loads, shown.splitlines())
     assert row["records"] == sum(each[0] is not None for each in imported.rows)

@@ -1,4 +1,4 @@
-"""`raftlog import --postgres` through kills of the importer, leader and PostgreSQL: no change is lost or doubled."""
+"""`raftlog import-postgres` through kills of the importer, leader and PostgreSQL: no change is lost or doubled."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def test_kills_of_every_side_neither_lose_nor_double_a_change(
     )  # fmt: skip
     urls = ",".join(local.url(node) for node in range(1, NODES + 1))
     command = [
-        *COMMAND, "import", "--postgres", postgres.conninfo, "--tables", "steps,passing,items", "--slot", "kills",
+        *COMMAND, "import-postgres", postgres.conninfo, "--tables", "steps,passing,items", "--slot", "kills",
         "--state", str(tmp_path / "state"), "--batch", "200", "-o", "jsonl", "-e", urls,
     ]  # fmt: skip
     writer = Writer(postgres.conninfo, chance)
