@@ -393,7 +393,7 @@ def format_command(
         else:
             if not force:
                 _ask_members(file, nodes or ())
-            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_new_log=force)
+            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_forced=force)
     except SettingsError as error:
         raise Failed(str(error), Exit.USAGE) from error
     except DiskError as error:

@@ -41,7 +41,7 @@ from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.frame import SHARD_MAX
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.hello import Start
-from raftlog.raft.types import NEW_DISK, Entry, EntryKind, HardState, Mark, TermRun
+from raftlog.raft.types import Entry, EntryKind, HardState, Mark, TermRun
 from raftlog.raft.wal import opening
 from raftlog.raft.wal.divergence import CannotRebuild
 from raftlog.raft.wal.formats import FORMAT_VERSION, LOG_FOLDER, ForeignFile, LogIdentity
@@ -52,6 +52,7 @@ from raftlog.raft.wal.recovery import HardStateDamaged
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 
 IDENTITY: Final = "identity.json"
+FIRST_STATE: Final = HardState(term=1)
 IDENTITY_BYTES_MAX: Final = 65_536
 SHARD: Final = "shard-0"
 
@@ -124,19 +125,24 @@ class OpenedFolder:
 
 
 def format_node(
-    directory: Path | str, identity: DiskIdentity, entry: Entry, *, segment_bytes: int = SEGMENT_BYTES,
-    is_new_log: bool = True,
-) -> None:  # fmt: skip
+    directory: Path | str,
+    identity: DiskIdentity,
+    entry: Entry,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    first: HardState = FIRST_STATE,
+) -> None:
     """Makes the data folder of a node with its first segment, whose only entry is `entry`: the configuration, index 1.
 
-    `is_new_log`: no disk of that identity can have promised anything before. Raises as `make_folder`, or ValueError.
+    `first`: the hard state with which the disk begins; that given is for a log that no disk of this identity can have
+    promised anything in. Raises as `make_folder`, or ValueError.
     """
     if (entry.index, entry.term, entry.kind) != (1, 1, EntryKind.CONFIGURATION):
         raise ValueError("the first entry of a log is its configuration, index 1 of term 1")
     check_segment_bytes(segment_bytes)
 
     def fill(files: ShardFiles, log: LogIdentity) -> None:
-        files.execute(make_log(log, entry, HardState(term=1, floor=0 if is_new_log else NEW_DISK), segment_bytes))
+        files.execute(make_log(log, entry, first, segment_bytes))
 
     make_folder(directory, identity, fill)
 

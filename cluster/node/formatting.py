@@ -26,12 +26,18 @@ from raftlog.cluster.config.cluster_file import (
     split_address,
 )
 from raftlog.cluster.config.joining import TLS_FOLDER, tls_lines
-from raftlog.cluster.files.folder import DiskIdentity, format_node
+from raftlog.cluster.files.folder import FIRST_STATE, DiskIdentity, format_node
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.file_errors import replace_file
 from raftlog.cluster.security.tls import TlsFiles
+from raftlog.raft.types import NEW_DISK, HardState
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
+MAY_EXIST: Final = HardState(
+    term=1, floor=NEW_DISK
+)  # a disk of a log that other disks of its identity may have been in
+FORCED_SINCE_S: Final = 1_735_689_600
+"""The second 0 of the terms of forced formats, 1 January 2025: 30 years are within `raft.consensus.state.TERM_JUMP_MAX`."""
 OPERATOR: Final = "operator"  # the client whose certificate a new cluster with TLS gets
 
 
@@ -130,17 +136,18 @@ def tls_files(folder: Path, holder: str) -> TlsFiles:
 
 
 def format_cluster(
-    cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is_new_log: bool = False
+    cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), first: HardState | None = None
 ) -> list[Path]:
     """Writes the cluster file, unless it is there, and makes the data folders: of all nodes, or of `nodes`.
 
-    Without `is_new_log` a cluster file that is there may be that of a cluster which was led already. The new disks have
-    no vote then before all voters have answered (docs/decisions/0017). Returns the folders. Raises SettingsError or
-    DiskError; a folder with something in it is never touched.
+    `first` is the hard state of the new disks. Without it, a cluster file that is there may be that of a cluster which
+    was led already: the new disks have no vote then before all voters have answered (docs/decisions/0017). Returns the
+    folders. Raises SettingsError or DiskError; a folder with something in it is never touched.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
+    first = first or MAY_EXIST
     if not file.exists():
-        is_new_log = True
+        first = FIRST_STATE
         replace_file(file, render_cluster_file(cluster).encode(), is_private=True)
     entry = first_entry(cluster)
     folders: list[Path] = []
@@ -149,7 +156,7 @@ def format_cluster(
             continue
         folder = file.parent / node.data
         identity = DiskIdentity(cluster.cluster.log, node.id, node.incarnation)
-        format_node(folder, identity, entry, segment_bytes=segment_bytes, is_new_log=is_new_log)
+        format_node(folder, identity, entry, segment_bytes=segment_bytes, first=first)
         folders.append(folder)
     return folders
 
@@ -185,10 +192,12 @@ def read_cluster(file: Path) -> ClusterFile:
     return parse_cluster_file(text, str(file))
 
 
-def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is_new_log: bool = False) -> list[Path]:
+def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is_forced: bool = False) -> list[Path]:
     """Makes the data folders that an existing cluster file names. Where it makes all of them, the log is a new one.
 
-    Raises SettingsError or DiskError.
+    With `is_forced` it is a new one too, whatever a cluster of this file may have committed: the new disks begin in a
+    term that no leader of it can have had, one for each second. Else a leader that they elect could lead in the term of
+    lost entries, with others under the same numbers, and a node that has the lost ones would not see it. Raises SettingsError or DiskError.
     """
     cluster = read_cluster(file)
     if cluster.cluster.join:
@@ -196,4 +205,7 @@ def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is
     if missing := [node for node in nodes if cluster.of(node) is None]:
         raise SettingsError(f"{file}: it has no node {missing[0]}")
     makes_all = not nodes and not any((file.parent / node.data).exists() for node in cluster.node)
-    return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes, is_new_log=is_new_log or makes_all)
+    first = FIRST_STATE if makes_all else None
+    if is_forced:
+        first = HardState(term=clock.wall_ms() // 1_000 - FORCED_SINCE_S)
+    return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes, first=first)

@@ -27,7 +27,7 @@ from tests.support import free_port, wait_until_async
 def lose(nodes: Nodes, node: int, *, is_forced: bool = False) -> None:
     """That node's data folder is lost, and an operator formats it again."""
     shutil.rmtree(nodes.data(node))
-    format_file(nodes.file, segment_bytes=nodes.flags["disk.segment_bytes"], nodes=[node], is_new_log=is_forced)
+    format_file(nodes.file, segment_bytes=nodes.flags["disk.segment_bytes"], nodes=[node], is_forced=is_forced)
 
 
 async def no_leader(nodes: Nodes, *among: int) -> None:
@@ -81,12 +81,18 @@ async def test_an_acknowledged_write_outlives_six_commands(tmp_path: Path, is_me
         await wait_until_async(lambda: not any(state.floor for state in floors), what="all nodes vote again")
 
 
-async def test_the_last_copy_of_acknowledged_entries_is_kept_and_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [1, 2], ids=["2 heard of the term", "2 led before it"])
+async def test_the_last_copy_of_acknowledged_entries_is_kept_and_named(tmp_path: Path, first: int) -> None:
     """As above, and the operator forced it: nodes 2 and 3 lead without the write. Node 1 takes no entry of theirs, cuts
     nothing, serves stale reads alone, and says which entries only it has, at every start; with a stack trace at none.
-    So does it where the others' log has grown beyond its own, and where they send a snapshot."""
+    So does it where the others' log has grown beyond its own, and where they send a snapshot. Node 2 may have never
+    heard of the term of the lost entries: the forced disk has a term of its own, or nodes 2 and 3 would lead in that term
+    again, with other entries under the same numbers."""
     async with cluster_of(3, tmp_path, disk__segment_bytes=SEGMENT_BYTES) as nodes:
         leader = await nodes.leader()
+        if leader.node_id != first:
+            await leader.transfer(first, deadline())
+            leader = await nodes.leader()
         await nodes.all_at((await nodes.append(leader, b"before")).last)
         await nodes.kill(2)
         kept = [(await nodes.append(await nodes.leader(), b"only here")).last for _ in range(3)]
