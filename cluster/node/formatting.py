@@ -33,11 +33,10 @@ from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.types import NEW_DISK, HardState
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
-MAY_EXIST: Final = HardState(
-    term=1, floor=NEW_DISK
-)  # a disk of a log that other disks of its identity may have been in
+MAY_EXIST: Final = HardState(term=1, floor=NEW_DISK)
+"""A new disk of a log in which an earlier disk of its identity may have promised something."""
 FORCED_SINCE_S: Final = 1_735_689_600
-"""The second 0 of the terms of forced formats, 1 January 2025: 30 years are within `raft.consensus.state.TERM_JUMP_MAX`."""
+"""Second 0 of the terms of forced formats, 1 January 2025: `raft.consensus.state.TERM_JUMP_MAX` is 31 years later."""
 OPERATOR: Final = "operator"  # the client whose certificate a new cluster with TLS gets
 
 
@@ -197,7 +196,9 @@ def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is
 
     With `is_forced` it is a new one too, whatever a cluster of this file may have committed: the new disks begin in a
     term that no leader of it can have had, one for each second. Else a leader that they elect could lead in the term of
-    lost entries, with others under the same numbers, and a node that has the lost ones would not see it. Raises SettingsError or DiskError.
+    lost entries, with others under the same numbers, and a node that has the lost ones would not see it.
+
+    Raises SettingsError or DiskError.
     """
     cluster = read_cluster(file)
     if cluster.cluster.join:

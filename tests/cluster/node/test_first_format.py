@@ -86,8 +86,8 @@ async def test_the_last_copy_of_acknowledged_entries_is_kept_and_named(tmp_path:
     """As above, and the operator forced it: nodes 2 and 3 lead without the write. Node 1 takes no entry of theirs, cuts
     nothing, serves stale reads alone, and says which entries only it has, at every start; with a stack trace at none.
     So does it where the others' log has grown beyond its own, and where they send a snapshot. Node 2 may have never
-    heard of the term of the lost entries: the forced disk has a term of its own, or nodes 2 and 3 would lead in that term
-    again, with other entries under the same numbers."""
+    heard of the term of the lost entries: the forced disk has a term of its own, or nodes 2 and 3 would lead in that
+    term again, with other entries under the same numbers."""
     async with cluster_of(3, tmp_path, disk__segment_bytes=SEGMENT_BYTES) as nodes:
         leader = await nodes.leader()
         if leader.node_id != first:
