@@ -7,7 +7,6 @@ rounds' ratios. Shipped defaults, separate processes, real sockets; load from wr
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -30,10 +29,10 @@ from bench.instruments import conditions, machine, tools
 from bench.instruments.figures import Figure, compare
 from bench.instruments.options import named
 from bench.loads import followers, openloop
-from bench.studies import growth, imports, overload, pause, rejoin
+from bench.studies import growth, imports, overload, rejoin
 
-FOLLOWERS, OPEN_LOOP, CHAOS = "followers", "openloop", "chaos"
-PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP, CHAOS)
+FOLLOWERS, OPEN_LOOP = "followers", "openloop"
+PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP)
 OURS = (NAME, PLAIN, SECURE, f"{NAME} JSON", f"{NAME} msgpack", f"{NAME} raw", f"{NAME} client")
 OPEN_RATE = 3_000
 ROOM_BYTES_PER_S = 2_800_000_000
@@ -47,7 +46,6 @@ app.command("growth")(growth.main)
 app.command("imports")(imports.main)
 app.command("overload")(overload.main)
 app.command("rejoin")(rejoin.main)
-app.command("pause")(pause.main)
 
 
 def commit() -> str:
@@ -57,25 +55,6 @@ def commit() -> str:
         text=True, check=False,
     )  # fmt: skip
     return done.stdout.strip() or "unknown"
-
-
-def chaos_smoke(folder: Path, seconds: int) -> report.Verdict:
-    """The short chaos run of this very commit. The installed wheel finds the checkout's Toxiproxy server by PATH."""
-    words = ["chaos", "run", "smoke", "--nodes", "3", "--seconds", str(seconds), "--out", str(folder), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "raftlog.cluster.cli.main", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=_ROOT,
-        env={**os.environ, "PATH": f"{tools.TOOLS / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"},
-    )
-    try:
-        told: Any = msgspec.json.decode(done.stdout)
-        verdict = str(told["verdict"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        verdict = (done.stderr.strip() or done.stdout.strip() or "no verdict").splitlines()[-1][:300]
-    return report.Verdict(f"raftlog chaos run smoke --nodes 3 --seconds {seconds}", done.returncode, verdict)
 
 
 def follow(field: Field, count: int, rate: int, seconds: float) -> followers.Delivery:
@@ -99,8 +78,6 @@ def show(found: report.Report, console: Console) -> None:
         measured = "" if goal.measured is None else f"{goal.measured:,g}"
         table.add_row(goal.what, goal.wanted, measured, f"[{colour}]{report.verdict_of(goal)}[/]")
     console.print(table)
-    if found.chaos is not None:
-        console.print(f"chaos smoke of the same commit: {found.chaos.verdict}")
     for title, reasons in (("skipped", found.skipped), ("failed", found.failed)):
         for name, reason in reasons.items():
             console.print(f"{title} {name}: {reason}", markup=False)
@@ -134,7 +111,6 @@ def main(
     records: Annotated[int, typer.Option(min=10_000, help="records of the log stream")] = axes.STREAM_RECORDS,
     following: Annotated[int, typer.Option("--followers", min=1, max=3_000, help="followers")] = 1_000,
     rate: Annotated[int, typer.Option(min=1, help="records a second that they follow")] = 1_000,
-    chaos_seconds: Annotated[int, typer.Option(min=5, help="length of the chaos smoke")] = 30,
     data: Annotated[Path | None, typer.Option(help="folder on a real disk for the data of all contenders")] = None,
     save: Annotated[Path, typer.Option(help="where the results go; .md beside it")] = Path("bench/results/latest.json"),
 ) -> None:
@@ -153,7 +129,7 @@ def main(
     failed: dict[str, str] = {}
     names: set[str] = set()
     figures: list[Figure] = []
-    delivery = offered = verdict = None
+    delivery = offered = None
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="raftlog-bench-", dir=data) as place:
         folder = Path(place)
@@ -161,9 +137,6 @@ def main(
         seen = conditions.look(folder, console, room)
         for part in chosen:
             console.print(f"{part}, after {time.monotonic() - began:.0f} s")
-            if part == CHAOS:
-                verdict = chaos_smoke(folder / CHAOS, chaos_seconds)
-                continue
             (folder / part).mkdir()
             with Field(folder / part, console, skipped, peers=peers) as field:
                 try:
@@ -187,12 +160,12 @@ def main(
     found = report.Report(
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), commit(), round(time.monotonic() - began), number, seconds,
         seen, sorted(names), skipped, failed, figures, compare(figures, OURS) if seen.is_quiet else [], delivery,
-        offered, goals, verdict,
+        offered, goals,
     )  # fmt: skip
     show(found, console)
     report.save(found, save)
     console.print(f"saved to {save} and {save.with_suffix('.md')}")
-    if failed or (verdict is not None and verdict.exit_code):
+    if failed:
         raise typer.Exit(1)
 
 

@@ -110,12 +110,10 @@ def _is_unsynced_nats(name: str) -> bool:
     return _is_nats(name) and "sync always" not in name
 
 
-def judge(
-    figures: Sequence[Figure], delivery: Delivery | None, *, unfit: str, chaos: str = "", growth: str = ""
-) -> list[Goal]:
+def judge(figures: Sequence[Figure], delivery: Delivery | None, *, unfit: str, growth: str = "") -> list[Goal]:
     """Every goal of the table, in its order. `unfit`: why none can be judged, or "".
 
-    `chaos`, `growth`: short results of those two runs.
+    `growth`: the short result of that study.
     """
     court = Judge(figures, unfit=unfit)
     for count in (64, 256):
@@ -152,9 +150,7 @@ def judge(
     court.beside(f"client appends from {TASKS} tasks, beside nats-py", CLIENT, TASKS, [f"{NAME} client"], _is_nats, 2)
     court.goals += followers_goals(delivery, unfit=unfit)
     court.goals.append(
-        Goal(
-            "fail-over: killed median ≤ 150 ms, silent ≤ 600 ms", "see what", note=chaos or "raftlog chaos run failover"
-        )
+        Goal("fail-over: killed median ≤ 150 ms, silent ≤ 600 ms", "see what", note="raftlog chaos run failover")
     )
     court.goals.append(
         Goal("cost flat as work grows; restart ≤ 5 s", "see what", note=growth or "python -m bench growth --full")

@@ -15,14 +15,6 @@ from bench.loads import openloop
 from bench.loads.followers import Delivery
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """What a short chaos run of the same commit said."""
-
-    command: str
-    exit_code: int
-    verdict: str
-
-
 class Report(msgspec.Struct, frozen=True):
     """One run."""
 
@@ -40,7 +32,6 @@ class Report(msgspec.Struct, frozen=True):
     followers: Delivery | None
     open_loop: openloop.Offered | None
     goals: list[Goal]
-    chaos: Verdict | None
 
 
 def verdict_of(goal: Goal) -> str:
@@ -62,8 +53,6 @@ def _head(report: Report) -> Iterator[str]:
         f"p99 {disk.p99_us:.0f} µs on {disk.filesystem}."
     )
     yield f"raftlog's {report.conditions.modules} modules on {report.conditions.python}."
-    if report.chaos is not None:
-        yield f"Chaos smoke of the same commit: {report.chaos.verdict} (`{report.chaos.command}`)."
 
 
 def _goals(report: Report) -> Iterator[str]:
