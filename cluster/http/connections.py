@@ -18,7 +18,6 @@ from aiohttp.web_protocol import RequestHandler
 from raftlog.cluster.admission.budget import Share, bodies_full
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.answer import forget_frames
-from raftlog.cluster.http.exchange.call import READS
 from raftlog.cluster.http.exchange.framing import ChunkOverhead
 from raftlog.cluster.http.fast.bounds import REQUEST_BYTES, AdmissionQueue
 from raftlog.cluster.http.fast.byte_flow import ByteFlow, Front
@@ -41,7 +40,7 @@ class SlowConnection(RequestHandler):
 
     __slots__ = (
         "_admission", "_api", "_bytes", "_front", "_is_held", "_is_in_line", "_is_open", "_late", "_overhead",
-        "reading", "refusal",
+        "read_task", "reading", "refusal",
     )  # fmt: skip
 
     def __init__(self, manager: Server, front: Front | None, **options: Any) -> None:
@@ -57,6 +56,7 @@ class SlowConnection(RequestHandler):
         self._is_held = False  # the socket is not read, because bytes wait
         self.refusal: ApiError | None = None  # why no further bytes are read
         self.reading: StreamReader | None = None  # the body that a request waits for
+        self.read_task: asyncio.Task[Any] | None = None  # serves the present request, which changes nothing
 
     def data_received(self, data: bytes) -> None:
         """Takes the client's bytes. aiohttp calls this without bytes to continue with those that its parser kept while
@@ -77,10 +77,9 @@ class SlowConnection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._late = b""
         self._bytes.keep(0)
-        request, task = self._current_request, self._task_handler
         super().connection_lost(exc)
-        if task is not None and request is not None and request.method in READS:
-            task.cancel()  # its long poll or stream gives its place to other clients
+        if self.read_task is not None:
+            self.read_task.cancel()  # its long poll or stream gives its place to other clients
         self._front = None  # see `ByteFlow.connection_lost`
 
     def _pass_on(self) -> None:
@@ -154,7 +153,7 @@ class SlowConnection(RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """aiohttp calls this to send an answer."""
         sent = await super().finish_response(request, resp, start_time)
-        self._is_open = False
+        self._is_open, self.read_task = False, None
         if self._front is not None:
             self._front.answered(is_whole=request.content.is_eof())
         if self._late:

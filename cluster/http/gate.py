@@ -49,7 +49,9 @@ Begun = AskedOfNode | HttpAnswer | StreamedAnswer | Coroutine[Any, Any, HttpAnsw
 
 
 class SlowSide(Protocol):
-    """The parts of aiohttp's side of a connection that are read here (`raftlog.cluster.http.connections`)."""
+    """The parts of aiohttp's side of a connection that are used here (`raftlog.cluster.http.connections`)."""
+
+    read_task: asyncio.Task[Any] | None
 
     @property
     def holder(self) -> Holder | None: ...
@@ -76,6 +78,8 @@ class Api:
     async def handle(self, request: web.BaseRequest) -> HttpAnswer | StreamedAnswer:
         """Serves one request of aiohttp's."""
         connection: SlowSide = cast(Any, request.protocol)  # `Server` makes no other
+        if request.method in READS:
+            connection.read_task = asyncio.current_task()
         path, query = split_target(request.raw_path)
         call = Call(request.method, request.raw_path, path, query, request.headers, request)
         call.holder = connection.holder
