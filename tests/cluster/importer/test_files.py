@@ -15,10 +15,9 @@ import pytest
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, run
-from raftlog.cluster.importer.session_file import CopyStep, SessionFileError, read_state
+from raftlog.cluster.importer.session_file import CopyStep, SessionFileError
 from raftlog.cluster.importer.sources import FileSource
 from tests.cluster.fake_node import FakeNode, serve
-from tests.cluster.importer.fake_log import is_done
 
 QUAKE = '2016/01/{day:02d} 00:30:04.91,{magnitude:.2f},"Place {day}, X"'
 
@@ -59,50 +58,6 @@ def finish(plan: ImportPlan, client: SyncClient) -> ImportProgress:
 def rows(client: SyncClient) -> list[tuple[bytes | None, bytes | None, int | None]]:
     """Key, value and client time of the imported records."""
     return [(each.key, each.value, each.client_time_ms) for each in client.log() if each.operation == "append"]
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        CopyStep.BEGUN,
-        CopyStep.DESCRIBED,
-        CopyStep.READ,
-        CopyStep.NOTED,
-        CopyStep.ANSWERED,
-        CopyStep.FINISHED,
-    ],
-)
-@pytest.mark.parametrize("time", [1, 3])
-def test_a_folder_of_earthquakes_is_exactly_once_through_kills(tmp_path: Path, step: CopyStep, time: int) -> None:
-    """Three files with their own names of columns, one of them empty of rows; killed twice. The last progress counts
-    all runs.
-    """
-    folder = tmp_path / "quakes"
-    folder.mkdir()
-    expected = []
-    for file, days in (("a", 7), ("b", 0), ("c", 5)):
-        lines = [QUAKE.format(day=day, magnitude=day / 7) for day in range(1, days + 1)]
-        (folder / f"{file}.csv").write_text("\n".join(["DateTime,Magnitude,Place", *lines]) + "\n")
-        expected += [
-            (f"Place {day}, X".encode(), line.encode(), 1_451_608_204_910 + (day - 1) * 86_400_000)
-            for day, line in enumerate(lines, start=1)
-        ]
-
-    def work(client: SyncClient) -> None:
-        given: dict[str, Any] = {"time": "DateTime", "key": "Place", "batch_lines": 2}
-        for _ in range(2):
-            try:
-                finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", at=killer(step, time), **given), client)
-            except (Killed, SessionFileError):
-                continue
-        if not is_done(tmp_path / "n"):
-            finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", **given), client)
-        state = read_state(tmp_path / "n")
-        assert state is not None
-        assert (state.records, state.position["file"], state.position["done"]) == (12, 3, True)
-        assert rows(client) == expected
-
-    with_node(work)
 
 
 @pytest.mark.parametrize("step", [CopyStep.NOTED, CopyStep.ANSWERED])

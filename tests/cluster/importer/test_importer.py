@@ -12,7 +12,6 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, Unavailable
-from raftlog.cluster.importer import file_source
 from raftlog.cluster.importer.formats.lines import InputError
 from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, run
 from raftlog.cluster.importer.session_file import CopyStep, SessionFileError, read_state
@@ -161,24 +160,6 @@ def test_a_finished_import_whose_file_has_changed_is_refused(
     with_node(work)
 
 
-def test_answer_lost_and_process_killed_is_still_once(tmp_path: Path) -> None:
-    """The batch was applied, the answer never arrived, the process died: the noted batch comes back as repeated."""
-
-    def kill(reached: CopyStep) -> None:
-        if reached is CopyStep.ANSWERED:
-            raise Killed
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        with pytest.raises(Killed):
-            finish(plan_of(tmp_path, at=kill), client)
-        results = [each.result for each in run(plan_of(tmp_path), client, io.BytesIO())]
-        assert results[0] == "repeated"
-        assert set(results[1:4]) == {"applied"}
-        assert values(client) == GOOD
-
-    with_node(work)
-
-
 def broken_off(folder: Path, client: SyncClient, batches: int = 2, **more: Any) -> None:
     """An import killed after some batches."""
     left = batches
@@ -213,19 +194,6 @@ def test_changed_input_is_refused(tmp_path: Path, change: Callable[[bytes], byte
         with pytest.raises(SessionFileError, match=r"first \d+ bytes differ.*--again"):
             finish(plan_of(tmp_path), client)
         assert values(client) == before
-
-    with_node(work)
-
-
-def test_input_that_grew_goes_on(tmp_path: Path) -> None:
-    """Lines appended meanwhile are imported, too."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        broken_off(tmp_path, client)
-        with (tmp_path / "in.ndjson").open("ab") as file:
-            file.write(b'\n{"id": "new"}\n')
-        finish(plan_of(tmp_path), client)
-        assert values(client) == [*GOOD, b'{"id": "new"}']
 
     with_node(work)
 
@@ -355,18 +323,6 @@ def test_a_file_that_is_no_note_is_refused(tmp_path: Path) -> None:
         (tmp_path / "note.json").write_text("{}")
         with pytest.raises(SessionFileError, match=r"not the session file.*--state"):
             finish(plan_of(tmp_path), client)
-
-    with_node(work)
-
-
-def test_large_lines_make_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch ends by its bytes, too, and is cut the same way when it is made again."""
-    monkeypatch.setattr(file_source, "BATCH_BYTES_MAX", 60)
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        broken_off(tmp_path, client, 3)
-        assert len(list(run(plan_of(tmp_path), client, io.BytesIO()))) == 4
-        assert values(client) == GOOD
 
     with_node(work)
 

@@ -77,21 +77,6 @@ def test_an_import_killed_again_and_again_is_exactly_once(local: LocalCluster, t
     assert values(local) == expected
 
 
-def test_a_killed_import_of_standard_input_is_refused(local: LocalCluster, tmp_path: Path) -> None:
-    """Lines read from a pipe are gone: the second start names the choices, and appends nothing."""
-    state = ("--state", str(tmp_path / "state"), "--rejects", str(tmp_path / "rejects"), "--format", "ndjson")
-    first = start(local, "-", *state, stdin=subprocess.PIPE)
-    assert first.stdin is not None
-    first.stdin.write(b"".join(b'{"n": %d}\n' % number for number in range(4 * BATCH)))
-    first.stdin.flush()  # and left open: it waits for more
-    kill_after(first, 2)
-    before = values(local)
-    second = start(local, "-", *state, stdin=subprocess.PIPE)
-    _, said = second.communicate(b'{"n": 1}\n', timeout=HANG_S)
-    assert (second.returncode, b"--again" in said) == (1, True), said
-    assert values(local) == before
-
-
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_import_says_how_to_continue_and_counts_both_runs(
     local: LocalCluster, tmp_path: Path, way: signal.Signals

@@ -102,23 +102,6 @@ def test_rates_and_percentiles_per_window(
     assert set(collect(got, *names)) == expected
 
 
-def test_rates_of_a_column_by_another(lines: "DataFrame") -> None:
-    """Any number may be measured, and counted by any column: bytes sent per day and status; lines without a size count,
-    and are in no quantile."""
-    got = analytics.rates(
-        analytics.access_fields(lines), "1 day", by=("status",), measure="sent", quantiles=(0.5, 0.999)
-    )
-    held: dict[tuple[datetime, int], list[int | None]] = defaultdict(list)
-    for visit in visits.visits():
-        held[visit.time.replace(hour=0, minute=0, second=0), visit.status].append(visit.sent)
-    expected = {}
-    for place, sent in held.items():
-        known = [each for each in sent if each is not None]
-        expected[place] = (len(sent), *((quantile(known, share) for share in (0.5, 0.999)) if known else (None, None)))
-    rows = collect(got, "start", "status", "records", "p50", "p99_9")
-    assert {row[:2]: row[2:] for row in rows} == expected
-
-
 def sessions_of(gap: timedelta) -> Iterator[tuple[bytes, list[tuple[datetime, int, Visit]]]]:
     """Host, and the visits of one session with their index, in the order of time."""
     of_host: dict[bytes, list[tuple[datetime, int, Visit]]] = defaultdict(list)

@@ -21,11 +21,9 @@ from raftlog.spark_export.export.export import Wanted, export
 from raftlog.spark_export.export.manifest import (
     DATA,
     NAME,
-    NEXT,
     PLAN,
     UNFINISHED,
     Layout,
-    Next,
     Plan,
     file_name,
     read_manifest,
@@ -305,28 +303,6 @@ def test_an_unfinished_export_is_continued(engine: Engine, url: str, tmp_path: P
         ["log", NAME, *(Path(entry.name).name for entry in manifest.files)]
     )
     assert check(engine, folder, url).is_right
-
-
-@pytest.mark.parametrize("moment", ["nothing moved", "all moved", "manifest written"])
-def test_an_export_killed_while_publishing_is_finished(
-    engine: Engine, exported: Path, url: str, copy: Path, moment: str
-) -> None:
-    """From the moment that next.json is there, the batch counts: whatever of it was done, the next run does the rest,
-    before it looks at anything else."""
-    finished = read_manifest(copy)
-    aside = copy / UNFINISHED
-    (aside / "run-1").mkdir(parents=True)
-    write_aside(aside / PLAN, Plan(LOG_ID, 1, LAST, finished.layout))
-    write_aside(aside / NEXT, Next(finished, "run-1", finished.files))
-    if moment != "manifest written":
-        (copy / NAME).unlink()
-    if moment == "nothing moved":
-        (copy / DATA).rename(aside / "run-1" / DATA)
-    with pytest.raises(UsageError, match="already holds a finished export"):
-        export(engine, Wanted((url,), copy))
-    assert not aside.exists()
-    assert read_manifest(copy) == finished
-    assert check(engine, copy, url).is_right
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,15 @@
-"""kill -9 of a whole export, again and again: no row is lost and none is there twice, in Parquet and in Delta."""
+"""kill -9 of a whole export, again and again: no row is lost and none is there twice."""
 
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
-from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
 from raftlog.spark_export.export.manifest import DATA, NAME, read_manifest
 from raftlog.spark_export.export.spark_engine import SparkEngine
@@ -50,20 +48,7 @@ def parquet_indexes(folder: Path) -> list[int]:
     return sorted(index for table in tables for index in table.column("index").to_pylist())
 
 
-def delta_indexes(folder: Path) -> list[int]:
-    """What a Delta reader finds."""
-    from deltalake import DeltaTable
-
-    if not (folder / DATA / "_delta_log").exists():
-        return []
-    table = pa.table(DeltaTable(str(folder / DATA)).to_pyarrow_table(columns=["index"]))
-    return sorted(table.column("index").to_pylist())
-
-
-READERS: dict[str, Callable[[Path], list[int]]] = {"parquet": parquet_indexes, "delta": delta_indexes}
-
-
-def killed(engine: str, nodes: LocalCluster, folder: Path, form: str, kills: int, seed: int) -> Tally:
+def killed(nodes: LocalCluster, folder: Path, kills: int, seed: int) -> Tally:
     """Follows to the log's end through so many kills; after each, readers see the log up to some index, once."""
     with SyncClient(nodes.urls[0]) as client:
         last = client.status().committed
@@ -71,30 +56,18 @@ def killed(engine: str, nodes: LocalCluster, folder: Path, form: str, kills: int
 
     def check() -> None:
         nonlocal seen
-        indexes = READERS[form](folder)
+        indexes = parquet_indexes(folder)
         assert indexes == list(range(1, len(indexes) + 1))
         assert len(indexes) >= seen
         seen = len(indexes)
         if (folder / NAME).exists():
             assert seen >= read_manifest(folder).last
 
-    layout = (
-        "--format",
-        form,
-        "--partition-by",
-        "index",
-        "--partition-records",
-        "3000",
-        "--records-per-file",
-        "200",
-        "--records",
-        "all",
-    )
-    arguments = command(
-        engine, folder, nodes.urls, last, *layout, "--batch-records", str(BATCH), "--compact-files", "12"
-    )
+    layout = ("--partition-by", "index", "--partition-records", "3000", "--records-per-file", "200", "--records", "all")
+    limits = ("--batch-records", str(BATCH), "--compact-files", "12")
+    arguments = command("spark", folder, nodes.urls, last, *layout, *limits)
     tally = kill_at_random(arguments, folder, kills, random.Random(seed), check)
-    assert READERS[form](folder) == list(range(1, last + 1))
+    assert parquet_indexes(folder) == list(range(1, last + 1))
     assert read_manifest(folder).last == last
     return tally
 
@@ -111,33 +84,16 @@ def proved(spark: "SparkSession", nodes: LocalCluster, folder: Path) -> None:
     assert report.is_right, report.findings
 
 
-def test_kills_without_spark_lose_and_double_nothing(nodes: LocalCluster, tmp_path: Path) -> None:
-    """An export in one process, killed between two changes of the folder and between write and commit, goes on."""
-    tally = killed("arrow", nodes, tmp_path / "out", "parquet", 4, 1)
-    assert tally.kills >= 3
-    manifest, urls = read_manifest(tmp_path / "out"), tuple(nodes.urls)
-    told = cluster_digests(urls, manifest.log, manifest.first, manifest.last)
-    assert verify(ArrowEngine(), tmp_path / "out", told, "the cluster").findings == []
-
-
 @pytest.mark.long
-def test_two_kills_of_spark_lose_and_double_nothing(spark: "SparkSession", nodes: LocalCluster, tmp_path: Path) -> None:
-    """The whole tree of driver, JVM and workers, twice: the short form of what follows."""
-    tally = killed("spark", nodes, tmp_path / "out", "parquet", 2, 1)
-    assert tally.kills == 2
-    proved(spark, nodes, tmp_path / "out")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("form", ["parquet", "delta"])
-@pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_twenty_kills_lose_and_double_nothing(
-    spark: "SparkSession", nodes: LocalCluster, tmp_path: Path, engine: str, form: str,
-    record_property: Callable[[str, object], None],
-) -> None:  # fmt: skip
-    """Twenty kills of an export of the access log by each engine, a third of them between write and commit."""
-    tally = killed(engine, nodes, tmp_path / "out", form, KILLS, 2)
-    record_property("measured", f"{form} with {engine} tasks of {visits.where()}: {tally}")
+    spark: "SparkSession", nodes: LocalCluster, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Twenty kills of an export with driver, JVM and workers, a third of them between write and commit.
+
+    Exports without Spark, and Delta tables, are killed at every single step by test_follow.py and test_delta.py.
+    """
+    tally = killed(nodes, tmp_path / "out", KILLS, 2)
+    record_property("measured", f"{visits.where()}: {tally}")
     assert tally.kills >= KILLS // 2
     assert tally.in_batch
     assert tally.written

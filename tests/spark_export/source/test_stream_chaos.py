@@ -116,34 +116,3 @@ def _handful(nemesis: Nemesis) -> None:
     nemesis.chance.shuffle(faults)
     for fault in faults:
         fault()
-
-
-@pytest.mark.long
-@pytest.mark.toxiproxy
-@pytest.mark.timeout(3600)
-def test_partitions_lose_and_double_nothing(
-    spark: "SparkSession", tmp_path: Path, toxiproxy_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    """Nodes cut off from each other and from the query, in one direction or both, silently or refused, 20 times."""
-    chance = random.Random(os.urandom(8))
-    with Deployment(tmp_path / "nodes", free_ports, settings={"disk.segment_bytes": 1 << 20}) as deployment:
-        deployment.start()
-        query = Supervised(spark, ",".join(deployment.urls), tmp_path)
-        cuts = 0
-        with writing(deployment.cluster.urls):
-            query.progresses(2)
-            for _ in range(20):
-                node = chance.choice(deployment.cluster.nodes)
-                fault = chance.choice([deployment.isolate, deployment.refuse_peers, deployment.refuse_clients])
-                fault(node)
-                if chance.random() < 0.3:
-                    deployment.cut_client(chance.choice(deployment.cluster.nodes), "downstream")
-                cuts += 1
-                query.progresses()
-                deployment.heal()
-                query.progresses()
-        query.finish()
-        held = query.rows()
-        same(held, logged(tuple(deployment.cluster.urls)))
-    assert not query.ended or all("connect back" in each for each in query.ended), "a cut ends no query"
-    record_property("measured", f"{cuts} cuts, {query.batches} batches, {len(held)} rows")
