@@ -1,20 +1,17 @@
-"""The search, and the one-pass checkers, against brute force; its limits; histories of other systems where present."""
+"""The search, and the one-pass checkers, against brute force; and its limits."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from raftlog.chaos.judge.checkers import judge
-from raftlog.chaos.judge.history import History, read_history
+from raftlog.chaos.judge.history import History
 from raftlog.chaos.judge.linearizable import Limits, check
 from raftlog.chaos.judge.models import MODELS
 from raftlog.chaos.judge.verdicts import Verdict
@@ -229,29 +226,3 @@ def test_a_long_history_of_one_key() -> None:
     report = check(history.operations(), MODELS["cas-register"], limits=Limits(states=500_000))
     assert report.verdict is Verdict.VALID
     assert time.process_time() - began < 20
-
-
-SAMPLES = Path(__file__).parent.parent / "histories"
-
-
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.jsonl")), ids=lambda path: path.stem)
-def test_kept_histories_get_their_recorded_verdicts(path: Path) -> None:
-    """Recorded by the simulator; the name says model and verdict. Bad ones come from planted bugs."""
-    model, verdict, _ = path.stem.split("_", 2)
-    report = judge(read_history(path).operations(), model)
-    assert report.verdict == verdict, report.problems
-
-
-def test_histories_of_other_systems_get_their_known_verdicts() -> None:
-    """Those in the folder that RAFTLOG_HISTORIES names, with expected.json: name -> [model, start value, is valid]."""
-    folder = os.environ.get("RAFTLOG_HISTORIES")
-    if folder is None:
-        pytest.skip("RAFTLOG_HISTORIES names no folder with histories of other systems (docs/history.md says how)")
-    slowest = (0.0, "")
-    expected: dict[str, tuple[str, Any, bool]] = json.loads((Path(folder) / "expected.json").read_text())
-    for name, (model, init, is_valid) in expected.items():
-        began = time.perf_counter()
-        report = judge(read_history(Path(folder) / f"{name}.jsonl").operations(), model, init)
-        slowest = max(slowest, (time.perf_counter() - began, name))
-        assert report.verdict == ("valid" if is_valid else "invalid"), (name, report.problems)
-    print(f"{len(expected)} histories, the slowest {slowest}")
