@@ -29,7 +29,7 @@ from bench.instruments import conditions, machine, tools
 from bench.instruments.figures import Figure, compare
 from bench.instruments.options import named
 from bench.loads import followers, openloop
-from bench.studies import growth, imports, overload, rejoin
+from bench.studies import growth, imports, overload
 
 FOLLOWERS, OPEN_LOOP = "followers", "openloop"
 PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP)
@@ -45,7 +45,6 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 app.command("growth")(growth.main)
 app.command("imports")(imports.main)
 app.command("overload")(overload.main)
-app.command("rejoin")(rejoin.main)
 
 
 def commit() -> str:

@@ -2,7 +2,7 @@
 
 A closed loop stops asking while the server stalls, and so hides the stall (coordinated omission). Here request
 number k is due at k / rate whatever happened before; if it leaves late because every connection is busy, the wait
-counts. `python -m bench.loads.openloop --help` runs it alone.
+counts.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
-import typer
 
 from bench.instruments.figures import at
 
@@ -32,15 +30,6 @@ class Offered(msgspec.Struct, frozen=True):
     p99_ms: float
     p999_ms: float
     max_ms: float
-
-
-class Each(msgspec.Struct, frozen=True):
-    """The same run, request by request in the order of their answers."""
-
-    offered: Offered
-    began: float  # the moment that the first one was due, in seconds of `time.monotonic`
-    due_s: list[float]  # seconds after it that each answered one was due
-    latencies_ms: list[float]
 
 
 class _Connection(asyncio.Protocol):
@@ -85,7 +74,6 @@ class _Load:
     def __init__(self, request: bytes) -> None:
         self.request = request
         self.latencies: list[float] = []
-        self.dues: list[float] = []
         self.bad = 0
         self._free: deque[_Connection] = deque()
         self._waiting: deque[float] = deque()
@@ -104,7 +92,6 @@ class _Load:
     def answered(self, connection: _Connection, due: float, good: bool) -> None:
         """An answer is in; the connection takes the request that has waited longest."""
         self.latencies.append((time.perf_counter() - due) * 1e3)
-        self.dues.append(due)
         self.bad += not good
         if self._waiting:
             connection.ask(self._waiting.popleft())
@@ -125,17 +112,6 @@ async def offer(
 
     Raises ValueError for a URL without host and port, OSError where nothing listens.
     """
-    seen = await offer_each(
-        url, rate=rate, seconds=seconds, connections=connections, method=method, body=body, drain_s=drain_s
-    )
-    return seen.offered
-
-
-async def offer_each(
-    url: str, *, rate: int, seconds: float, connections: int, method: str = "POST", body: bytes = b"",
-    drain_s: float = 10.0,
-) -> Each:  # fmt: skip
-    """As `offer`, with every latency."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname or not parts.port:
         raise ValueError(f"{url!r} is no http://host:port/… to send requests to")
@@ -151,7 +127,7 @@ async def offer_each(
         _, connection = await loop.create_connection(lambda: _Connection(load), parts.hostname, parts.port)
         made.append(connection)
         load.add(connection)
-    start, began = time.perf_counter(), time.monotonic()
+    start = time.perf_counter()
     total = int(rate * seconds)
     sent = 0
     while sent < total:
@@ -171,28 +147,7 @@ async def offer_each(
     times = sorted(load.latencies) or [float("inf")]
     p50, p99, p999 = (round(at(times, share), 3) for share in (0.5, 0.99, 0.999))
     answered = len(load.latencies)
-    offered = Offered(
+    return Offered(
         offered_per_second=rate, connections=connections, sent=total, answered=answered, bad=load.bad,
         per_second=round(answered / spent, 1), p50_ms=p50, p99_ms=p99, p999_ms=p999, max_ms=times[-1],
     )  # fmt: skip
-    return Each(offered, began, [round(due - start, 4) for due in load.dues], [round(ms, 3) for ms in load.latencies])
-
-
-def main(
-    url: Annotated[str, typer.Argument(help="where to send the requests")],
-    rate: Annotated[int, typer.Option(min=1, help="requests offered a second")] = 1_000,
-    seconds: Annotated[float, typer.Option(min=0.1, help="for how long")] = 5.0,
-    connections: Annotated[int, typer.Option(min=1, help="connections to spread them over")] = 64,
-    method: Annotated[str, typer.Option(help="HTTP method")] = "POST",
-    size: Annotated[int, typer.Option(min=0, help="bytes of the body")] = 256,
-    each: Annotated[bool, typer.Option("--each", help="every latency besides")] = False,
-) -> None:
-    """Offer a fixed rate to one URL and print what came back as JSON."""
-    seen = asyncio.run(
-        offer_each(url, rate=rate, seconds=seconds, connections=connections, method=method, body=b"x" * size)
-    )
-    typer.echo(msgspec.json.encode(seen if each else seen.offered).decode())
-
-
-if __name__ == "__main__":
-    typer.run(main)
