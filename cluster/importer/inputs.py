@@ -158,7 +158,10 @@ def open_input(
         peeked = _Counted(_decompressed(counted, compression))
         with _damage_told():
             first = peeked.peek(6)  # also takes over the bytes of an earlier peek, so that a wait for a pipe sees them
-        format = format or _container(name, first)
+        container = _container(name, first)
+        if container is not None and format not in (None, container, InputFormat.LINES):
+            raise InputError(f"{container.value} by its first bytes: leave out --format {format.value}")
+        format = format or container
         opened = Opened(name, iter(()), raw.close, format, UTF8, compression)
         opened.seen = counted.tell
         if name != STDIN:

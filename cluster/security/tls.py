@@ -63,8 +63,8 @@ class TlsFiles(msgspec.Struct, frozen=True):
         has_token_alone = missing == [CERTIFICATE_VARIABLE, KEY_VARIABLE] and any(map(found.get, TOKEN_VARIABLES))
         if missing and not has_token_alone:
             raise TlsError(
-                f"an https URL needs the files of this client, and {' and '.join(missing)} is not set: make them with "
-                "`raftlog cert client NAME`"
+                f"an https URL needs the files of this client: set {', '.join(missing)}. `raftlog cert client NAME` "
+                "makes them where the cluster's authority is"
             )
         return cls(found[CA_VARIABLE], found.get(CERTIFICATE_VARIABLE, ""), found.get(KEY_VARIABLE, ""))
 

@@ -82,9 +82,10 @@ class EngineOptions:
 
 
 def where(context: typer.Context, given: str | None) -> str:
-    """The endpoints: as given, else where the command line finds a cluster (its finder is in the context)."""
-    if given is None and callable(context.obj):
-        urls, _ = context.obj(None)
+    """The endpoints: as given, else where the command line finds a cluster (its finder is in the context). The finder
+    knows the files of a running `raftlog up --secure` too."""
+    if callable(context.obj):
+        urls, _ = context.obj(given)
         return ",".join(urls)
     return given or ENDPOINTS
 

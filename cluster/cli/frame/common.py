@@ -26,7 +26,7 @@ from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.api.text import explained
 from raftlog.cluster.cli.frame.hints import SESSION_TTL_MS, hint_of
-from raftlog.cluster.cli.frame.last_cluster import DEFAULT_ENDPOINTS, Ambiguous, remembered
+from raftlog.cluster.cli.frame.last_cluster import DEFAULT_ENDPOINTS, Ambiguous, remembered, running_at
 from raftlog.cluster.cli.frame.output import Format, Printer
 from raftlog.cluster.cli.frame.profiles import BadProfiles, chosen, use_files
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -42,7 +42,8 @@ from raftlog.cluster.client.errors import (
     Unauthorized,
     Unavailable,
 )
-from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, TOKEN_VARIABLES
+from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from raftlog.cluster.security.tls import CA_VARIABLE
 
 UNREACHABLE_MS: Final = 2_000
 """How long a command looks for a cluster if no process listens at all."""
@@ -190,7 +191,8 @@ def _common(
 
 def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[str, ...], str]:
     """The cluster's URLs and their source: the flag or variable, a profile, a running `raftlog up`, else the default
-    ports. Asks for a token first where RAFTLOG_TOKEN_FILE is `-`.
+    ports. Asks for a token first where RAFTLOG_TOKEN_FILE is `-`, and uses the files of a running
+    `raftlog up --secure`.
 
     Of several running `raftlog up` a read takes the first and says so. Raises Failed for a command that `writes`."""
     _ask_for_token()
@@ -198,6 +200,8 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
         urls = tuple(part.strip() for part in given.split(",") if part.strip())
         if not urls:
             raise Failed("--endpoints is empty: write http://HOST:PORT, several with commas between them", Exit.USAGE)
+        if not os.environ.get(CA_VARIABLE) and (named := running_at(urls)) is not None:
+            named.use_files()
         return urls, "--endpoints or RAFTLOG_ENDPOINTS"
     if near := difflib.get_close_matches(_ENDPOINTS_VARIABLE, os.environ, 1, _NEAR):
         raise Failed(f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE)
@@ -220,10 +224,7 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
             raise Failed(both, Exit.USAGE, _naming(others[0]))
         if others:
             print(f"reading from the cluster at {first}; others run at {rest}", file=sys.stderr)
-        if running.tls is not None:
-            running.tls.to_environment()
-        if running.token_file and not any(map(os.environ.get, TOKEN_VARIABLES)):
-            os.environ[TOKEN_FILE_VARIABLE] = running.token_file
+        running.use_files()
         return tuple(running.endpoints), "the running `raftlog up`"
     return DEFAULT_ENDPOINTS, "the default ports"
 

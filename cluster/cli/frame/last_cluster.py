@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from raftlog.cluster.security.bearer import TOKEN_FILE_VARIABLE, TOKEN_VARIABLES
 from raftlog.cluster.security.tls import TlsFiles
 
 DEFAULT_PORT: Final = 7001
@@ -25,6 +27,13 @@ class Running(msgspec.Struct, frozen=True):
     is_beside: bool = False  # true: an older cluster ran, to which commands go by default
     tls: TlsFiles | None = None  # of a client, for https endpoints
     token_file: str = ""  # of the first admin, with access control
+
+    def use_files(self) -> None:
+        """Names the cluster's files in this process's environment. A variable that is set already stays."""
+        if self.tls is not None:
+            self.tls.to_environment()
+        if self.token_file and not any(map(os.environ.get, TOKEN_VARIABLES)):
+            os.environ[TOKEN_FILE_VARIABLE] = self.token_file
 
 
 class Ambiguous(Exception):
@@ -81,6 +90,11 @@ def remembered() -> tuple[Running | None, list[str]]:
     if alive:
         raise Ambiguous([each.endpoints[0] for each in alive])
     return None, []
+
+
+def running_at(urls: Sequence[str]) -> Running | None:
+    """The running cluster that has all of these URLs."""
+    return next((each for each in _alive() if urls and {*urls} <= {*each.endpoints}), None)
 
 
 def _alive() -> list[Running]:

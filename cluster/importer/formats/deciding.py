@@ -118,7 +118,8 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
         notes.append(f"delimiter {shown}, {len(columns)} columns {named}")
     elif options.columns or options.delimiter or options.header is not None:
         raise InputError(f"--columns, --delimiter and --header are of CSV; {sample.name} is read as {format.value}")
-    notes.append(f"charset {sample.charset}")
+    if format not in (InputFormat.PARQUET, InputFormat.ARROW):
+        notes.append(f"charset {sample.charset}")
     reading = InputOptions(
         format, options.key, options.time, columns, dialect, options.headers, options.select, charset=sample.charset
     )
@@ -320,16 +321,17 @@ def _types(reading: InputOptions, found: Sequence[Any]) -> tuple[InputColumn, ..
 
 
 def _check_names(sample: Sample, reading: InputOptions, found: Sequence[Any], types: Sequence[InputColumn]) -> None:
-    """Raises InputError for a field that no row of the first batch has."""
+    """Raises InputError for a field that no row of the first batch has, and for a key that is an object in all."""
     named = [("--key", reading.key), ("--time", reading.time)]
     named += [("--headers", name) for name in reading.headers] + [("--select", name) for name in reading.select]
-    for what, name in named:
-        if name is None or not found or any(rows.look_in_object(row, name) is not None for row in found):
-            continue
-        has = ", ".join(column.name for column in types) or "no field"
-        raise InputError(
-            f"{sample.name}: {what} {name}: none of the first {len(found)} rows has this field; they have {has}"
-        )
+    for what, name in named if found else ():
+        values = [value for row in found if (value := rows.look_in_object(row, name or "")) is not None]
+        fault = rows.key_fault(name, values) if what == "--key" and name and values else ""
+        if name and not values:
+            has = ", ".join(column.name for column in types) or "no field"
+            fault = f"none of the first {len(found)} rows has this field; they have {has}"
+        if fault:
+            raise InputError(f"{sample.name}: {what} {name}: {fault}")
 
 
 def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Line, Any]], decided: Decided) -> None:
@@ -381,7 +383,7 @@ def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Li
     else:
         form = ("ISO 8601" if rule.form == times.ISO else f"'{rule.form}'") + f", without a zone: {zone}"
     if rule.form == times.SYSLOG_3164:
-        form += ", without a year: that of the file's age"
+        form += ", without a year: the newest in which it is not after the file's last write"
     first = next(value for _, value in found if times.reader(rule)(value) is not None)
     decided.notices.append(
         f"time: {name}, {form}; {told.read:,} of the first {len(found):,} rows have one, as {_shown(first)}"

@@ -120,6 +120,17 @@ def look_in_cells(columns: Sequence[str]) -> Look:
     return look
 
 
+def key_fault(name: str, values: Sequence[object]) -> str:
+    """Why these values of the first rows are no keys: all are objects or arrays. Empty: some are."""
+    if any(not isinstance(value, dict | list) for value in values):
+        return ""
+    inside = f", as --key {name}.{next(iter(values[0]))}" if isinstance(values[0], dict) and values[0] else ""
+    return (
+        f"a key is text or a number, and this is an object or an array in each of the first {len(values)} rows that "
+        f"have it; name a field inside it{inside}"
+    )
+
+
 def as_key(value: object, name: str) -> bytes:
     """The bytes of a key. Raises ValueError if the value is missing, or is neither text nor a number."""
     match value:

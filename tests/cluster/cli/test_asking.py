@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from raftlog.cluster.cli.commands import command_first
+from raftlog.cluster.cli.frame.common import find_endpoints
 from raftlog.cluster.cli.frame.last_cluster import forget, remember, state_folder
+from raftlog.cluster.security.tls import TlsFiles
 from tests.cluster.cli.test_cli import Running
 
 
@@ -33,6 +36,31 @@ def test_with_two_running_clusters_a_write_must_name_one(cli: Running) -> None:
     finally:
         forget()
         other.unlink()
+
+
+def test_the_files_of_a_running_secure_cluster_are_known_by_its_url(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Beside an older cluster, the line that `raftlog up --secure` prints is enough. A user's own files stay, and
+    another cluster gets none. Guard: `running_at`."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    names = {"RAFTLOG_CA": "ca", "RAFTLOG_CERTIFICATE": "c", "RAFTLOG_KEY": "k", "RAFTLOG_TOKEN_FILE": "t"}
+    remember(["https://127.0.0.1:1", "https://127.0.0.1:2"], TlsFiles("ca", "c", "k"), "t")
+    try:
+        for url, own, found in (
+            ("https://127.0.0.1:2", {}, names),
+            ("https://127.0.0.1:3", {}, {}),
+            ("https://127.0.0.1:2", {"RAFTLOG_CA": "mine"}, {"RAFTLOG_CA": "mine"}),
+        ):
+            for name in (*names, "RAFTLOG_TOKEN"):
+                monkeypatch.setenv(name, "")
+                monkeypatch.delenv(name)
+            for name, path in own.items():
+                monkeypatch.setenv(name, path)
+            find_endpoints(url, writes=True)
+            assert {name: os.environ[name] for name in names if name in os.environ} == found
+    finally:
+        forget()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer import inputs
 from raftlog.cluster.importer.batches import Cut, Unacceptable, batches
 from raftlog.cluster.importer.files import InputFiles
-from raftlog.cluster.importer.formats import converting
+from raftlog.cluster.importer.formats import converting, deciding
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, InputOptions, split_lines
 from raftlog.cluster.importer.importer import ImportPlan, preview
 
@@ -213,6 +213,19 @@ def test_every_arrow_type_is_kept(tmp_path: Path, kind: str) -> None:
     (_, found), _ = preview(plan, io.BytesIO(), 9)
     assert isinstance(found, NewRecord)
     assert (found.key, found.time_ms) == ("é".encode(), 1_451_608_204_910)
+
+
+def test_a_container_is_not_read_as_text_by_mistake(tmp_path: Path) -> None:
+    """The message says what the file is. As plain lines any bytes are kept. A file without text has no charset."""
+    file = tmp_path / "trips.parquet"
+    file.write_bytes(b"PAR1" + bytes(8))
+    with pytest.raises(InputError, match="parquet by its first bytes: leave out --format csv"):
+        inputs.open_input(str(file), io.BytesIO(), InputFormat.CSV, None, threading.Event())
+    inputs.open_input(str(file), io.BytesIO(), InputFormat.LINES, None, threading.Event()).close()
+    decided = deciding.decide(
+        deciding.Sample("trips.parquet", [b'{"a":1}\n'], InputFormat.PARQUET), deciding.ImportOptions()
+    )
+    assert "charset" not in " ".join(decided.notices)
 
 
 def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_https_needs_the_files_of_the_client(folder: Path, monkeypatch: pytest.M
     assert credentials_for(["http://a:1"], None) is None
     assert credentials_for(["https://a:1"], files_of(folder)) is not None
     monkeypatch.setenv(tls.CA_VARIABLE, str(folder / "ca.pem"))
-    with pytest.raises(TlsError, match="RAFTLOG_CERTIFICATE and RAFTLOG_KEY is not set"):
+    with pytest.raises(TlsError, match="set RAFTLOG_CERTIFICATE, RAFTLOG_KEY"):
         credentials_for(["https://a:1"], None)
     files_of(folder, "client-alice").to_environment()
     found = credentials_for(["https://a:1"], None)

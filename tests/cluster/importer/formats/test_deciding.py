@@ -129,6 +129,17 @@ def test_fields_of_json_are_looked_up_in_all_rows() -> None:
         told("x.ndjson", lines, key="z")
 
 
+def test_a_key_that_is_an_object_in_all_rows_stops_the_import_before_it_writes() -> None:
+    """Every line would be rejected, and an empty import would be the newest. Where some rows have text it goes on."""
+    lines = ['{"actor": {"login": "x"}, "tags": [1]}', '{"actor": null, "tags": []}']
+    with pytest.raises(InputError, match=r"--key actor: a key is text or a number.*as --key actor\.login"):
+        told("x.ndjson", lines, key="actor")
+    with pytest.raises(InputError, match=r"an array in each of the first 2 rows that have it; name a field inside it$"):
+        told("x.ndjson", lines, key="tags")
+    notices = "\n".join(told("x.ndjson", [*lines, '{"actor": "y"}'], key="actor").notices)
+    assert "2 of the first 3 lines will be rejected: line 1: actor is not text or a number" in notices
+
+
 def test_selected_cells_have_the_type_of_their_column() -> None:
     """Digits stay as they are; a cell that does not fit stays text; an empty one is null."""
     lines = ["id,n,ok,zip", "1,1.10,true,01234", "2,,false,99", "x,3,maybe,5"]
