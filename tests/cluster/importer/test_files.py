@@ -19,8 +19,6 @@ from raftlog.cluster.importer.session_file import CopyStep, SessionFileError
 from raftlog.cluster.importer.sources import FileSource
 from tests.cluster.fake_node import FakeNode, serve
 
-QUAKE = '2016/01/{day:02d} 00:30:04.91,{magnitude:.2f},"Place {day}, X"'
-
 
 class Killed(BaseException):
     """The process ends here: nothing below catches it."""
