@@ -369,8 +369,8 @@ def _tell_certificate(is_needed: bool | None, user: str) -> None:
     """Says what the holder of a token needs beside it."""
     if is_needed:
         print(
-            f"the token counts together with a certificate alone: raftlog cert client {user} makes it where the "
-            "authority is. RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name the files.",
+            f"the token needs a certificate beside it: `raftlog cert client {user}` makes one, where the authority is. "
+            "RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name the files.",
             file=sys.stderr,
         )
     elif is_needed is None:

@@ -60,7 +60,7 @@ def backup_command(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Take the place of a file that is there.")] = False,
 ) -> None:
-    """Save the whole state of a running cluster, as of one index, into one checked file.
+    """Save every key of a running cluster, as of one index, into one checked file; export keeps the log.
 
     It holds keys with their history and sessions, not the log. `raftlog disk check FILE` checks one.
     """

@@ -107,7 +107,10 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
     ),
     "raftlog.cluster.cli.disk": (CommandHelp("disk", "Check or print the files of a stopped node.", is_group=True),),
     "raftlog.cluster.cli.backup": (
-        CommandHelp("backup", "Save the whole state of a running cluster, as of one index, into one checked file."),
+        CommandHelp(
+            "backup",
+            "Save every key of a running cluster, as of one index, into one checked file; export keeps the log.",
+        ),
         CommandHelp("restore", "Make the data folders of a new cluster from a backup; then start its nodes."),
         CommandHelp("recover", "Make a new cluster from the remaining folders after a majority was lost for good."),
     ),

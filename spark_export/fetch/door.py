@@ -125,8 +125,8 @@ def answering(
         if log_id is not None and served not in (log_id, None):
             raise DataLossError(
                 f"{url} serves log {served}, expected {log_id}: the cluster was replaced, or the endpoint is another "
-                f"cluster's. Indexes of one log mean nothing in another: name the endpoints of log {log_id}, or begin "
-                f"again (startingOffsets=earliest)"
+                f"cluster's. Indexes of one log mean nothing in another: name the endpoints of log {log_id}. A stream "
+                f"of Spark begins again with startingOffsets=earliest"
             )
         if answer.status != 200:
             _raise(url, answer.status, answer.read())

@@ -103,9 +103,13 @@ class Cli:
     """The common options of one run of a command."""
 
     printer: Printer
-    endpoints: tuple[str, ...]
-    origin: str  # of the endpoints
+    find: Callable[[], tuple[tuple[str, ...], str]]  # the cluster; a command that asks none looks for none
     deadline_s: float
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The cluster's URLs. Raises Failed."""
+        return self.find()[0]
 
     def client(self, *, sessions: bool = True, bound: bool = False, deadline_s: float | None = None) -> SyncClient:
         """A client of the cluster."""
@@ -184,9 +188,11 @@ def _common(
         raise Failed(f"--encoding is {encoding!r}: it must be auto or base64", Exit.USAGE)
     if math.isnan(deadline):
         raise Failed("--deadline is nan: it is a number of seconds", Exit.USAGE)
-    urls, origin = find_endpoints(endpoints, writes=writes)
+    find = functools.cache(functools.partial(find_endpoints, endpoints, writes=writes))
+    if writes:
+        find()  # refused before the command does anything
     chosen: Encoding = "base64" if encoding == "base64" else "auto"
-    return Cli(Printer(output, chosen), urls, origin, deadline)
+    return Cli(Printer(output, chosen), find, deadline)
 
 
 def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[str, ...], str]:

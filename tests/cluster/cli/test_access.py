@@ -223,7 +223,7 @@ def test_a_token_is_made_together_with_the_word_whether_its_user_needs_a_certifi
         )
         profile = cli.run("profile", "set", "p", cli.url, "--ca", node.ca, "--token-file", str(admin))
     assert [asked.exit_code, told.exit_code, alone.exit_code, profile.exit_code] == [0, 0, 0 if is_optional else 1, 0]
-    needs = "raftlog cert client root makes it"
+    needs = "`raftlog cert client root` makes one"
     assert needs in told.stderr
     assert (needs in asked.stderr) is not is_optional
     assert (tmp_path / "alone").exists() is is_optional

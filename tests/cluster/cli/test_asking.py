@@ -32,6 +32,8 @@ def test_with_two_running_clusters_a_write_must_name_one(cli: Running) -> None:
         read = CliRunner().invoke(cli.app, ("range", "-o", "json"))
         assert (read.exit_code, read.stdout) == (0, "[]\n")
         assert read.stderr.startswith(f"reading from the cluster at {cli.url};")
+        local = CliRunner().invoke(cli.app, ("profile", "list", "-o", "json"))
+        assert (local.exit_code, local.stderr) == (0, ""), "it asks no cluster"
         assert cli.run("put", "a", "1").exit_code == 0, "it names one"
     finally:
         forget()
