@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from raftlog.raft.configuration import NAMES_REMOVED, REMOVED_MAX, Configuration, Member
+from raftlog.raft.configuration import REMOVED_MAX, Configuration, Member
 from raftlog.raft.refusals import ConfigurationRefused, WhyRefused
 from raftlog.raft.types import NodeId
 
@@ -101,8 +101,6 @@ def left(joint: Configuration) -> Configuration:
 
 def with_removed(before: Configuration, following: Configuration) -> Configuration:
     """`following`, which takes the place of `before`, with the names of the disks that it removes."""
-    if following.version < NAMES_REMOVED:
-        return following
     gone = [(each.node, each.incarnation) for each in before.members]
     there = {(each.node, each.incarnation): None for each in following.members}
     removed = [each for each in (*before.removed, *gone) if each not in there]

@@ -11,9 +11,6 @@ from typing import Final
 
 from raftlog.raft.types import NodeId
 
-NAMES_REMOVED: Final = 4
-"""From this cluster version on a configuration names the disks that were removed."""
-
 REMOVED_MAX: Final = 256
 """Most former members that a configuration names: 10 KB in each configuration entry. The oldest are forgotten first."""
 
@@ -39,7 +36,7 @@ class Configuration:
     version: int = 1  # cluster version: raised only when every member knows it; apply branches on it
     # Numbers every replica must agree on (limits of the state machine), sorted by name. Raft only carries them.
     parameters: tuple[tuple[str, int], ...] = ()
-    # Node and incarnation of every member that was removed since cluster version NAMES_REMOVED, the newest last.
+    # Node and incarnation of every member that was removed, the newest last.
     removed: tuple[tuple[NodeId, str], ...] = ()
 
     def __post_init__(self) -> None:

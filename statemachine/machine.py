@@ -13,7 +13,6 @@ from typing import Final
 
 from xxhash import xxh64_intdigest
 
-from raftlog.statemachine import versions
 from raftlog.statemachine.access.commands import AccessAction, MalformedAccess, decode_access
 from raftlog.statemachine.access.needs import is_permitted
 from raftlog.statemachine.access.table import AccessTable, KnownPrincipal
@@ -176,7 +175,7 @@ class StateMachine:
     def _parts(self) -> int:
         """In how many parts the limits of what stays are cut, of which the principal of the request may have one."""
         principal = self._principal
-        if principal is None or self.version < versions.SHARES:
+        if principal is None:
             return 1
         return 1 if principal.permissions is not None and principal.permissions.is_admin else SHARE_PARTS
 
@@ -290,9 +289,8 @@ class StateMachine:
         if command.key is not None or command.value is not None:
             return self._refused(Reason.MALFORMED, last)
         beside = xxh64_intdigest(pack_long(self.oldest), self.consumers.digest(self._sessions.digest()))
-        if self.version >= versions.POINTS_COVER_LIMITS:
-            rules = (self.version, *[number for _, number in self.limits.named()])
-            beside = xxh64_intdigest(b"".join(map(pack_long, rules)), beside)
+        rules = (self.version, *[number for _, number in self.limits.named()])  # what apply does depends on them
+        beside = xxh64_intdigest(b"".join(map(pack_long, rules)), beside)
         beside = self.access.digest(beside)
         self.point = (last, point_value(self._store.digest(), beside))
         return self._verdict(Verdict(Result.APPLIED), last, last)
@@ -306,9 +304,8 @@ class StateMachine:
             asked = decode_consumer(command.value or b"")
         except MalformedConsumer:
             return self._refused(Reason.MALFORMED, last)
-        maker = self._owner if self.version >= versions.SHARES else None
         done = self.consumers.execute(
-            command.key or b"", asked, last, self.time_ms, self.clock_ms, self.limits, self.oldest, maker or "",
+            command.key or b"", asked, last, self.time_ms, self.clock_ms, self.limits, self.oldest, self._owner or "",
             self._parts,
         )  # fmt: skip
         revision = self._store.revision

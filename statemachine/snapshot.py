@@ -37,10 +37,7 @@ FRAME_ITEMS_MAX: Final = 1_000
 """Items in a frame, which may be small: making one frame is a few milliseconds of work."""
 
 SNAPSHOT_MAGIC: Final = b"RLST"
-SNAPSHOT_VERSION: Final = 4
-"""Version 1 had no oldest index in its head: nothing had been trimmed. Version 2, which has no cluster version, is
-written as long as that is 1: every member can read it. Version 3, which knows neither users nor owners of sessions, is
-written as long as access control was never set up. All are read for ever."""
+SNAPSHOT_VERSION: Final = 1
 
 CONTINUED: Final = 1
 """Flag: the one item of this frame goes on in the next."""
@@ -54,19 +51,14 @@ HEAD, KEYS, SESSIONS, DIGESTS, END, CONSUMERS, ACCESS = 1, 2, 3, 4, 5, 6, 7
 """Kinds of frames. Their numbers are for ever."""
 
 _ORDER: Final = {kind: place for place, kind in enumerate((0, HEAD, KEYS, SESSIONS, DIGESTS, CONSUMERS, ACCESS, END))}
-"""In which they come; 0 is before the first. Snapshots of earlier versions lack some, and their ends count less."""
+"""In which they come; 0 is before the first."""
 _COUNTS: Final = 5  # of the end: keys, sessions, digests, consumers, access
-_COUNTED: Final = 3  # what the ends of the first version count: keys, sessions, digests
-
-_MISSING: Final[dict[int, tuple[int, ...]]] = {1: (1, 1), 2: (1,), 3: (), 4: ()}
-"""By version, what its head lacks at the end: the oldest index, the cluster version."""
 
 _ARRAY_SHORT_MAX: Final = 15
 _ARRAY_HEAD_SHORT: Final = 1
 _ARRAY_HEAD: Final = 3
 """Bytes in front of the items of a MessagePack array of up to 15 items, and of one of up to 65,535."""
 
-_FIELDS: Final = len(ConsumerGroup._fields)
 _KEPT_MIN: Final = 8 + ANSWER_SIZE  # payload hash and the shortest answer
 
 
@@ -94,13 +86,6 @@ class SnapshotState(NamedTuple):
     version: int = 1  # the cluster's
     access: AccessTable = AccessTable()  # every maker of a state gives one of its own
 
-    @property
-    def snapshot_version(self) -> int:
-        """That of the format in which a snapshot of it is written."""
-        if self.access.revision:
-            return SNAPSHOT_VERSION
-        return 3 if self.version >= versions.SNAPSHOTS_NAME_VERSION else 2
-
 
 # ---------------------------------------------------------------------------------------------------------------
 # Out.
@@ -124,7 +109,6 @@ class SnapshotWalk:
         self._digests = state.digests.copied_rows()
         self._consumers = [_consumer_row(row, state.consumers.maker(row[0])) for row in state.consumers.rows()]
         self._access = state.access.rows()
-        self._version = state.snapshot_version
         self._sessions = state.sessions.start_walk()
         state.store.pin()
         self._is_open = True
@@ -159,7 +143,7 @@ class SnapshotWalk:
 
     def _frames(self) -> Generator[bytes, None, None]:
         store, sessions = self._state.store, self._state.sessions
-        counts = [0] * (_COUNTS if self._version > 3 else _COUNTS - 1)
+        counts = [0] * _COUNTS
 
         def counted(place: int, slices: Iterable[list[Any]]) -> Iterator[list[Any]]:
             for rows in slices:
@@ -169,11 +153,10 @@ class SnapshotWalk:
         def one_by_one(place: int, rows: Iterable[Any]) -> Iterator[list[Any]]:
             return counted(place, ([row] for row in rows))
 
-        row_of = _session_row if self._version > 3 else _session_row_3
-        framed = partial(_framed, msgpack.Packer(use_bin_type=True).pack, self._version)
+        framed = partial(_framed, msgpack.Packer(use_bin_type=True).pack)
         yield from framed(HEAD, [[self._head]])
         yield from framed(KEYS, counted(0, walk(store, self._compacted, self._revision)))
-        yield from framed(SESSIONS, one_by_one(1, map(row_of, sessions.walked(self._sessions))))
+        yield from framed(SESSIONS, one_by_one(1, map(_session_row, sessions.walked(self._sessions))))
         yield from framed(DIGESTS, one_by_one(2, self._digests))
         yield from framed(CONSUMERS, one_by_one(3, self._consumers))
         yield from framed(ACCESS, one_by_one(4, self._access))
@@ -183,29 +166,24 @@ class SnapshotWalk:
 def _head(state: SnapshotState) -> list[Any]:
     limits = [[name, number] for name, number in state.limits.named()]
     store = state.store
-    head = [
+    return [
         state.applied_index, state.applied_term, state.time_ms, state.clock_ms, store.revision, store.compacted,
         list(store.digest()), limits, state.oldest,
+        state.version,
     ]  # fmt: skip
-    return [*head, state.version] if state.snapshot_version > 2 else head
 
 
 def _session_row(session: Session) -> list[Any]:
-    return [*_session_row_3(session), session.owner]
-
-
-def _session_row_3(session: Session) -> list[Any]:
     kept = [part for sequence in sorted(session.kept) for part in (sequence, session.kept[sequence])]
-    return [session.id, session.ttl_ms, session.expires_ms, session.low, kept]
+    return [session.id, session.ttl_ms, session.expires_ms, session.low, kept, session.owner]
 
 
 def _consumer_row(row: tuple[bytes, ConsumerGroup], maker: str) -> list[Any]:
-    """No group has a maker before cluster version 4."""
     name, consumer = row
-    return [name, *consumer, maker] if maker else [name, *consumer]
+    return [name, *consumer, maker]
 
 
-def _framed(pack: Callable[[Any], bytes], version: int, kind: int, slices: Iterable[list[Any]]) -> Iterator[bytes]:
+def _framed(pack: Callable[[Any], bytes], kind: int, slices: Iterable[list[Any]]) -> Iterator[bytes]:
     """Frames full of whole items, however these are sliced; an item that is longer than a frame begins one and goes on
     in the next. An empty slice is a pause: it is passed on. One call packs a slice that the frame has room for."""
     parts: list[bytes] = []
@@ -218,26 +196,26 @@ def _framed(pack: Callable[[Any], bytes], version: int, kind: int, slices: Itera
         is_room = count + len(rows) <= FRAME_ITEMS_MAX and size + len(packed) <= PAYLOAD_BYTES_MAX
         for items, item in [(len(rows), packed)] if is_room else ((1, pack(row)) for row in rows):
             if parts and (size + len(item) > PAYLOAD_BYTES_MAX or count == FRAME_ITEMS_MAX):
-                yield _frame(version, kind, 0, b"".join(parts))
+                yield _frame(kind, 0, b"".join(parts))
                 parts.clear()
                 count = size = 0
             cut = 0
             while len(item) - cut > PAYLOAD_BYTES_MAX:
-                yield _frame(version, kind, CONTINUED, item[cut : cut + PAYLOAD_BYTES_MAX])
+                yield _frame(kind, CONTINUED, item[cut : cut + PAYLOAD_BYTES_MAX])
                 cut += PAYLOAD_BYTES_MAX
             parts.append(item[cut:] if cut else item)
             size += len(item) - cut
             count += items
         if count == FRAME_ITEMS_MAX:
-            yield _frame(version, kind, 0, b"".join(parts))
+            yield _frame(kind, 0, b"".join(parts))
             parts.clear()
             count = size = 0
     if parts:
-        yield _frame(version, kind, 0, b"".join(parts))
+        yield _frame(kind, 0, b"".join(parts))
 
 
-def _frame(version: int, kind: int, flags: int, payload: bytes) -> bytes:
-    head = _FRAME.pack(SNAPSHOT_MAGIC, version, kind, flags, len(payload))
+def _frame(kind: int, flags: int, payload: bytes) -> bytes:
+    head = _FRAME.pack(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, kind, flags, len(payload))
     crc = google_crc32c.extend(google_crc32c.value(head), payload)
     return head + _CRC.pack(crc) + payload
 
@@ -254,7 +232,6 @@ class Restorer:
         self._position = 0  # of the buffer's start, for messages
         self._item = bytearray()  # an item that goes on in the next frame
         self._kind = 0
-        self._version = 0
         self._counts = [0] * _COUNTS
         self._is_counted = False  # the end came, and its counts are right
         self._state: SnapshotState | None = None
@@ -271,11 +248,8 @@ class Restorer:
             where = f"frame at byte {self._position + offset}"
             if magic != SNAPSHOT_MAGIC:
                 raise CorruptSnapshot(f"{where}: its magic is {magic!r}")
-            if not 1 <= version <= SNAPSHOT_VERSION:
-                known = f"this code knows 1 to {SNAPSHOT_VERSION}"
-                raise UnknownSnapshot(f"{where} has version {version}: {known}, upgrade it")
-            if version != (self._version or version):
-                raise CorruptSnapshot(f"{where} has version {version}, the frames before it {self._version}")
+            if version != SNAPSHOT_VERSION:
+                raise UnknownSnapshot(f"{where} has version {version}: this code knows {SNAPSHOT_VERSION}, upgrade it")
             if size > PAYLOAD_BYTES_MAX:
                 raise CorruptSnapshot(f"{where} claims {size} bytes, {PAYLOAD_BYTES_MAX} is the most")
             end = offset + FRAME_SIZE + size
@@ -286,7 +260,6 @@ class Restorer:
             crc = _CRC.unpack_from(buffer, offset + _FRAME.size)[0]
             if crc != google_crc32c.extend(google_crc32c.value(head), payload):
                 raise CorruptSnapshot(f"{where} fails its CRC")
-            self._version = version
             self._take(kind, flags, payload, where)
             offset = end
         del buffer[:offset]
@@ -323,9 +296,7 @@ class Restorer:
     def _take_head(self, row: Any) -> None:
         if self._state is not None:
             raise ValueError("a second head")
-        index, term, time_ms, clock_ms, revision, compacted, digest, limits, *later = row
-        later += _MISSING[self._version]
-        oldest, version = later
+        index, term, time_ms, clock_ms, revision, compacted, digest, limits, oldest, version = row
         self._digest = SetDigest(*digest)
         self._loader = Loader(_whole(revision), _whole(compacted))
         self._state = SnapshotState(
@@ -339,17 +310,15 @@ class Restorer:
         self._counts[0] += self._loader.add_rows(rows)
 
     def _take_session(self, row: Any) -> None:
-        number, ttl_ms, expires_ms, low, parts, *owners = row
-        if len(owners) != (self._version > 3) or not all(type(owner) is str for owner in owners):
-            raise ValueError(f"session {number} has owners {owners}")
+        number, ttl_ms, expires_ms, low, parts, owner = row
+        if type(owner) is not str:
+            raise TypeError(f"session {number} has owner {owner!r}")
         kept: dict[int, bytes] = dict(zip(map(_whole, parts[::2]), parts[1::2], strict=True))
         for answer in kept.values():
             if type(answer) is not bytes or (answer != VOID and len(answer) < _KEPT_MIN):
                 raise ValueError(f"session {number} keeps {answer!r}")
         assert self._state is not None, "the head comes first"
-        self._state.sessions.load(
-            Session(_whole(number), _whole(ttl_ms), _whole(expires_ms), _whole(low), kept, *owners)
-        )
+        self._state.sessions.load(Session(_whole(number), _whole(ttl_ms), _whole(expires_ms), _whole(low), kept, owner))
         self._counts[1] += 1
 
     def _take_digest(self, row: Any) -> None:
@@ -360,12 +329,11 @@ class Restorer:
         self._counts[2] += 1
 
     def _take_consumer(self, row: Any) -> None:
-        name, *fields = row
-        makers = fields[_FIELDS:]
+        name, *fields, maker = row
         assert self._state is not None, "the head comes first"
-        if len(makers) > 1 or not all(type(maker) is str and maker for maker in makers):
-            raise ValueError(f"consumer {name!r} has makers {makers}")
-        self._state.consumers.load(name, decode_consumer_row(*fields[:_FIELDS]), *makers)
+        if type(maker) is not str:
+            raise TypeError(f"consumer {name!r} has maker {maker!r}")
+        self._state.consumers.load(name, decode_consumer_row(*fields), maker)
         self._counts[3] += 1
 
     def _take_access(self, row: Any) -> None:
@@ -377,8 +345,7 @@ class Restorer:
         if self._is_counted:
             raise ValueError("a second end")
         self._is_counted = True
-        told = list(row)
-        if len(told) < _COUNTED or told + [0] * (len(self._counts) - len(told)) != self._counts:
+        if list(row) != self._counts:
             raise ValueError(f"it has {self._counts} keys, sessions, digests, consumers and access, its end says {row}")
 
     _TAKE: Final[dict[int, Callable[[Restorer, Any], None]]] = {

@@ -57,7 +57,7 @@ class ClusterHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     log: str  # the log id: 32 hex digits
     version: int = CLUSTER_FILE_VERSION
-    cluster_version: int = 1  # version of the first entry; older files leave it out
+    cluster_version: int = 1  # version of the first entry
     time_ms: int = 0  # Unix time written into the first entry: equal on every node, so it is part of the file
     parameters: dict[str, int] = {}  # limits of the state machine (`raftlog.statemachine.commands.Limits`)
     join: int = 0  # a join file: its node, the only one that it may make a data folder for
@@ -143,9 +143,8 @@ def render_cluster_file(cluster: ClusterFile) -> str:
         f'log = "{head.log}"',
         f"version = {head.version}",
         f"time_ms = {head.time_ms}",
+        f"cluster_version = {head.cluster_version}",
     ]
-    if head.cluster_version != 1:
-        lines.append(f"cluster_version = {head.cluster_version}")
     if head.join:
         lines += [f"join = {head.join}", f'first = "{head.first}"']
     if head.parameters:

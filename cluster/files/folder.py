@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,7 +72,7 @@ class DiskIdentity:
     log_id: str  # 32 hex digits
     node: int
     incarnation: str  # 32 hex digits: this disk
-    format: int = FORMAT_VERSION
+    version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
         for name in ("log_id", "incarnation"):
@@ -283,7 +283,6 @@ def _open_shard(
 ) -> OpenedFolder:
     shard = folder / shard_folder(number)
     log = LogIdentity(bytes.fromhex(identity.log_id), number)
-    _keep_others_out(shard)
     reserve = Reserve(ReserveFile(shard if lock is None else folder), segment_bytes)
     files = ShardFiles(shard, give=reserve.give)
     steps = open_shard(
@@ -303,13 +302,6 @@ def _open_shard(
         opened.notices, opened.kept, number, opened.floor,
     )  # fmt: skip
     return OpenedFolder(recovered, lock, shard, opened.journal, opened.ledger, files, reserve)
-
-
-def _keep_others_out(shard: Path) -> None:
-    """Makes the folder of a Raft group private: in earlier versions all users of the machine could read its files."""
-    with suppress(OSError):  # the folder of another user: its files are read and written all the same
-        if shard.stat().st_mode & ~PRIVATE_FOLDER & 0o777:
-            shard.chmod(PRIVATE_FOLDER)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -344,7 +336,7 @@ _CRC_KEY: Final = b'"crc": '
 def encode_identity(identity: DiskIdentity) -> bytes:
     """The bytes of identity.json."""
     fields = {
-        "format": identity.format,
+        "version": identity.version,
         "log": identity.log_id,
         "node": identity.node,
         "incarnation": identity.incarnation,
@@ -359,22 +351,19 @@ def _identity_end(before: bytes) -> bytes:
 
 
 def parse_identity(data: bytes) -> DiskIdentity:
-    """The content of identity.json. Files made before it had a CRC have none.
-
-    Raises Corrupt, or UnknownVersion for the format of a newer raftlog.
-    """
+    """The content of identity.json. Raises Corrupt, or UnknownVersion for the folder of another version."""
     try:
         fields = json.loads(data)
-        if "crc" in fields:
-            before, _, _ = data.partition(_CRC_KEY)
-            if data != before + _identity_end(before):
-                raise Corrupt("it fails its CRC")
-            del fields["crc"]
-        version = fields["format"]
+        if "format" in fields:
+            raise UnknownVersion("a raftlog from before 0.1.0 made it, and only that one opens it: format a new folder")
+        before, _, _ = data.partition(_CRC_KEY)
+        if data != before + _identity_end(before):
+            raise Corrupt("it fails its CRC")
+        version = fields["version"]
         if type(version) is int and version > FORMAT_VERSION:
-            raise UnknownVersion(f"format {version}: this code knows {FORMAT_VERSION}")
-        if sorted(fields) != ["format", "incarnation", "log", "node"] or version != FORMAT_VERSION:
-            raise Corrupt(f"it has the keys {sorted(fields)} and format {version!r}")
+            raise UnknownVersion(f"version {version}: this code knows {FORMAT_VERSION}; start a newer raftlog")
+        if sorted(fields) != ["crc", "incarnation", "log", "node", "version"] or version != FORMAT_VERSION:
+            raise Corrupt(f"it has the keys {sorted(fields)} and version {version!r}")
         return DiskIdentity(fields["log"], fields["node"], fields["incarnation"])
     except (Corrupt, UnknownVersion):
         raise
@@ -387,7 +376,7 @@ def _read_identity(folder: Path, lock: int) -> DiskIdentity:
     try:
         return parse_identity(os.pread(lock, IDENTITY_BYTES_MAX, 0))
     except UnknownVersion as error:
-        raise FormatUnknown(f"{path}: {error}; start a newer raftlog") from error
+        raise FormatUnknown(f"{path}: {error}") from error
     except Corrupt as error:
         raise FolderDamaged(
             f"{path}: {error}; restore it from a copy: `raftlog format` fixed its content for good"

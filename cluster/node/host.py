@@ -77,7 +77,8 @@ class Host:
         identity, run = recovered.identity, random.SystemRandom().randrange(1, INDEX_MAX)
         self.transport = Transport(
             PeerIdentity(
-                identity.log_id, identity.node, identity.incarnation, recovered.hard_state.boot, recovered.start(run)
+                identity.log_id, identity.node, identity.incarnation, recovered.hard_state.boot,
+                recovered.start(run), (making or Making()).knows,
             ),
             self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
             silence_ms=2 * settings.options().election_timeout_max_ms, metrics=metrics, logger=logger,
@@ -161,12 +162,12 @@ class Host:
             if (replica := self.replicas.get(shard)) is not None:
                 link_events.take_frames(replica.state, peer, incarnation, list(group))
 
-    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start) -> None:
         """A peer connected to this node. Its hello reports what its process found of group 0 alone."""
         for shard, replica in self.replicas.items():
             link_events.link_opened(replica.state, peer, incarnation, knows, start if shard == 0 else None)
 
-    def peer_refused(self, peer: NodeId, incarnation: str, start: Start | None) -> None:
+    def peer_refused(self, peer: NodeId, incarnation: str, start: Start) -> None:
         """This node refused the hello of a process of that peer. Its start concerns group 0 alone."""
         if (replica := self.replicas.get(0)) is not None:
             link_events.hello_refused(replica.state, peer, incarnation, start)

@@ -43,8 +43,8 @@ class ShardLinks:
     def flush(self) -> None:
         self._transport.flush()
 
-    def version_of(self, peer: NodeId) -> int:
-        return self._transport.version_of(peer)
+    def has_dialled(self, peer: NodeId) -> bool:
+        return self._transport.has_dialled(peer)
 
     def is_bulk_up(self, to: NodeId) -> bool:
         return self._transport.is_bulk_up(to)

@@ -13,7 +13,7 @@ from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.peers.commit_notices import CommitNotices
 from raftlog.cluster.peers.dialled import tune_socket
 from raftlog.cluster.peers.hello import (
-    PROOF_VERSION,
+    PEER_VERSION_MAX,
     Hello,
     Purpose,
     Word,
@@ -59,7 +59,6 @@ class AcceptedOwner(Protocol):
     credentials: Credentials | None
     commit_notices: CommitNotices
     met: dict[tuple[NodeId, str], Met]  # the newest believed process of each disk
-    met_unproved: dict[tuple[NodeId, str], Met]  # the same, of processes too old for a proof
     accepted: set[Accepted]
     current: dict[tuple[NodeId, str, Purpose], Accepted]  # by sender and disk
 
@@ -110,19 +109,9 @@ class Accepted(ConnectionEnd):
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def version(self) -> int:
-        """The newest version of the protocol that its hello names; 0 before the hello."""
-        return 0 if self.hello is None else self.hello.version_max
-
-    @property
     def sender(self) -> NodeId:
         """The node that its hello names; NOBODY before it came."""
         return NOBODY if self.hello is None else self.hello.sender
-
-    @property
-    def is_old(self) -> bool:
-        """Whether its hello names a protocol version without proofs."""
-        return self.hello is not None and not self._can_prove(self.hello)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer dialled; its hello must come soon."""
@@ -211,8 +200,7 @@ class Accepted(ConnectionEnd):
             self._refuse(reason, hello)
             return None, b""
         self.hello, self.challenge = hello, hello.challenge
-        if self._can_prove(hello):
-            self._say(Word.WELCOME, owner.identity.speaks)
+        self._say(Word.WELCOME, PEER_VERSION_MAX)
         if self.challenge:
             owner.proofs.challenged(self)
         self.judge()
@@ -234,10 +222,7 @@ class Accepted(ConnectionEnd):
         standing = owner.proofs.standing(hello, self._answer, self.came)
         if standing is Standing.BELIEVED and hello.log == owner.identity.log:
             self._proved, self._who = hello.sender, f"node {hello.sender} at {self._where}"
-        disk = (hello.sender, hello.incarnation)
-        met = owner.met.get(disk, NEVER_MET)
-        if not self._can_prove(hello):
-            met = max(met, owner.met_unproved.get(disk, NEVER_MET))
+        met = owner.met.get((hello.sender, hello.incarnation), NEVER_MET)
         return refusal(
             hello, log=owner.identity.log, node=owner.identity.node, met=met, version=owner.configuration.version,
             where=self._where, is_removed=self._is_removed(hello),
@@ -249,9 +234,6 @@ class Accepted(ConnectionEnd):
         has_certificate = self._transport is not None and shown_certificate(self._transport) is not None
         return self._owner.receiver.has_removed(hello.sender if has_certificate else NOBODY, hello.incarnation)
 
-    def _can_prove(self, hello: Hello) -> bool:
-        return self._owner.proofs.is_on and hello.version_max >= PROOF_VERSION
-
     # -- which frames are accepted
 
     def judge(self) -> None:
@@ -261,9 +243,7 @@ class Accepted(ConnectionEnd):
         if hello is None or self._is_over or self.standing is Standing.BELIEVED:
             return
         standing = self._owner.proofs.standing(hello, self._answer, self.came)
-        if isinstance(standing, str):
-            self._refuse(standing)
-        elif standing is Standing.BELIEVED:
+        if standing is Standing.BELIEVED:
             self._believe(hello)
         elif standing is Standing.HEARD:
             self._hear()
@@ -306,11 +286,9 @@ class Accepted(ConnectionEnd):
         self.standing = Standing.BELIEVED
         owner.refused_hellos.believed(hello.sender)
         owner.meet()
-        met = owner.met if self._can_prove(hello) else owner.met_unproved
-        met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run if hello.start else 0, self._where)
-        if self._can_prove(hello):
-            self._say(Word.BELIEVED, 0)
-            owner.proofs.believed(self, hello)
+        owner.met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run, self._where)
+        self._say(Word.BELIEVED, 0)
+        owner.proofs.believed(self, hello)
         key = (hello.sender, hello.incarnation, hello.purpose)
         older = owner.current.get(key)
         owner.current[key] = self
@@ -342,8 +320,7 @@ class Accepted(ConnectionEnd):
 
     def _take(self, hello: Hello, frames: list[Frame], size: int) -> None:
         """Takes the frames after the hello; `size` is the number of bytes that came. Raises Corrupt."""
-        if self._can_prove(hello):
-            frames = [frame for frame in frames if frame.kind != FRAME_HELLO or not self._take_word(frame)]
+        frames = [frame for frame in frames if frame.kind != FRAME_HELLO or not self._take_word(frame)]
         if self._is_over or not frames:
             return
         if self.standing is not Standing.WAITING:

@@ -24,7 +24,7 @@ from raftlog.cluster.peers.hello import (
     encode_hello,
     encode_word,
 )
-from raftlog.cluster.peers.hello_proof import WELCOME_S, Proofs
+from raftlog.cluster.peers.hello_proof import Proofs
 from raftlog.cluster.peers.ports import ConnectionEnd, PeerIdentity, Receiver
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
@@ -66,7 +66,7 @@ class LinkOwner(Protocol):
         """That link has something for the next `flush`."""
 
     def welcomed(self, link: Link) -> None:
-        """The listener at the other end speaks PROOF_VERSION."""
+        """The listener at the other end has answered."""
 
     def refused_by(self, node: NodeId, reason: str) -> None:
         """A peer closed a connection that this node made."""
@@ -102,7 +102,7 @@ class Link:
         self.trouble = ""  # why the link is down
         self.is_reached = False  # its newest dial did not fail: it is connected, or dialled again after one that held
         self._refusal = ""  # why the peer closed it; empty once the peer believes this node's hello
-        self.is_welcome = False  # its listener speaks PROOF_VERSION or later
+        self.is_welcome = False  # its listener has answered
         self._is_believed = False  # its listener believes the hello of this connection
         self.up_since = self.failed_at = 0.0  # times of the newest connection and of the last failed dial
         self._asked_at = 0.0
@@ -145,7 +145,7 @@ class Link:
         )
 
     def say(self, word: Word, number: int) -> None:
-        """Sends a word to a listener that knows it; else sends nothing."""
+        """Sends a word to a listener that has answered; else sends nothing."""
         if self.is_up and self.is_welcome and self._transport is not None:
             self._transport.write(encode_word(word, number))
 
@@ -279,10 +279,8 @@ class Link:
             encode_hello(
                 Hello(
                     log=identity.log, sender=identity.node, to=self.node, incarnation=identity.incarnation,
-                    boot=identity.boot, purpose=self.purpose, version_max=identity.speaks, start=identity.start,
-                    challenge=proofs.challenge(self) if proofs.is_on else 0,
-                    answer=proofs.answer_for(self.node) if proofs.is_on else 0,
-                    at=self._owner.own_address,
+                    boot=identity.boot, purpose=self.purpose, knows=identity.knows, start=identity.start,
+                    challenge=proofs.challenge(self), answer=proofs.answer_for(self.node), at=self._owner.own_address,
                 )
             )
         )  # fmt: skip
@@ -294,14 +292,11 @@ class Link:
             self._owner.receiver.bulk_link_opened(self.node)
         else:
             self._owner.receiver.consensus_link_opened(self.node)
-        timers = [loop.call_later(STABLE_S, self._reached)]
-        if self.purpose is Purpose.CONSENSUS:
-            timers.append(loop.call_later(WELCOME_S, self._owner.proofs.look, self.node))
+        timer = loop.call_later(STABLE_S, self._reached)
         try:
             return await closed
         finally:
-            for timer in timers:
-                timer.cancel()
+            timer.cancel()
             self._transport = None
             self._parts.clear()
             transport.abort()

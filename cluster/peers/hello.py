@@ -1,11 +1,10 @@
 """Encodes the first frames of a peer link: the hello, words, and the refusal with its reason; pure.
 
 `raftlog.cluster.peers.dialled` sends hellos, `raftlog.cluster.peers.accepted` checks them. A connection is directed:
-the
-dialling node sends a hello and then frames. The accepting node sends only short frames. They say that it speaks
-PROOF_VERSION, that it believes the hello (`raftlog.cluster.peers.hello_proof`), or why it refuses it, so that both
-nodes can log the reason. Identity is not address (docs/promises.md): log id, node ids and the disk's incarnation are
-compared on every connection.
+the dialling node sends a hello and then frames. The accepting node sends only short frames. They welcome the hello, say
+that it is believed (`raftlog.cluster.peers.hello_proof`), or why it is refused, so that both nodes can log the reason.
+Identity is not address (docs/promises.md): log id, node ids and the disk's incarnation are compared on every
+connection.
 """
 
 from __future__ import annotations
@@ -20,23 +19,13 @@ from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.frame import FRAME_HELLO, Frame, encode_frame
 from raftlog.raft.hello import Met, Start, decode_start, encode_start
 from raftlog.raft.types import NodeId
+from raftlog.statemachine.versions import CLUSTER_VERSION
 
 MAGIC: Final = "raftlog-peer"
 PEER_VERSION_MIN: Final = 1
-PEER_VERSION_MAX: Final = 6
-"""Version 2: nodes ask each other about the log on their disks (`raftlog.cluster.protocol.log_frames`). 3: the version
-implies the newest known cluster version. 4: nodes send more reports about their disks. 5: the version
-implies cluster version 3. 6: cluster version 4. Each use names its version, and is sent only to peers that speak it."""
-WINDOW_VERSION: Final = 4
-"""From this protocol version on, a node accepts several chunks of a snapshot before it has answered the first."""
-STARTS_VERSION: Final = 4
-"""From this version on, a hello reports what its process found on its disk at its start
-(`raftlog.raft.hello.Start`)."""
-PROOF_VERSION: Final = 4
-"""From this version on, a node proves that a hello is its own: with the frames of `Word`, and two numbers in it."""
-CLUSTER_VERSIONS: Final = {1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 6: 4}
-"""Version of the peer protocol -> the newest cluster version that its programs know. A new cluster version needs a new
-protocol version, because nodes that are still to be upgraded would refuse a hello of another form."""
+PEER_VERSION_MAX: Final = 1
+"""The versions of the peer protocol that this code speaks: those of the frames and of a hello. Both ends use the newest
+that both speak."""
 SHARD: Final = 0
 _REFUSED: Final = "raftlog-refused"
 _CHALLENGE: Final = re.compile(r"(?:^| )challenge=([0-9a-f]{16})(?: |$)")
@@ -54,7 +43,7 @@ class Purpose(IntEnum):
 
 
 class Word(StrEnum):
-    """The words that two nodes of PROOF_VERSION send on a link beside the hello, each with a number."""
+    """The words that two nodes send on a link beside the hello, each with a number."""
 
     WELCOME = "raftlog-welcome"  # by the accepting node: its newest version of the protocol
     BELIEVED = "raftlog-believed"  # by the accepting node: it believes the hello of this connection; 0
@@ -72,21 +61,17 @@ class Hello:
     incarnation: str
     boot: int
     purpose: Purpose
+    start: Start  # what the dialling process found on its disk
+    knows: int = CLUSTER_VERSION  # the newest that it knows
     shard: int = SHARD
     version_min: int = PEER_VERSION_MIN
     version_max: int = PEER_VERSION_MAX
-    start: Start | None = None  # of the dialling process; None: its program is too old to report it
     challenge: int = 0  # challenge for the listener at this address; 0: none
     answer: int = 0  # the dialled node's challenge, if the sender knows it; 0: it does not
     at: str = ""  # host:port at which the configuration says that peers reach the sender; "": it names none
 
-    @property
-    def knows(self) -> int:
-        """The newest cluster version that its sender surely knows."""
-        return max(known for spoken, known in CLUSTER_VERSIONS.items() if spoken <= max(self.version_max, 1))
 
-
-_TYPES: Final = (str, int, int, str, int, str, int, int, str, int, int)
+_TYPES: Final = (str, int, int, int, str, int, str, int, int, str, int, int)
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -94,7 +79,7 @@ def encode_hello(hello: Hello) -> bytes:
     return encode_frame(
         FRAME_HELLO,
         [
-            MAGIC, hello.version_min, hello.version_max, hello.log, hello.shard,
+            MAGIC, hello.version_min, hello.version_max, hello.knows, hello.log, hello.shard,
             _words(hello),
             hello.sender, hello.to, hello.incarnation, hello.boot, int(hello.purpose),
         ],
@@ -108,23 +93,22 @@ def decode_hello(frame: Frame) -> Hello:
         raise Corrupt("the first frame is no raftlog hello")
     if len(values) != len(_TYPES) or any(type(value) is not kind for value, kind in zip(values, _TYPES, strict=True)):
         raise Corrupt(f"hello of another form: {values!r:.200}")
-    _, version_min, version_max, log, shard, said, sender, to, incarnation, boot, purpose = values
+    _, version_min, version_max, knows, log, shard, words, sender, to, incarnation, boot, purpose = values
     if purpose not in Purpose.__members__.values():
         raise Corrupt(f"hello for an unknown purpose {purpose!r}")
-    words = str(said) if _int(version_max) >= STARTS_VERSION else ""
-    start = decode_start(words) if words.startswith("run=") else None
-    challenge, answer = (_hex(pattern.search(words)) for pattern in (_CHALLENGE, _ANSWER))
+    said = str(words)
+    challenge, answer = (_hex(pattern.search(said)) for pattern in (_CHALLENGE, _ANSWER))
     return Hello(
         log=str(log), sender=_int(sender), to=_int(to), incarnation=str(incarnation), boot=_int(boot),
         purpose=Purpose(_int(purpose)), shard=_int(shard), version_min=_int(version_min),
-        version_max=_int(version_max), start=start, challenge=challenge, answer=answer,
-        at="" if (found := _AT.search(words)) is None else found[1],
+        version_max=_int(version_max), knows=_int(knows), start=decode_start(said), challenge=challenge, answer=answer,
+        at="" if (found := _AT.search(said)) is None else found[1],
     )  # fmt: skip
 
 
 def _words(hello: Hello) -> str:
-    """The facts that nodes since STARTS_VERSION put into the element that was reserved before."""
-    words = [encode_start(hello.start)] if hello.start is not None else []
+    """What the process found, and what proves the hello. A reader passes over words that it does not know."""
+    words = [encode_start(hello.start)]
     words += [
         f"{name}={value:016x}" for name, value in (("challenge", hello.challenge), ("answer", hello.answer)) if value
     ]
@@ -164,7 +148,7 @@ def refusal(
         return f"it wants node {hello.to}, this is node {node}: an address names the wrong node"
     return hello_rule.refusal(
         sender=hello.sender, boot=hello.boot, knows=hello.knows, node=node, met=met, version=version,
-        run=hello.start.run if hello.start is not None else 0, where=where,
+        run=hello.start.run, where=where,
         is_removed=is_removed,
     )  # fmt: skip
 

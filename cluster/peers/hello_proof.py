@@ -7,8 +7,7 @@ it. Until then a member's connection waits, and its frames are delivered after t
 
 Some hellos cannot be compared: the configuration does not name the disk, or the member's address does not answer
 (it may have changed while this node was down). Such a connection is only heard: its requests are accepted, its promises
-and answers are not, and nothing of it is remembered (`raftlog.raft.messages.is_promise`). A peer of a version before
-PROOF_VERSION cannot answer. It is believed as long as the listener at its address does not speak that version either.
+and answers are not, and nothing of it is remembered (`raftlog.raft.messages.is_promise`).
 """
 
 from __future__ import annotations
@@ -18,16 +17,12 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
-from raftlog.cluster.peers.hello import PROOF_VERSION, Hello, Word
+from raftlog.cluster.peers.hello import Hello, Word
 from raftlog.cluster.peers.ports import PeerIdentity
-from raftlog.cluster.runtime import clock
 from raftlog.raft.types import NodeId
 
 CHALLENGE_BITS: Final = 62
 """Bits of a challenge: a forger that tries one number per packet needs 2 to the power of this many packets."""
-WELCOME_S: Final = 0.25
-"""A listener of PROOF_VERSION answers within a round trip. One that did not answer for this many seconds counts as
-older."""
 WAITING_MAX: Final = 16
 """Most connections whose hello is not believed. A new one replaces the oldest; a member's waits for milliseconds."""
 
@@ -46,8 +41,7 @@ class MemberLink(Protocol):
     node: NodeId
     address: str
     disk: str
-    is_welcome: bool  # its listener speaks PROOF_VERSION or later
-    up_since: float
+    is_welcome: bool  # its listener has answered
     failed_at: float
 
     @property
@@ -115,11 +109,6 @@ class Proofs:
         self._told: dict[NodeId, int] = {}  # the challenge of each node, as its newest believed connection said it
         self._waiting: dict[PeerConnection, None] = {}  # oldest first
 
-    @property
-    def is_on(self) -> bool:
-        """Whether this node speaks a protocol version with proofs."""
-        return self._owner.identity.speaks >= PROOF_VERSION
-
     # -- challenges
 
     def challenge(self, link: MemberLink) -> int:
@@ -156,28 +145,14 @@ class Proofs:
 
     # -- hellos
 
-    def standing(self, hello: Hello, answer: int, came: float) -> Standing | str:
-        """The frames that are accepted of a connection with that hello, that arrival time and that answer (0: none).
-
-        A text: nothing ever will be, for this reason.
-        """
-        if not self.is_on:
-            return Standing.BELIEVED
+    def standing(self, hello: Hello, answer: int, came: float) -> Standing:
+        """The frames that are accepted of a connection with that hello, that arrival time and that answer (0: none)."""
         link = self._owner.link_to(hello.sender)
         if link is None or link.disk != hello.incarnation:
             return Standing.HEARD
         if answer and answer == self.challenge(link):
             return Standing.BELIEVED
-        if not link.is_up:
-            return Standing.HEARD if link.failed_at > came else Standing.WAITING
-        if hello.version_max >= PROOF_VERSION:
-            return Standing.WAITING
-        if link.is_welcome:
-            return (
-                f"it says that it speaks peer protocol {hello.version_max}, but node {hello.sender} at {link.address} "
-                f"speaks {PROOF_VERSION} or later"
-            )
-        return Standing.BELIEVED if clock.monotonic() - link.up_since >= WELCOME_S else Standing.WAITING
+        return Standing.HEARD if not link.is_up and link.failed_at > came else Standing.WAITING
 
     def wait(self, accepted: PeerConnection, hello: Hello) -> None:
         """That connection's hello is not believed yet."""
@@ -206,7 +181,7 @@ class Proofs:
         link = self._owner.link_to(hello.sender)
         if link is None or not link.is_up:
             return None
-        if not link.is_welcome and hello.version_max >= PROOF_VERSION:
+        if not link.is_welcome:
             link.redial()  # that link may lead to a process that is gone
         return f"node {hello.sender}, which this node dials at {link.address}, does not say that this hello is its own"
 

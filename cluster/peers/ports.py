@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from raftlog.cluster.peers.hello import PEER_VERSION_MAX
 from raftlog.raft.codec.frame import Frame
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import Message
 from raftlog.raft.types import NodeId
+from raftlog.statemachine.versions import CLUSTER_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class PeerIdentity:
     node: NodeId
     incarnation: str
     boot: int
-    start: Start | None = None
-    speaks: int = PEER_VERSION_MAX  # the newest version of the peer protocol that the peer's program knows
+    start: Start
+    knows: int = CLUSTER_VERSION  # the newest that its program knows
 
 
 class Receiver(Protocol):
@@ -35,11 +35,11 @@ class Receiver(Protocol):
     def peer_requests(self, peer: NodeId, incarnation: str, frames: Sequence[Frame]) -> None:
         """Frames of a bulk link of that disk. Raises Corrupt when one makes no sense: its connection is closed."""
 
-    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start | None) -> None:
+    def peer_link_opened(self, peer: NodeId, incarnation: str, knows: int, start: Start) -> None:
         """The peer made a consensus connection to this node, with that disk; it knows cluster versions up to that.
-        `start` is what its process found at its start; None: its program is too old to say it."""
+        `start` is what its process found at its start."""
 
-    def peer_refused(self, peer: NodeId, incarnation: str, start: Start | None) -> None:
+    def peer_refused(self, peer: NodeId, incarnation: str, start: Start) -> None:
         """This node refused the hello of a process of that peer, on that disk."""
 
     def has_removed(self, peer: NodeId, incarnation: str) -> bool:

@@ -24,7 +24,7 @@ class RefusedHello(NamedTuple):
 
     sender: NodeId
     incarnation: str
-    start: Start | None
+    start: Start
 
 
 class RefusedHellos:

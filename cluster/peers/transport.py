@@ -89,7 +89,6 @@ class Transport:
         self.configurations: dict[int, Configuration] = {}  # configuration in force of each Raft group
         self._members: dict[int, tuple[tuple[Member, ...], Collection[NodeId]]] = {}  # to dial, and to keep
         self.met: dict[tuple[NodeId, str], Met] = {}  # newest believed process of each disk
-        self.met_unproved: dict[tuple[NodeId, str], Met] = {}  # the same, of processes too old for a proof
         self.accepted: set[Accepted] = set()
         self.current: dict[tuple[NodeId, str, Purpose], Accepted] = {}  # by sender, disk and purpose
         self._dial = dial
@@ -246,13 +245,10 @@ class Transport:
         return [link for link in (self._consensus.get(node), self._bulk.get(node)) if link is not None]
 
     def welcomed(self, link: Link) -> None:
-        """The listener at the other end speaks PROOF_VERSION: sends it the challenges that came in its name."""
+        """The listener at the other end has answered: sends it the challenges that came in its name."""
         for accepted in self.accepted:
             if accepted.sender == link.node and accepted.challenge:
                 link.say(Word.ANSWER, accepted.challenge)
-        for key, accepted in list(self.current.items()):
-            if key[0] == link.node and accepted.is_old:
-                accepted.end(f"node {link.node} speaks a newer version of the peer protocol than this connection says")
         self.proofs.look(link.node)
 
     def send(self, message: Message) -> None:
@@ -281,10 +277,9 @@ class Transport:
         link = self._bulk.get(to)
         return link is not None and link.send(frame)
 
-    def version_of(self, peer: NodeId) -> int:
-        """The newest version of the peer protocol that the peer names on its bulk link; 0 while it has none."""
-        bulk = [each for (node, _, purpose), each in self.current.items() if node == peer and purpose is Purpose.BULK]
-        return max([each.version for each in bulk], default=0)
+    def has_dialled(self, peer: NodeId) -> bool:
+        """Whether this node believes a bulk connection of the peer."""
+        return any(node == peer and purpose is Purpose.BULK for node, _, purpose in self.current)
 
     def is_bulk_up(self, to: NodeId) -> bool:
         """Whether the bulk link to that node is connected."""

@@ -22,12 +22,6 @@ from raftlog.raft.consensus.status import FollowerView
 from raftlog.raft.quorum import VoteOutcome, agreed, outcome
 from raftlog.raft.types import NodeId
 
-PEER_VERSION: Final = 4
-"""The first version of the peer protocol that knows these frames. Older peers send no reports."""
-
-CLOCK_VERSION: Final = 6
-"""The first version of the peer protocol whose reports have the clock. An older peer's clock counts as this node's."""
-
 CLOCK_AGE_S: Final = 10.0
 """A clock that was heard longer ago counts no more: ten reports, in seconds."""
 

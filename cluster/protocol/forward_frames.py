@@ -7,7 +7,7 @@ share no clock. `hop` is 1: a forwarded request is never forwarded again (docs/p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -36,9 +36,6 @@ HOP: Final = 1
 NUMBER_MAX: Final = 1 << 62
 """Highest number of a request or a read of a peer. msgpack has no numbers from 2**64 on for the ones behind it."""
 _CODES: Final = {str(code): code for code in Code}
-_NEW_CODES: Final[dict[Code | None, tuple[int, Code | None]]] = {Code.DISK_FULL: (4, Code.BUSY)}
-"""Code -> the version of the peer protocol that added it, and an older code of the same outcome. A peer of an older
-version gets the older code, because it closes the connection at a code that it does not know."""
 
 
 def frames_of(requests: Sequence[Inflight]) -> list[Sequence[Inflight]]:
@@ -90,25 +87,13 @@ ANSWERS_MAX: Final = 1_024
 """Most answers in one frame. They are its header, which has at most 65,535 bytes; the longest answer has 24."""
 
 
-def answer_frames(
-    answers: list[PeerReply], term: int, version_of: Callable[[NodeId], int]
-) -> Iterator[tuple[NodeId, bytes]]:
-    """The answers to forwarded requests, in frames of at most ANSWERS_MAX. `term` is the term of the indexes.
-
-    `version_of` gives the version of the peer protocol that a peer speaks.
-    """
+def answer_frames(answers: list[PeerReply], term: int) -> Iterator[tuple[NodeId, bytes]]:
+    """The answers to forwarded requests, in frames of at most ANSWERS_MAX. `term` is the term of the indexes."""
     answers.sort(key=attrgetter("peer"))
-    for peer, each in groupby(answers, key=attrgetter("peer")):
-        version = version_of(peer)
-        known = [_known_to(version, answer) for answer in each]
-        for start in range(0, len(known), ANSWERS_MAX):
-            yield peer, encode_answers(known[start : start + ANSWERS_MAX], term)
-
-
-def _known_to(version: int, answer: PeerReply) -> PeerReply:
-    """The answer with a code that a peer of that protocol version knows."""
-    since, instead = _NEW_CODES.get(answer.code, (0, None))
-    return answer._replace(code=instead) if version < since else answer
+    for peer, group in groupby(answers, key=attrgetter("peer")):
+        each = list(group)
+        for start in range(0, len(each), ANSWERS_MAX):
+            yield peer, encode_answers(each[start : start + ANSWERS_MAX], term)
 
 
 def encode_answers(answers: Iterable[PeerReply], term: int) -> bytes:

@@ -2,8 +2,8 @@
 
 `raftlog.cluster.replica.log.peer_log` asks, `raftlog.cluster.replica.parts.serving` answers. A node that was built
 from a snapshot lacks the log before it. It forwards reads to its peers, and fetches the missing entries in the
-background; both ask the same questions. The frames have the kind of read indexes with a word in front, so that no
-new kind was needed. A peer of protocol version 1 does not know them, and is not asked.
+background; both ask the same questions. The frames have the kind of read indexes with a word in front, so that they
+need no kind of their own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from raftlog.raft.codec.frame import FRAME_READ, FRAME_READ_REPLY, Frame, encode
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.types import GENESIS, Mark
 from raftlog.raft.wal.reading import RawSlice
-
-PEER_VERSION: Final = 2
-"""The first version of the peer protocol that knows these frames."""
 
 SLICE_BYTES_MAX: Final = 128 << 10
 """Most bytes of a segment in one answer, unless one entry is larger. With rows and effects: about a snapshot piece."""

@@ -80,8 +80,8 @@ class Links(Protocol):
     def flush(self) -> None:
         """Writes the queued messages and frames to the peers."""
 
-    def version_of(self, peer: NodeId) -> int:
-        """The newest version of the peer protocol that the peer speaks on its bulk link. 0: it has no bulk link."""
+    def has_dialled(self, peer: NodeId) -> bool:
+        """Whether this node believes a bulk connection of the peer."""
 
     def is_bulk_up(self, to: NodeId) -> bool:
         """Whether the bulk link to that peer is connected."""

@@ -253,14 +253,11 @@ class RaftCore:
             self.state.is_touched = True
             log.compact(keep_after)
 
-    def snapshot_chunk(
-        self, fetch: SnapshotFetch, total: int, data: bytes, now: Now, *, takes_several: bool = True
-    ) -> None:
-        """What a SnapshotFetch brought, of a snapshot of `total` bytes; b"" if it cannot be read any more. A follower
-        whose program `takes_several` chunks at a time is sent a window of them."""
+    def snapshot_chunk(self, fetch: SnapshotFetch, total: int, data: bytes, now: Now) -> None:
+        """What a SnapshotFetch brought, of a snapshot of `total` bytes; b"" if it cannot be read any more."""
         state = self._state_at(now)
         if isinstance(state.role, Leader):
-            snapshots.on_chunk(state, state.role, fetch, total, data, takes_several=takes_several)
+            snapshots.on_chunk(state, state.role, fetch, total, data)
 
     def snapshot_written(self, write: SnapshotWrite, now: Now) -> None:
         """That chunk is written aside."""

@@ -322,11 +322,11 @@ def end_transfer(state: State, role: Leader, reason: str) -> None:
 
 
 def leaves_term(state: State, message: Message) -> bool:
-    """Whether this node, which heals, begins a newer term rather than take that message. Its leader refuses it, or has
-    a program too old to say when it has healed or to send acknowledged entries again. The next leader asks from
-    nothing."""
-    is_old = message.sender not in state.starts or not state.run
-    if not (isinstance(message, AppendEntries) and NEW_DISK > state.floor > state.term and is_old):
+    """Whether this node, which heals, begins a newer term rather than take that message. Its leader refuses it, or
+    neither knows the other's start, as in a further Raft group, and no leader reports when this node has healed. The
+    next leader asks from nothing."""
+    is_alone = message.sender not in state.starts or not state.run
+    if not (isinstance(message, AppendEntries) and NEW_DISK > state.floor > state.term and is_alone):
         return False
     become_follower(state, state.floor, NOBODY, "its log is healing, and the leader does not help")
     return True

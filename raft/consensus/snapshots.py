@@ -70,9 +70,8 @@ def feed(state: State, peer: NodeId, progress: FollowerProgress) -> None:
         state.out.snapshot_fetches.append(sending.fetch)
 
 
-def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data: bytes, *, takes_several: bool) -> None:
-    """Some chunks came from disk; b"" if that snapshot is gone: then the newest one is sent, from its start. A follower
-    that does not take several at a time has a window of one."""
+def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data: bytes) -> None:
+    """Some chunks came from disk; b"" if that snapshot is gone: then the newest one is sent, from its start."""
     progress = role.progress.get(fetch.peer)
     if progress is None or progress.sending is None or progress.sending.fetch != fetch:
         return  # asked before something changed
@@ -84,8 +83,6 @@ def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data:
         return
     assert fetch.offset + len(data) <= min(total, fetch.offset + fetch.bytes_max), (fetch, len(data), total)
     sending.total = total
-    if not takes_several:  # the disk was asked before that was known
-        data, sending.window_bytes = data[: state.options.snapshot_chunk_bytes], 0
     for first in range(0, len(data), state.options.snapshot_chunk_bytes):
         chunk = data[first : first + state.options.snapshot_chunk_bytes]
         offset = sending.sent

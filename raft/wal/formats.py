@@ -49,7 +49,7 @@ def spare_name(number: int) -> str:
 
 
 FORMAT_VERSION: Final = 1
-"""Of every structure in this file but the hard state, and of identity.json."""
+"""Of every structure in this file, and of identity.json."""
 
 _CRC: Final = Struct("<I")
 
@@ -62,7 +62,7 @@ def _seal(head: bytes) -> bytes:
     return head + _CRC.pack(crc32c(head))
 
 
-def _open(what: str, magic: bytes, buffer: bytes, size: int, version: int = FORMAT_VERSION) -> None:
+def _open(what: str, magic: bytes, buffer: bytes, size: int) -> None:
     """Checks length, magic, CRC and version of the `size` bytes at the start of `buffer`."""
     if len(buffer) < size:
         raise Corrupt(f"{what} cut short: {len(buffer)} of {size} bytes")
@@ -70,8 +70,8 @@ def _open(what: str, magic: bytes, buffer: bytes, size: int, version: int = FORM
         raise Corrupt(f"no {what} here: magic is {buffer[:4]!r}")
     if _CRC.unpack_from(buffer, size - 4)[0] != crc32c(buffer[: size - 4]):
         raise Corrupt(f"{what} fails its CRC")
-    if buffer[4] != version:
-        raise UnknownVersion(f"{what} of version {buffer[4]}: this code knows {version}")
+    if buffer[4] != FORMAT_VERSION:
+        raise UnknownVersion(f"{what} of version {buffer[4]}: this code knows {FORMAT_VERSION}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +318,9 @@ def ledger_footer_bytes(buffer: bytes) -> int:
 HARD_STATE_MAGIC: Final = b"RLHS"
 HARD_STATE_SLOT: Final = 4_096  # a block of the file system: slots never share one
 HARD_STATE_BYTES: Final = 2 * HARD_STATE_SLOT
-HARD_STATE_VERSION: Final = 2
 # magic, version, log id, shard, sequence, term, vote, boot, cut, floor and repair, term, index and `after` of Replaced
 _SLOT: Final = Struct("<4sB3x16sIQQQQQQQQQ")
 SLOT_SIZE: Final = _SLOT.size + _CRC.size
-_SLOT_SIZE_1: Final = SLOT_SIZE - 24  # of version 1, without Replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,19 +348,15 @@ def encode_slot(log: LogIdentity, slot: Slot) -> bytes:
     state = slot.state
     return _seal(
         _SLOT.pack(
-            HARD_STATE_MAGIC, HARD_STATE_VERSION, log.log_id, log.shard, slot.sequence, state.term, state.vote,
+            HARD_STATE_MAGIC, FORMAT_VERSION, log.log_id, log.shard, slot.sequence, state.term, state.vote,
             state.boot, slot.cut, slot.floor << 1 | slot.is_mending, *slot.replaced,
         )
     )  # fmt: skip
 
 
 def decode_slot(log: LogIdentity, buffer: bytes) -> Slot:
-    """One slot, also of version 1. Raises Corrupt, UnknownVersion or ForeignFile."""
-    if buffer[4:5] == b"\1":
-        _open("hard state slot", HARD_STATE_MAGIC, buffer, _SLOT_SIZE_1, 1)
-        buffer = buffer[: _SLOT_SIZE_1 - _CRC.size] + bytes(24)
-    else:
-        _open("hard state slot", HARD_STATE_MAGIC, buffer, SLOT_SIZE, HARD_STATE_VERSION)
+    """One slot. Raises Corrupt, UnknownVersion or ForeignFile."""
+    _open("hard state slot", HARD_STATE_MAGIC, buffer, SLOT_SIZE)
     _, _, log_id, shard, sequence, term, vote, boot, cut, mend, *replaced = _SLOT.unpack_from(buffer)
     log.check("hard state", log_id, shard)
     floor, is_mending = mend >> 1, bool(mend & 1)

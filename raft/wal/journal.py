@@ -321,8 +321,7 @@ class Journal:
         while len(self.segments) > 1 and self.active.first > kept.index:
             dropped.append(self.segments.pop().first)
         segment = self.active
-        # An .idx that an earlier version rebuilt at a start ends its segment before the mark behind the last entry.
-        old_end = min(segment.end + MARK_SIZE, segment.size) if is_shorter else segment.end
+        old_end = segment.end
         segment.last, segment.end = kept, end
         self.indexed = kept.index
         segment.runs = [run for run in segment.runs if run.first <= kept.index]

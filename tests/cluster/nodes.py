@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from raftlog.cluster.api.encoding import to_b64
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.bounds import rule_of
@@ -28,11 +26,15 @@ from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.hello import Start
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Now
 from raftlog.statemachine.commands import Operation
+from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.support import Patience, free_ports, stretch, wait_until_async
 
+START: Final = Start(run=1, last_index=1, last_term=1, term=1, floor=0)
+"""What the process of a made-up hello found on its disk."""
 IS_LINUX: Final = Path("/proc/self/schedstat").exists()
 
 
@@ -130,13 +132,10 @@ def with_bounds(settings: Settings, bounds: Mapping[str, int]) -> Settings:
 class Nodes:
     """The nodes of one cluster, by id; those not running are missing."""
 
-    def __init__(self, folder: Path, count: int, flags: dict[str, Any], *, cluster_version: int = 0) -> None:
+    def __init__(self, folder: Path, count: int, flags: dict[str, Any]) -> None:
         self.folder = folder
         ports = free_ports(2 * count)
         self.cluster = new_cluster(count, peer_ports=ports[:count], http_ports=ports[count:])
-        if cluster_version:
-            head = msgspec.structs.replace(self.cluster.cluster, cluster_version=cluster_version)
-            self.cluster = msgspec.structs.replace(self.cluster, cluster=head)
         self.file = folder / "cluster.toml"
         self.flags = QUICK | flags
         self.running: dict[int, Replica] = {}
@@ -151,10 +150,9 @@ class Nodes:
         loaded = load_settings(self.file, {}, flags)
         return replace(loaded, settings=with_bounds(loaded.settings, bounds))
 
-    async def start(self, node: int, *, is_older: bool = False, speaks: int = 0, **flags: Any) -> Replica:
-        """Starts a node of the cluster; `flags` are further settings, with __ for the dot. `is_older`: its program
-        knows cluster version 1 alone, and speaks the peer protocol of then. `speaks`: it says it speaks that version of
-        the peer protocol (0: today's)."""
+    async def start(self, node: int, *, knows: int = CLUSTER_VERSION, **flags: Any) -> Replica:
+        """Starts a node of the cluster; `flags` are further settings, with __ for the dot. Its program `knows` that
+        cluster version."""
         FairTime.begin(asyncio.get_running_loop())
         more = {key.replace("__", "."): value for key, value in flags.items()}
         loaded = self.loaded(node, more)
@@ -163,12 +161,8 @@ class Nodes:
         )
         host = Host(
             loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
-            cluster=self.cluster, making=Making(knows=1) if is_older else None,
+            cluster=self.cluster, making=Making(knows=knows),
         )  # fmt: skip
-        if is_older:
-            speaks = 2
-        if speaks:
-            host.transport.identity = replace(host.transport.identity, speaks=speaks)
         await host.start()
         self.running[node] = host.replica
         return host.replica
@@ -224,12 +218,11 @@ class Nodes:
 
 
 @asynccontextmanager
-async def running(nodes: Nodes, speaks: dict[int, int]) -> AsyncIterator[Nodes]:
-    """All nodes run, and end with the block. `speaks`: the version of the peer protocol of some; the others' is
-    today's."""
+async def running(nodes: Nodes) -> AsyncIterator[Nodes]:
+    """All nodes run, and end with the block."""
     try:
         for node in [each.id for each in nodes.cluster.node]:
-            await nodes.start(node, speaks=speaks.get(node, 0))
+            await nodes.start(node)
         yield nodes
     finally:
         for node in list(nodes.running):
@@ -240,5 +233,5 @@ async def running(nodes: Nodes, speaks: dict[int, int]) -> AsyncIterator[Nodes]:
 async def cluster_of(count: int, folder: Path, **flags: Any) -> AsyncIterator[Nodes]:
     """A running cluster of `count` nodes, which ends with the block; `flags` are settings, with __ for the dot."""
     flags = {key.replace("__", "."): value for key, value in flags.items()}
-    async with running(Nodes(folder, count, flags), {}) as nodes:
+    async with running(Nodes(folder, count, flags)) as nodes:
         yield nodes

@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import msgpack
 import pytest
 
-from raftlog.statemachine import versions
 from raftlog.statemachine.access.admission import Admission, encode_admission
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand, Condition, encode_access
 from raftlog.statemachine.access.grants import parse_grant
@@ -51,10 +49,9 @@ def _consumer(action: ConsumerAction, generation: int = 0) -> bytes:
     return encode_consumer(ConsumerCommand(action, generation, 3, b"host"))
 
 
-def _frames(version: int = 1) -> list[bytes]:
+def _frames() -> list[bytes]:
     """The frames of a small machine: a key put twice, one deleted, a session with an answer and a void."""
     driver = Driver()
-    driver.machine.version = version
     driver.clock_ms = 100
     driver.put(b"a", b"1")
     driver.put(b"a", b"2")
@@ -67,11 +64,10 @@ def _frames(version: int = 1) -> list[bytes]:
     return list(driver.machine.snapshot())
 
 
-def _with_access(version: int = versions.ACCESS_CONTROL) -> list[bytes]:
+def _with_access() -> list[bytes]:
     """The frames of a small machine with access control: the first admin with a token, a role, a user, its session, and
     a group of the admin."""
     driver = Driver()
-    driver.machine.version = version
     role = (parse_grant("write on keys:a*"), parse_grant("read on log"))
     for command in (
         AccessCommand(AccessAction.INIT, "root", token="t1", token_hash=b"h" * 32, label="first"),
@@ -81,9 +77,8 @@ def _with_access(version: int = versions.ACCESS_CONTROL) -> list[bytes]:
         one = request(Operation.ACCESS, None, encode_access(command))
         assert driver.answer(one._replace(admission=_admission("root", 9))).result is Result.APPLIED
     driver.entry(request(Operation.SESSION_OPEN, argument=60_000)._replace(admission=_admission("ada", 3)))
-    if version >= versions.SHARES:
-        claim = request(Operation.CONSUMER, b"g", _consumer(ConsumerAction.CLAIM))
-        driver.entry(claim._replace(admission=_admission("root", 9)))
+    claim = request(Operation.CONSUMER, b"g", _consumer(ConsumerAction.CLAIM))
+    driver.entry(claim._replace(admission=_admission("root", 9)))
     return list(driver.machine.snapshot())
 
 
@@ -91,9 +86,8 @@ def _admission(name: str, revision: int, *roles: str) -> bytes:
     return encode_admission(Admission(name, revision, roles))
 
 
-def _point(version: int = 1) -> bytes:
+def _point() -> bytes:
     driver = Driver()
-    driver.machine.version = version
     driver.clock_ms = 100
     driver.put(b"a", b"1")
     driver.open(60_000)
@@ -103,19 +97,12 @@ def _point(version: int = 1) -> bytes:
     return driver.machine.point[1]
 
 
-def _payload(kind: int, version: int = 1) -> bytes:
-    return _payload_of(_frames(version), kind)
+def _payload(kind: int) -> bytes:
+    return _payload_of(_frames(), kind)
 
 
 def _payload_of(frames: list[bytes], kind: int) -> bytes:
     return b"".join(frame[FRAME_SIZE:] for frame in frames if frame[5] == kind)
-
-
-def _head_of_version_1() -> bytes:
-    """The head as it was before the log could be trimmed."""
-    row = msgpack.unpackb(_payload(1), raw=False)
-    packed: bytes = msgpack.packb(row[:-1], use_bin_type=True)
-    return packed
 
 
 def _row_hash() -> bytes:
@@ -137,17 +124,13 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "consumer command": lambda: _consumer(ConsumerAction.COMMIT, 8),
     "snapshot frame": lambda: _frames()[-1],
     "snapshot head": lambda: _payload(1),
-    "snapshot head of version 1": _head_of_version_1,
-    "snapshot head of version 3": lambda: _payload(1, 2),
-    "snapshot frame of version 3": lambda: _frames(2)[-1],
     "snapshot keys": lambda: _payload(2),
     "snapshot sessions": lambda: _payload(3),
     "snapshot digests": lambda: _payload(4),
     "snapshot consumers": lambda: _payload(6),
-    "snapshot sessions of version 4": lambda: _payload_of(_with_access(), 3),
-    "snapshot consumers of cluster version 4": lambda: _payload_of(_with_access(versions.SHARES), 6),
+    "snapshot sessions with an owner": lambda: _payload_of(_with_access(), 3),
+    "snapshot consumers with a maker": lambda: _payload_of(_with_access(), 6),
     "snapshot access": lambda: _payload_of(_with_access(), 7),
-    "snapshot frame of version 4": lambda: _with_access()[-1],
     "admission": lambda: _admission("ada", 7),
     "admission of an identity provider": lambda: _admission("jwt:ada", 7, "writer"),
     "access command": lambda: encode_access(
@@ -156,7 +139,6 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "state row hash": lambda: state_row_hash(b"a", b"2", 4, 5, 2).to_bytes(8, "big"),
     "log row hash": _row_hash,
     "digest point": _point,
-    "digest point at cluster version 2": lambda: _point(2),
 }
 
 

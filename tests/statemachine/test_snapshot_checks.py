@@ -8,6 +8,7 @@ import google_crc32c
 import msgpack
 import pytest
 
+from raftlog.statemachine import versions
 from raftlog.statemachine.machine import StateMachine
 from raftlog.statemachine.snapshot import (
     CHUNK_BYTES_MAX,
@@ -20,6 +21,7 @@ from raftlog.statemachine.snapshot import (
     KEYS,
     SESSIONS,
     SNAPSHOT_MAGIC,
+    SNAPSHOT_VERSION,
     CorruptSnapshot,
     UnknownSnapshot,
 )
@@ -27,7 +29,6 @@ from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.statemachine import mixture
 
 _HEAD = Struct("<4sBBHI")
-WRITTEN = 2  # the version of what a machine at cluster version 1 writes
 Frame = tuple[int, int, bytes]  # kind, flags, payload
 
 
@@ -42,12 +43,11 @@ def frames_of(machine: StateMachine) -> list[Frame]:
     return frames
 
 
-def restore(frames: Iterable[Frame], *versions: int) -> StateMachine:
-    """Sealed again, so that only what they say can be wrong; `versions` of the first frames, the last of all others."""
+def restore(frames: Iterable[Frame]) -> StateMachine:
+    """Sealed again, so that only what they say can be wrong."""
     chunks = []
-    for place, (kind, flags, payload) in enumerate(frames):
-        version = versions[min(place, len(versions) - 1)] if versions else WRITTEN
-        head = _HEAD.pack(SNAPSHOT_MAGIC, version, kind, flags, len(payload))
+    for kind, flags, payload in frames:
+        head = _HEAD.pack(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, kind, flags, len(payload))
         crc = google_crc32c.extend(google_crc32c.value(head), payload)
         chunks.append(head + crc.to_bytes(4, "little") + payload)
     return StateMachine.restore(chunks)
@@ -73,7 +73,7 @@ def with_kind(kind: int, payload: bytes, flags: int = 0) -> list[Frame]:
 
 def with_head(**changed: Any) -> list[Frame]:
     """The good frames under another head."""
-    names = ("index", "term", "time_ms", "clock_ms", "revision", "compacted", "digest", "limits", "oldest")
+    names = ("index", "term", "time_ms", "clock_ms", "revision", "compacted", "digest", "limits", "oldest", "version")
     row = [changed.get(name, value) for name, value in zip(names, HEAD_ROW, strict=True)]
     return with_kind(HEAD, packed(row))
 
@@ -101,22 +101,21 @@ WRONG: dict[str, tuple[list[Frame], str]] = {
     "revisions are missing": (with_head(revision=HEAD_ROW[4] + 1), "keys of the snapshot"),
     "a key of no records": (with_kind(KEYS, packed([b"a", []])), "comes after"),
     "a key cut short": (with_kind(KEYS, packed([b"a", [b"x"]])), "cut short"),
-    "an answer too short": (with_kind(SESSIONS, packed([3, 1000, 2000, 0, [1, b"xx"]])), "keeps"),
-    "an answer of text": (with_kind(SESSIONS, packed([3, 1000, 2000, 0, [1, "xx"]])), "keeps"),
-    "sequences without answers": (with_kind(SESSIONS, packed([3, 1000, 2000, 0, [1]])), "argument"),
-    "a settled sequence": (with_kind(SESSIONS, packed([3, 1000, 2000, 5, [1, ANSWER]])), "settled"),
-    "sessions out of order": (with_kind(SESSIONS, packed([3, 9, 9, 0, []], [3, 9, 9, 0, []])), "out of order"),
+    "an answer too short": (with_kind(SESSIONS, packed([3, 1000, 2000, 0, [1, b"xx"], ""])), "keeps"),
+    "an answer of text": (with_kind(SESSIONS, packed([3, 1000, 2000, 0, [1, "xx"], ""])), "keeps"),
+    "sequences without answers": (with_kind(SESSIONS, packed([3, 1000, 2000, 0, [1], ""])), "argument"),
+    "a settled sequence": (with_kind(SESSIONS, packed([3, 1000, 2000, 5, [1, ANSWER], ""])), "settled"),
+    "sessions out of order": (with_kind(SESSIONS, packed([3, 9, 9, 0, [], ""], [3, 9, 9, 0, [], ""])), "out of order"),
     "a digest of five": (with_kind(DIGESTS, packed([1, 2])), "unpack"),
     "a digest below zero": (with_kind(DIGESTS, packed([1, 2, 3, -4, 5])), "whole number"),
-    "a consumer of four": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3])), "missing"),
-    "a consumer without a number": (with_kind(CONSUMERS, packed([b"g", 1, -2, b"", 3, 4])), "a consumer of"),
-    "an owner of text": (with_kind(CONSUMERS, packed([b"g", 1, 2, "x", 3, 4])), "a consumer of"),
-    "a name of text": (with_kind(CONSUMERS, packed(["g", 1, 2, b"", 3, 4])), "a consumer named"),
-    "a maker without a name": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, ""])), "has makers"),
-    "a maker of bytes": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, b"x"])), "has makers"),
-    "two makers": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, "x", "y"])), "has makers"),
+    "a consumer of four": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, ""])), "missing"),
+    "a consumer without a number": (with_kind(CONSUMERS, packed([b"g", 1, -2, b"", 3, 4, ""])), "a consumer of"),
+    "an owner of text": (with_kind(CONSUMERS, packed([b"g", 1, 2, "x", 3, 4, ""])), "a consumer of"),
+    "a name of text": (with_kind(CONSUMERS, packed(["g", 1, 2, b"", 3, 4, ""])), "a consumer named"),
+    "a maker of bytes": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, b"x"])), "has maker"),
+    "two makers": (with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, "x", "y"])), "argument"),
     "consumers out of order": (
-        with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4], [b"a", 1, 2, b"", 3, 4])),
+        with_kind(CONSUMERS, packed([b"g", 1, 2, b"", 3, 4, ""], [b"a", 1, 2, b"", 3, 4, ""])),
         "out of order",
     ),
     "other counts": (with_kind(END, packed([1, 1, 1])), "its end says"),
@@ -136,16 +135,6 @@ def test_impossible_frames_are_corrupt(what: str) -> None:
     frames, words = WRONG[what]
     with pytest.raises(CorruptSnapshot, match=words):
         restore(frames)
-
-
-def test_a_snapshot_of_the_first_version_is_read() -> None:
-    """It has no consumers, its end counts three things, and its head knows no limits of them."""
-    limits = [row for row in HEAD_ROW[7] if not row[0].startswith("consumer")]
-    frames = [frame for frame in with_head(limits=limits)[:-1] if frame[0] != CONSUMERS]
-    machine = restore([*frames, (END, 0, packed(END_ROW[:3]))])
-    assert not machine.consumers.rows()
-    assert machine.limits == mixture.LIMITS
-    assert machine.applied_index == HEAD_ROW[0]
 
 
 @pytest.mark.parametrize(
@@ -168,32 +157,18 @@ def test_a_frame_that_claims_too_much_is_not_waited_for() -> None:
         StateMachine.restore([_HEAD.pack(SNAPSHOT_MAGIC, 1, HEAD, 0, CHUNK_BYTES_MAX) + b"\0" * 4])
 
 
-def test_pitfall_77_a_snapshot_names_the_cluster_version_once_every_member_can_read_that() -> None:
-    """At version 1 its bytes are what they ever were: an older member reads them. From version 2 on the restored state
-    is of the version that it was taken at, or it would apply what follows by the rules of another; one that this code
-    does not know is refused, as is a head that says none, or one too many."""
+def test_pitfall_77_a_snapshot_names_the_cluster_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The restored state is of the version that it was taken at, or it would apply what follows by the rules of
+    another. One that this code does not know is refused, as is a head that says none, or one too many."""
     driver = mixture.driven(60)
-    assert {frame[4] for frame in driver.machine.snapshot()} == {2}
-    driver.entry(parameters=(), version=CLUSTER_VERSION)
-    assert {frame[4] for frame in driver.machine.snapshot()} == {3}
-    assert StateMachine.restore(driver.machine.snapshot()).version == CLUSTER_VERSION
     (kind, flags, payload), *others = frames_of(driver.machine)
     row = msgpack.unpackb(payload, raw=False)
     assert row[-1] == CLUSTER_VERSION
+    newer = [(kind, flags, packed([*row[:-1], CLUSTER_VERSION + 1])), *others]
     with pytest.raises(UnknownSnapshot, match=f"version {CLUSTER_VERSION + 1}, this code knows up to"):
-        restore([(kind, flags, packed([*row[:-1], CLUSTER_VERSION + 1])), *others], 3)
+        restore(newer)
     for wrong in (row[:-1], [*row, 2], [*row[:-1], "2"]):
         with pytest.raises(CorruptSnapshot):
-            restore([(kind, flags, packed(wrong)), *others], 3)
-
-
-def test_a_snapshot_of_version_1_is_read_as_that_of_a_log_that_was_never_trimmed() -> None:
-    """It had everything but the oldest index. A head of the other version's shape, or a mixture, is damage."""
-    old = [(HEAD, 0, packed(HEAD_ROW[:-1])), *FRAMES[1:]]
-    machine, trimmed = restore(old, 1), restore(FRAMES)
-    assert (machine.oldest, trimmed.oldest) == (1, HEAD_ROW[-1])
-    assert trimmed.oldest > 1
-    assert (machine.digest(), machine.applied_index) == (trimmed.digest(), trimmed.applied_index)
-    for frames, versions in ((old, (2,)), (FRAMES, (1,)), (old, (1, 2)), (FRAMES, (2, 1))):
-        with pytest.raises(CorruptSnapshot):
-            restore(frames, *versions)
+            restore([(kind, flags, packed(wrong)), *others])
+    monkeypatch.setattr(versions, "CLUSTER_VERSION", CLUSTER_VERSION + 1)
+    assert restore(newer).version == CLUSTER_VERSION + 1

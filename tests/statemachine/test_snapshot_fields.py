@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from hypothesis import example, given, settings, strategies as st
 
-from raftlog.statemachine import versions
 from raftlog.statemachine.access.admission import Admission, encode_admission
 from raftlog.statemachine.access.commands import HASH_BYTES, AccessAction, AccessCommand, Condition, encode_access
 from raftlog.statemachine.access.grants import Grant, Resource, Verb
@@ -119,10 +118,10 @@ EMPTY: list[tuple[Step, str, int]] = [  # something empty of each kind, and a ke
 ]
 
 
-def driven(steps: list[tuple[Step, str, int]], version: int, is_on: bool) -> Driver:
+def driven(steps: list[tuple[Step, str, int]], is_on: bool) -> Driver:
     """A driver that has applied these requests, each by that principal after so many ms."""
     driver = Driver(LIMITS)
-    driver.entry(parameters=(("sessions_max", 3),), version=version)
+    driver.entry(parameters=(("sessions_max", 3),))
     if is_on:
         driver.entry(INIT)
     for step, name, passed_ms in steps:
@@ -136,14 +135,12 @@ def driven(steps: list[tuple[Step, str, int]], version: int, is_on: bool) -> Dri
 
 
 @settings(max_examples=300)
-@given(STEPS, st.integers(1, versions.CLUSTER_VERSION), st.booleans())
-@example(EMPTY, versions.CLUSTER_VERSION, False)
-def test_a_restored_state_is_the_saved_one_field_by_field(
-    steps: list[tuple[Step, str, int]], version: int, is_on: bool
-) -> None:
+@given(STEPS, st.booleans())
+@example(EMPTY, False)
+def test_a_restored_state_is_the_saved_one_field_by_field(steps: list[tuple[Step, str, int]], is_on: bool) -> None:
     """Every field of the machine and of all its tables, with the types of all values: users, roles, tokens, groups,
     sessions with kept answers, keys with history, digests, limits. Then both go on alike."""
-    driver = driven(steps, version, is_on)
+    driver = driven(steps, is_on)
     restored = StateMachine.restore(driver.machine.snapshot())
     assert not differences(restored, driver.machine)
     for entry in driver.entries[-3:]:
@@ -155,7 +152,7 @@ def test_a_restored_state_is_the_saved_one_field_by_field(
 
 def test_every_exception_is_a_field_and_a_field_that_is_added_is_compared() -> None:
     """The fields that are not compared exist; a change of any other field of the machine or of a table is seen."""
-    machine = driven(EMPTY, versions.CLUSTER_VERSION, False).machine
+    machine = driven(EMPTY, False).machine
     parts = [machine, machine._store, machine._sessions, machine._digests, machine.consumers, machine.access]
     named = {type(part).__name__: names_of(part) for part in parts}
     for kind, left_out in NO_STATE.items():

@@ -41,7 +41,6 @@ from raftlog.statemachine.commands import (
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from raftlog.statemachine.effects import Effects
 from raftlog.statemachine.txn import encode_txn
-from raftlog.statemachine.versions import ACCESS_CONTROL
 
 PROPERTY: Final = "no write is applied with a token that was revoked before"
 WORLDS: Final = 4
@@ -114,7 +113,7 @@ class Users:
             return
         world.after(random.randint(1, 2 * CHANGE_US), self._change)
         replica = world.leading() or random.choice(list(world.replicas.values()))
-        if replica.core is None or replica.machine.version < ACCESS_CONTROL:
+        if replica.core is None:
             return
         command = self._command(replica.machine.access)
         block = encode_block([BlockRecord(Operation.ACCESS, None, encode_access(command))])

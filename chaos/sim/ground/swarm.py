@@ -13,10 +13,11 @@ from random import Random
 from typing import Final
 
 from raftlog.raft.options import Options
-from raftlog.raft.types import NodeId
-from raftlog.statemachine.versions import CLUSTER_VERSION
 
 MINUTE_US: Final = 60_000_000
+
+GONE: Final = "upgrade"
+"""A kind that there is no more. It is drawn and has its share of the faults, so that each seed keeps its world."""
 
 KINDS: Final[dict[str, tuple[int, int]]] = {
     # network: kind -> (in how many worlds of a hundred, how often beside the others)
@@ -61,8 +62,7 @@ KINDS: Final[dict[str, tuple[int, int]]] = {
     "strand leader": (50, 3),
     # a state in memory
     "corrupt state": (40, 4),
-    # another program
-    "upgrade": (60, 4),
+    GONE: (60, 4),
     # a power cut and damage together
     "flip newest": (35, 3),
     # many connections at once
@@ -194,7 +194,7 @@ def _faults(random: Random, nodes: int) -> tuple[tuple[str, int], ...]:
         if is_drawn and not (nodes == 1 and kind in alone):
             weights.append((kind, weight * factor))
     total = sum(weight for _, weight in weights)
-    return tuple((kind, MINUTE_US * total // (a_minute * weight)) for kind, weight in weights)
+    return tuple((kind, MINUTE_US * total // (a_minute * weight)) for kind, weight in weights if kind != GONE)
 
 
 def _options(random: Random) -> Options:
@@ -230,13 +230,3 @@ def quiet(nodes: int = 3) -> Swarm:
         faults=(), compact_every_us=0, trim_every_us=0, drift=0, delay_min_us=100, delay_max_us=200, sync_min_us=200,
         sync_max_us=400, encode=False, apply_us=0, save_us=0,
     )  # fmt: skip
-
-
-def programs(random: Random, nodes: Sequence[NodeId]) -> tuple[int, dict[NodeId, int]]:
-    """The cluster version that a world begins with, and the newest that each node's program knows: a cluster of today,
-    one of an older version, or one in the middle of its upgrade."""
-    version = random.choice((1, 1, 1, CLUSTER_VERSION))
-    oldest, is_mixed = random.choice((1, 1, CLUSTER_VERSION)), random.randrange(2) == 0
-    if version == CLUSTER_VERSION:
-        return version, dict.fromkeys(nodes, version)
-    return version, {node: random.choice((1, CLUSTER_VERSION)) if is_mixed else oldest for node in nodes}

@@ -72,7 +72,7 @@ def strike(world: World, random: Random, node: NodeId, disk: str) -> None:
     if not aims:
         return
     aim = random.choice(aims)
-    if aim.greet(node, _hello(random, disk, world.knows[aim.node], boot=1_000)):
+    if aim.greet(node, _hello(random, disk, boot=1_000)):
         raise Failure(NOTHING_OF_REMOVED, f"node {aim.node} takes the hello of node {node}")
     world.count("strikes of a removed node")
     aim.tell(partial(_strike, aim, random, node, disk))
@@ -161,7 +161,7 @@ def forged_hello(world: World, random: Random) -> None:
 def say(world: World, random: Random, node: NodeId, named: NodeId, runs: list[int]) -> None:
     """One hello, if that node refuses it. Raises Failure where it heard an earlier one, whose run is in `runs`."""
     aim, disk = world.replicas[node], world.disks[named].incarnation
-    said = _hello(random, disk, world.knows[named])
+    said = _hello(random, disk)
     if aim.core is None or aim.refusal_of(named, said) is None:
         return
     refused_disk, refused_run = aim.core.state.refused.get(named, ("", 0))
@@ -172,9 +172,9 @@ def say(world: World, random: Random, node: NodeId, named: NodeId, runs: list[in
     world.count("forged hellos")
 
 
-def _hello(random: Random, disk: str, knows: int, boot: int = 0) -> Hello:
+def _hello(random: Random, disk: str, boot: int = 0) -> Hello:
     run = random.randrange(1, 1 << 53)
-    return Hello(disk, boot, knows, Start(run=run, last_index=0, last_term=0, term=0, floor=0))
+    return Hello(disk, boot, Start(run=run, last_index=0, last_term=0, term=0, floor=0))
 
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"removed key": removed_key, "forged hello": forged_hello}

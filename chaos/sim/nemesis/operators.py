@@ -12,7 +12,6 @@ from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.types import NOBODY, Now
 from raftlog.raft.wal.retention import RetentionPolicy, piece_of, trim_before
 from raftlog.statemachine.commands import Operation
-from raftlog.statemachine.versions import CLUSTER_VERSION
 
 
 def transfer(world: World, random: Random) -> None:
@@ -54,16 +53,4 @@ def retain(world: World, random: Random) -> None:
         replica.submit(block, 1, 0, 0, deadline_us, lambda _: None)
 
 
-def upgrade(world: World, random: Random) -> None:
-    """A node is stopped, and started again with a program that knows the newest cluster version."""
-    older = [node for node, knows in world.knows.items() if knows < CLUSTER_VERSION and node in world.replicas]
-    if not older:
-        return
-    node, power = random.choice(older), random.randrange(4) == 0
-    if world.fault("upgrade", node):
-        world.knows[node] = CLUSTER_VERSION
-        if world.replicas[node].core is not None:
-            world.replicas[node].crash("upgraded", power=power)
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"transfer": transfer, "upgrade": upgrade}
+FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"transfer": transfer}

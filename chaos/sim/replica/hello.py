@@ -12,13 +12,12 @@ class Hello(NamedTuple):
 
     incarnation: str  # of its disk
     boot: int  # its counter
-    knows: int = 1  # the newest cluster version that its program knows
-    start: Start | None = None  # what it found on its disk; None: a program that is too old to say it
+    start: Start  # what it found on its disk
 
     @property
     def run(self) -> int:
-        """The number of the process; 0: its program is too old to say it."""
-        return 0 if self.start is None else self.start.run
+        """The number of the process."""
+        return self.start.run
 
 
-NOBODY_YET: Final = Hello("", 0)
+NOBODY_YET: Final = Hello("", 0, Start(run=0, last_index=0, last_term=0, term=0, floor=0))

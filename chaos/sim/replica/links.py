@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from raftlog.chaos.sim.replica.surroundings import SimNode
-from raftlog.cluster.peers.hello import CLUSTER_VERSIONS
 from raftlog.cluster.peers.transport import LinkSeen
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.messages import Message
@@ -57,13 +56,9 @@ class NodeLinks:
     def flush(self) -> None:
         """All has left already."""
 
-    def version_of(self, peer: NodeId) -> int:
-        """The peer protocol that both programs speak; 0: the peer's bulk link is not connected."""
-        node = self._node
-        if not node.world.links.is_up(peer, node.node):
-            return 0
-        knows = min(node.world.replicas[peer].hello.knows, node.hello.knows)
-        return max(spoken for spoken, known in CLUSTER_VERSIONS.items() if known <= knows)
+    def has_dialled(self, peer: NodeId) -> bool:
+        """Whether the peer's bulk link is connected."""
+        return self._node.world.links.is_up(peer, self._node.node)
 
     def is_bulk_up(self, to: NodeId) -> bool:
         """Whether the bulk link to that peer is connected."""

@@ -38,6 +38,7 @@ from raftlog.raft.messages import Message
 from raftlog.raft.types import NOBODY, NodeId, Now
 from raftlog.raft.wal.opening import OpenedShard
 from raftlog.raft.wal.snapshot_files import StoredSnapshot
+from raftlog.statemachine.versions import CLUSTER_VERSION
 
 Input = Callable[[RaftCore, Now], None]
 """Something to ask a core."""
@@ -115,14 +116,14 @@ class Node(Watching):
             earlier=opened.earlier, snapshot=snapshot, ledger_last=opened.ledger_last,
             committed=opened.committed, notices=opened.notices, floor=opened.floor, kept=opened.kept,
         )  # fmt: skip
-        self.hello = Hello(disk.incarnation, opened.hard_state.boot, world.knows[self.node], recovered.start(run))
+        self.hello = Hello(disk.incarnation, opened.hard_state.boot, recovered.start(run))
         own: Any = NodeDisk(self, 0 if opened.snapshot is None else opened.snapshot.size)
         self._files = own
         logger: Any = SimLogger(self._logged, LOGGED)
         replica = WatchedReplica(
             world.settings, own, recovered, process=self, links=NodeLinks(self), run=run, logger=logger,
             making=Making(
-                core=WatchedCore, applier=WatchedApplier, machine=world.machine_class, knows=self.hello.knows,
+                core=WatchedCore, applier=WatchedApplier, machine=world.machine_class,
                 random=self.core_random,
             ),
         )  # fmt: skip
@@ -251,7 +252,7 @@ class Node(Watching):
         if core is None:
             return "it is down"
         return hello.refusal(
-            sender=sender, boot=said.boot, knows=said.knows, node=self.node,
+            sender=sender, boot=said.boot, knows=CLUSTER_VERSION, node=self.node,
             met=self.met.get((sender, said.incarnation), hello.NEVER_MET), version=core.state.configuration.version,
             run=said.run, is_removed=core.state.has_removed(NOBODY, said.incarnation),
         )  # fmt: skip
@@ -290,7 +291,7 @@ class Node(Watching):
         self.believed[sender] = said
         self.refused_hellos.believed(sender)
         self.met[sender, said.incarnation] = Met(said.boot, said.run)
-        self._input(link_events.link_opened, self.state, sender, said.incarnation, said.knows, said.start)
+        self._input(link_events.link_opened, self.state, sender, said.incarnation, CLUSTER_VERSION, said.start)
 
     def dial(self, nodes: Mapping[NodeId, str]) -> None:
         """Dials exactly these nodes from now on: each with the disk that is expected there."""

@@ -51,7 +51,6 @@ class World(Timeline, Protocol):
     settings: Settings
     yours: Host | None
     machine_class: type[StateMachine]
-    knows: dict[NodeId, int]
     is_healed: bool
     breach: Exception | None
     acknowledged: int

@@ -79,10 +79,8 @@ class WatchedCore(RaftCore):
         self.node.stepped(self)
         self.node.compacted(mark)
 
-    def snapshot_chunk(
-        self, fetch: SnapshotFetch, total: int, data: bytes, now: Now, *, takes_several: bool = True
-    ) -> None:
-        super().snapshot_chunk(fetch, total, data, now, takes_several=takes_several)
+    def snapshot_chunk(self, fetch: SnapshotFetch, total: int, data: bytes, now: Now) -> None:
+        super().snapshot_chunk(fetch, total, data, now)
         self.node.stepped(self)
 
     def snapshot_written(self, write: SnapshotWrite, now: Now) -> None:

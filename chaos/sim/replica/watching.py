@@ -20,7 +20,6 @@ from raftlog.raft.wal.operations import Delete, FileOperation, Rename
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.effects import Effects
-from raftlog.statemachine.versions import CLUSTER_VERSION
 
 LOGGED: Final = frozenset({
     "log_deleted", "snapshot_not_saved", "note_not_written", "damage_stays", "handing_over", "followers_held",
@@ -62,17 +61,15 @@ class Watching(Serving):
                 self.world.witness.stamped, self.core, ready.entries, self.world.now_us // 1_000, self._right_ms()
             )
 
-    def _right_ms(self) -> int | None:
-        """The newest of the wall clocks that are right; None if some program reports no clock."""
+    def _right_ms(self) -> int:
+        """The newest of the wall clocks that are right."""
         world = self.world
-        if min(world.knows.values()) < CLUSTER_VERSION:
-            return None
         return max([each.clock.read(world.now_us).wall_ms for each in world.replicas.values() if not each.clock.off_ms])
 
     def trims(self, before: int) -> None:
         """The retention policy of this node asks for a trim."""
         policy = self.state.retention.policy
-        if policy.age_ms and not policy.bytes and self._right_ms() is not None:
+        if policy.age_ms and not policy.bytes:
             self.world.sometimes("records were trimmed by their age")
             self._check(self.world.witness.trims, self.node, before, policy.age_ms, self.world.now_us // 1_000)
 

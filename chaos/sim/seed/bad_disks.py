@@ -18,7 +18,6 @@ from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
-from raftlog.statemachine.versions import CLUSTER_VERSION
 
 ONE_WORLD_IN: Final = 3
 VALUE: Final = bytes(1_200)
@@ -80,13 +79,13 @@ def with_bad_disks(world: World) -> None:
 
 
 def voters_of_today(world: World) -> list[NodeId]:
-    """All voters, the leader first, if every one runs a program of today and no change of the members is under way."""
+    """All voters, the leader first, if every one runs and no change of the members is under way."""
     leading = world.leading()
     if leading is None or leading.core is None or leading.core.status().is_changing:
         return []
     configuration = leading.core.state.configuration
     replicas = [world.replicas[node] for node in configuration.voters]
-    if any(each.core is None or each.hello.knows < CLUSTER_VERSION for each in replicas):
+    if any(each.core is None for each in replicas):
         return []
     return sorted(configuration.voters, key=lambda node: node != leading.node)
 

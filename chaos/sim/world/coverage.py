@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 from raftlog.chaos.sim.ground.outcome import Fault
 from raftlog.chaos.sim.network.cluster import Cluster
 from raftlog.chaos.sim.replica.surroundings import SeenNode
-from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.events import BecameFollower, BecameLeader, ConflictTruncated, Event, MessageIgnored, TransferEnded
@@ -116,9 +115,6 @@ SOMETIMES: Final[dict[str, str]] = {
     "a removed node was stopped": "a node that is no member any more was stopped for good",
     "change given up": "a change of the members stopped half-way, visibly",
     "election in a joint configuration": "a leader was elected while two majorities were needed",
-    "cluster version raised": "every member knew a newer version, and the leader appended it",
-    "an older program kept the version back": "a leader knew a newer version than some member that was connected to it",
-    "a raised version was rolled back": "the entry with it was cut, and the version before was in force again",
     # snapshots over the wire
     "snapshot installed": "a follower took the leader's snapshot in place of entries",
     "snapshot during a joint configuration": "a snapshot was made or taken while two majorities were needed",
@@ -181,7 +177,6 @@ class Coverage:
         "_leads",
         "_older",
         "_taken",
-        "_versions",
         "_voting",
         "world",
     )
@@ -195,7 +190,6 @@ class Coverage:
         self._handing: dict[NodeId, NodeId] = {}
         self._older: dict[NodeId, int] = {}  # leaders with uncommitted entries of older terms, and their no-ops
         self._configured: dict[NodeId, int] = {}  # the newest configuration that each node appended
-        self._versions: dict[NodeId, int] = {}  # its cluster version
         self._voting: dict[NodeId, HardState] = {}  # the newest that each process wanted durable
         self._taken: dict[tuple[int, int], int] = {}  # (session, sequence) -> the term it was applied in
         self._handlers: dict[str, Callable[[NodeId, Any], None]] = {
@@ -209,7 +203,6 @@ class Coverage:
             "TransferStarted": lambda node, event: self._handing.__setitem__(node, event.to),
             "TransferEnded": self._handed,
             "ConfigurationChanged": self._changed,
-            "VersionRaised": lambda node, event: self.world.sometimes("cluster version raised"),
             "ChangeGivenUp": lambda node, event: self.world.sometimes("change given up"),
             "MessageIgnored": self._ignored,
             "Healed": lambda node, event: self.world.sometimes("a damaged log has healed"),
@@ -239,7 +232,6 @@ class Coverage:
         for entry in ready.entries:
             if entry.kind is EntryKind.CONFIGURATION:
                 self._configured[replica.node] = entry.index
-                self._versions[replica.node] = decode_configuration(entry.data).version
 
     def applied(self, entry: Entry, requests: Sequence[RequestBlock], effects: Effects) -> None:
         """A state machine applied an entry."""
@@ -294,8 +286,6 @@ class Coverage:
             world.sometimes("bare majority")
         if configuration.outgoing:
             world.sometimes("election in a joint configuration")
-        if any(configuration.version <= knows < core.state.knows for _, knows in core.state.said.values()):
-            world.sometimes("an older program kept the version back")
         if log.committed < event.index - 1:
             self._older[node] = event.index
 
@@ -317,9 +307,6 @@ class Coverage:
         world.sometimes("conflict cut")
         if self._configured.get(node, 0) > event.kept:
             world.sometimes("configuration rolled back")
-            core = world.replicas[node].core
-            if core is not None and core.state.configuration.version < self._versions[node]:
-                world.sometimes("a raised version was rolled back")
             del self._configured[node]
         disk = world.disks[node]
         held = disk.between(event.kept, event.lost)

@@ -17,7 +17,7 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.loop import ProcessEnded
 from raftlog.chaos.sim.ground.machines import Host, Shown, load_machine
 from raftlog.chaos.sim.ground.outcome import Fault, Outcome
-from raftlog.chaos.sim.ground.swarm import Swarm, draw, programs, quiet
+from raftlog.chaos.sim.ground.swarm import Swarm, draw, quiet
 from raftlog.chaos.sim.ground.trace import DigestTrace, Trace
 from raftlog.chaos.sim.invariants import Witness
 from raftlog.chaos.sim.network.dials import Dials
@@ -91,9 +91,8 @@ class World:
         nodes = tuple(range(1, self.swarm.nodes + 1))
         for node in nodes:
             self.trace.state(0, node, None)
-        version, self.knows = programs(self.random_of("programs"), nodes)
         members = tuple(Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node)) for node in nodes)
-        self.configuration = Configuration(members, nodes, version=version)
+        self.configuration = Configuration(members, nodes)
         data = encode_configuration(self.configuration)
         self.first: Entry = seal_entry(
             GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data
@@ -133,7 +132,6 @@ class World:
         """A new machine with a new disk starts, and waits until a leader adds it as a member."""
         node = member.node
         self.disks[node] = self._formatted(node)
-        self.knows[node] = max(self.knows.values())  # an older one would be refused
         self.replicas[node] = Node(self, node, self.disks[node])
         self.replicas[node].start()
 
@@ -401,20 +399,13 @@ class World:
                 kept = fewer
         return kept
 
-    def may_rise(self, configuration: Configuration) -> bool:
-        """Whether every member runs, and its process knows a newer cluster version than that configuration's."""
-        members = [self.replicas[member.node] for member in configuration.members]
-        if any(each.core is None or each.is_retired for each in members):
-            return False
-        return configuration.version < min(each.hello.knows for each in members)
-
     def has_agreed(self, least: int) -> bool:
         """Whether every member that can run does, and has applied one and the same index, at least `least`."""
         leading = self.leading()
         if leading is None or leading.core is None:
             return False
         is_partial = any(replica.is_held for replica in self.replicas.values())
-        if not is_partial and (leading.core.status().is_changing or self.may_rise(leading.core.state.configuration)):
+        if not is_partial and leading.core.status().is_changing:
             return False  # a node that is held may be cut off from the leader, or down
         applied: list[int] = []
         configuration = leading.core.state.configuration

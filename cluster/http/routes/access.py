@@ -25,7 +25,6 @@ from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.security.names import HolderKind
 from raftlog.cluster.security.tokens import PREFIX, redacted
 from raftlog.raft.codec.block import BlockRecord
-from raftlog.statemachine import versions
 from raftlog.statemachine.access import needs
 from raftlog.statemachine.access.admission import encode_admission
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand, Condition, encode_access
@@ -35,7 +34,6 @@ from raftlog.statemachine.commands import Operation
 
 _BODY: Final = msgspec.json.Decoder(AccessIn)
 _CAN: Final = READ_PARAMETERS | {"user", "grant"}
-_LATER: Final = (AccessAction.GRANT_ROLE, AccessAction.UNGRANT_ROLE)
 _CONDITIONS: Final = {"none": Condition.NONE, "new": Condition.IS_NEW, "exists": Condition.EXISTS}
 
 
@@ -73,19 +71,8 @@ async def change_access(service: Service, call: Call) -> HttpAnswer:
     table = service.access.table
     if not table.is_on:
         _check_first(service, call)
-    if service.node.machine.version < versions.ACCESS_CONTROL:
-        raise ApiError(
-            Code.UNSUPPORTED, "a member runs a version without access control: upgrade it (raftlog members list)"
-        )
-    action = AccessAction[asked.action.upper()]
-    if action in _LATER and service.node.machine.version < versions.ROLE_CHANGES:
-        raise ApiError(
-            Code.UNSUPPORTED,
-            f"a member runs a version without {asked.action}: upgrade it (raftlog members list), or set all grants of "
-            "the role with set_role",
-        )
     command = AccessCommand(
-        int(action), asked.name, tuple(asked.roles), tuple(map(_grant, asked.grants)),
+        int(AccessAction[asked.action.upper()]), asked.name, tuple(asked.roles), tuple(map(_grant, asked.grants)),
         asked.blocked, int(_CONDITIONS[asked.condition]), asked.token, _hash(asked.token_hash), asked.expires_ms,
         asked.label,
     )  # fmt: skip

@@ -1,8 +1,7 @@
 """Reads log ranges that this node no longer has on disk from its peers, and answers their questions in turn.
 
 `raftlog.cluster.replica.log.log_reader` and the backfill ask here. A peer answers only from its own disk, so no
-question is forwarded twice (`raftlog.cluster.replica.parts.serving`). Peers of versions without these questions are not
-asked.
+question is forwarded twice (`raftlog.cluster.replica.parts.serving`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any, Final, TypeVar
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.protocol.log_frames import (
-    PEER_VERSION,
     SLICE_BYTES_MAX,
     Had,
     Question,
@@ -82,9 +80,8 @@ class PeerLog:
         links = self._links
         if not links.is_bulk_up(peer):
             raise NoAnswer("the link is down")
-        if (version := links.version_of(peer)) < PEER_VERSION:
-            why = f"it speaks version {version} of the peer protocol, which has no such question: upgrade it"
-            raise NoAnswer(why if version else "it has not dialled this node yet", is_certain=bool(version))
+        if not links.has_dialled(peer):
+            raise NoAnswer("it has not dialled this node yet")
         if len(self._waiting) >= _WAITING_MAX:
             raise NoAnswer(f"{_WAITING_MAX} questions wait already")
         self._number = number = self._number + 1

@@ -13,8 +13,6 @@ from typing import Final
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.protocol.disk_reports import (
-    CLOCK_VERSION,
-    PEER_VERSION,
     DiskReport,
     Disks,
     Handover,
@@ -61,13 +59,13 @@ def own(replica: ReplicaState) -> DiskReport:
 
 def reports(replica: ReplicaState) -> dict[NodeId, DiskReport]:
     """The reports of this node, and of each member that is connected and sends such reports."""
-    return replica.disks.reports.of(_speaking(replica)) | {replica.identity.node: own(replica)}
+    return replica.disks.reports.of(_connected(replica)) | {replica.identity.node: own(replica)}
 
 
-def _speaking(replica: ReplicaState) -> list[NodeId]:
-    """Members that are connected and whose program version knows disk reports."""
+def _connected(replica: ReplicaState) -> list[NodeId]:
+    """Members whose bulk connection is believed."""
     peers = replica.core.state.configuration.peers(replica.identity.node)
-    return [peer for peer in peers if replica.links.version_of(peer) >= PEER_VERSION]
+    return [peer for peer in peers if replica.links.has_dialled(peer)]
 
 
 def take(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
@@ -86,10 +84,8 @@ def lost(replica: ReplicaState, peer: NodeId) -> None:
 
 def _tell(replica: ReplicaState, mono: float) -> None:
     view = replica.disks
-    report = own(replica)._replace(sync_us=view.times.any_us)
-    for peer in _speaking(replica):
-        has_clock = replica.links.version_of(peer) >= CLOCK_VERSION
-        report = report._replace(wall_ms=clock.wall_ms() if has_clock else 0)
+    report = own(replica)._replace(sync_us=view.times.any_us, wall_ms=clock.wall_ms())
+    for peer in _connected(replica):
         if view.reports.is_due(peer, report, mono) and replica.links.send_bulk(peer, encode_report(report)):
             view.reports.told(peer, report, mono)
 
@@ -98,11 +94,9 @@ def _tell(replica: ReplicaState, mono: float) -> None:
 
 
 def clocks(replica: ReplicaState, now: Now, mono: float) -> dict[NodeId, int]:
-    """The wall clocks of this node and of its peers, as far as they are known now. That of an older program counts as
-    this node's own: nothing is better known of it."""
-    peers, version_of = replica.core.state.configuration.peers(replica.identity.node), replica.links.version_of
-    older = [peer for peer in peers if 0 < version_of(peer) < CLOCK_VERSION]
-    return dict.fromkeys([replica.identity.node, *older], now.wall_ms) | replica.disks.reports.clocks(peers, mono)
+    """The wall clocks of this node and of its peers, as far as they are known now."""
+    peers = replica.core.state.configuration.peers(replica.identity.node)
+    return {replica.identity.node: now.wall_ms} | replica.disks.reports.clocks(peers, mono)
 
 
 def majority_ms(replica: ReplicaState, now: Now, mono: float) -> int:
@@ -165,8 +159,8 @@ def all_disks(replica: ReplicaState) -> Disks:
     """The disks of all voters, as this leader knows them now."""
     told = replica.core.status()
     since_ms = replica.core.state.now.monotonic_ms - replica.options.election_timeout_max_ms
-    version_of = replica.links.version_of  # a closed link is none that answers, and nothing is known of its disk
-    answering = [each.node for each in told.followers if each.last_contact_ms >= since_ms and version_of(each.node)]
+    is_there = replica.links.has_dialled  # a closed link is none that answers, and nothing is known of its disk
+    answering = [each.node for each in told.followers if each.last_contact_ms >= since_ms and is_there(each.node)]
     return Disks(
         node=replica.identity.node, configuration=told.configuration, reports=reports(replica),
         followers=told.followers, answering=answering,

@@ -98,7 +98,7 @@ def link_opened(replica: ReplicaState, peer: NodeId, incarnation: str, knows: in
     _tell(replica, replica.core.link_opened, peer, incarnation, knows, clock.read(), start)
 
 
-def hello_refused(replica: ReplicaState, peer: NodeId, incarnation: str, start: Start | None) -> None:
+def hello_refused(replica: ReplicaState, peer: NodeId, incarnation: str, start: Start) -> None:
     """A process of a peer connected, and this node refused it."""
     _tell(replica, replica.core.hello_refused, peer, incarnation, clock.read(), start)
 

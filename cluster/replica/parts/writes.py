@@ -179,7 +179,7 @@ def send_answers(replica: ReplicaState) -> None:
     client would wait until its deadline.
     """
     answers = replica.writes.pending.take_answers()
-    for peer, frame in answer_frames(answers, replica.core.state.term, replica.links.version_of):
+    for peer, frame in answer_frames(answers, replica.core.state.term):
         if not replica.links.send_bulk(peer, frame):
             replica.writes.unsent.append((peer, frame))
 

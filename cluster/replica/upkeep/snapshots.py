@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final
 
 from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
-from raftlog.cluster.peers.hello import WINDOW_VERSION
 from raftlog.cluster.records.snapshot_stream import chunks_of, decode_preamble, paced
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.runtime import clock
@@ -207,8 +206,7 @@ def _fetched(replica: ReplicaState, fetch: SnapshotFetch, done: asyncio.Future[t
     else:
         total, data = done.result()
     try:
-        takes_several = replica.links.version_of(fetch.peer) >= WINDOW_VERSION
-        replica.core.snapshot_chunk(fetch, total, data, clock.read(), takes_several=takes_several)
+        replica.core.snapshot_chunk(fetch, total, data, clock.read())
     except Exception as failure:
         replica.driver.fail(failure)
     replica.driver.carry_out()

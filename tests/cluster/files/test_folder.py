@@ -26,7 +26,7 @@ from raftlog.cluster.files.errors import (
 )
 from raftlog.cluster.files.folder import DiskIdentity, encode_identity, format_node, format_shard, parse_identity
 from raftlog.cluster.files.reserve import Reserve, ReserveFile
-from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
+from raftlog.raft.codec.checks import Corrupt, crc32c
 from raftlog.raft.types import GENESIS
 from raftlog.raft.wal.formats import HARD_STATE_SLOT
 from tests.cluster.files.disk_folder import make_full_folder
@@ -91,19 +91,6 @@ def test_other_users_cannot_read_the_data_of_a_node(tmp_path: Path) -> None:
     assert folder.parent.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.usefixtures("usual_umask")
-async def test_a_start_makes_the_folders_of_an_earlier_version_private(tmp_path: Path) -> None:
-    """Their files keep their modes, because other users do not reach them any more. So does the data folder itself."""
-    folder = make_folder(tmp_path)
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    disk, _ = open_disk(folder)
-    await disk.close()
-    assert (folder / "shard-0").stat().st_mode & 0o777 == 0o700
-    assert segment(folder).stat().st_mode & 0o777 == 0o644
-    assert folder.stat().st_mode & 0o777 == 0o755
-
-
 async def test_format_never_overwrites(tmp_path: Path) -> None:
     """A folder that is there already is refused, whatever is in it; an empty one is used."""
     folder = make_folder(tmp_path)
@@ -157,11 +144,10 @@ async def test_two_processes_never_share_a_folder(tmp_path: Path) -> None:
     [
         (b"", FolderDamaged),
         (b"not json", FolderDamaged),
-        (b'{"format": 1}', FolderDamaged),
+        (b'{"version": 1}', FolderDamaged),
         (b"[1]", FolderDamaged),
-        (b'{"format": 1, "log": "00", "node": 1, "incarnation": "00"}', FolderDamaged),
-        (json.dumps({"format": 1, "log": "0" * 32, "node": True, "incarnation": "0" * 32}).encode(), FolderDamaged),
-        (b'{"format": 2}', FormatUnknown),
+        (b'{"version": 1, "log": "00", "node": 1, "incarnation": "00"}', FolderDamaged),
+        (json.dumps({"version": 1, "log": "0" * 32, "node": True, "incarnation": "0" * 32}).encode(), FolderDamaged),
     ],
 )
 async def test_a_damaged_or_newer_identity_is_refused(tmp_path: Path, content: bytes, error: type[DiskError]) -> None:
@@ -196,17 +182,18 @@ async def test_a_flipped_bit_anywhere_in_the_identity_is_refused(tmp_path: Path)
         parse_identity(data + b" ")
 
 
-async def test_an_identity_from_before_it_had_a_crc_is_read(tmp_path: Path) -> None:
-    """Its bytes as raftlog wrote them then; of a newer format it says so, with a CRC or without."""
-    folder = make_folder(tmp_path)
+def test_a_folder_of_another_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """One of a development version from before 0.1.0, with a CRC and without, and one of a newer raftlog."""
+    path = make_folder(tmp_path) / "identity.json"
     old = {"format": 1, "log": IDENTITY.log_id, "node": IDENTITY.node, "incarnation": IDENTITY.incarnation}
-    (folder / "identity.json").write_text(json.dumps(old, indent=2) + "\n")
-    disk, recovered = open_disk(folder)
-    assert recovered.identity == IDENTITY
-    await disk.close()
-    for newer in (json.dumps(old | {"format": 2}).encode(), encode_identity(replace(IDENTITY, format=2))):
-        with pytest.raises(UnknownVersion, match="format 2"):
-            parse_identity(newer)
+    for content, words in (
+        (json.dumps(old).encode(), r"a raftlog from before 0\.1\.0 made it, and only that one opens it: format a new"),
+        (json.dumps(old | {"crc": "00000000"}).encode(), r"a raftlog from before 0\.1\.0 made it"),
+        (encode_identity(replace(IDENTITY, version=2)), "version 2: this code knows 1; start a newer raftlog"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(FormatUnknown, match=rf"identity\.json: {words}"):
+            open_disk(path.parent)
 
 
 async def test_pitfall_66_a_damaged_log_is_not_opened(tmp_path: Path) -> None:

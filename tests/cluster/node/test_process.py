@@ -170,7 +170,7 @@ async def test_a_data_folder_that_is_not_this_nodes_is_refused(local: LocalClust
 
     identity = local.data(1) / "identity.json"
     own = parse_identity(identity.read_bytes())
-    identity.write_bytes(encode_identity(replace(own, format=9)))
+    identity.write_bytes(encode_identity(replace(own, version=9)))
     code, said = await refused(local)
     assert code is NodeExit.UNKNOWN_VERSION
     assert "start a newer raftlog" in said

@@ -281,7 +281,7 @@ def test_files_of_a_newer_version_are_no_damage(folder: Path) -> None:
         assert told, path
         assert "the version of raftlog that wrote it" in told[0].mend
         path.write_bytes(data)
-    (folder / IDENTITY).write_bytes(encode_identity(replace(OWN, format=2)))
+    (folder / IDENTITY).write_bytes(encode_identity(replace(OWN, version=2)))
     assert any(f.state is FileHealth.NEWER and f.file == IDENTITY for f in check_folder(folder).findings)
 
 

@@ -41,7 +41,7 @@ def test_the_command_and_its_exit_codes(folder: Path, run: Callable[..., Result]
     assert told["state"] == "damaged"
     assert [(f["position"], f["index"]) for f in told["findings"] if f["state"] == "damaged"] == [(80, 19)]
     flip(path, SEGMENT_HEADER_SIZE + 70)
-    (folder / IDENTITY).write_bytes(encode_identity(replace(OWN, format=2)))
+    (folder / IDENTITY).write_bytes(encode_identity(replace(OWN, version=2)))
     assert run("check", folder).exit_code == 8
 
 

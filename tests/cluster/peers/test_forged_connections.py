@@ -118,9 +118,9 @@ class World:
                 log=random.choice([LOG, LOG, "cd" * 16]), sender=random.choice([node, node, 0, 9, 1 << 62]),
                 to=random.choice([1, 1, 2]), purpose=hello.purpose, boot=random.choice([6, 7, 8, 1 << 62]),
                 incarnation=random.choice([DISKS[node], DISKS[node], OTHER_DISK, REMOVED, ""]),
-                version_max=random.choice([6, 6, 4, 3, 1, 99]), challenge=random.choice(EXTREMES[:-1]),
+                version_max=random.choice([1, 1, 1, 1, 0, 99]), challenge=random.choice(EXTREMES[:-1]),
                 answer=random.choice([0, 5, self.answer(5 - node)]),
-                start=random.choice([None, start_of(number + 100)]), at=random.choice(["", "127.0.0.1:9", ":", "x"]),
+                start=start_of(number + 100), at=random.choice(["", "127.0.0.1:9", ":", "x"]),
             )  # fmt: skip
         accepted = Accepted(self.transport)
         accepted.connection_made(cast(Any, Wire()))

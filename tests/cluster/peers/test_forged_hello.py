@@ -33,7 +33,7 @@ from raftlog.raft.hello import Met, Start
 from raftlog.raft.messages import RequestVote
 from tests.cluster.conftest import CHALLENGE
 from tests.cluster.nodes import Nodes, cluster_of, host_of
-from tests.cluster.peers.test_transport import answer_to, configuration_of, hello_of, transports, vote
+from tests.cluster.peers.test_transport import configuration_of, hello_of, transports, vote
 from tests.support import TooSlow, free_ports, hang_s, streams_served, wait_until_async
 
 FOREIGN = "f" * 32
@@ -77,12 +77,10 @@ def links_from(node: Replica, nodes: Nodes) -> dict[int, bool]:
     }
 
 
-@pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("boot", [50, 10**12])
-async def test_one_forged_hello_does_not_remove_a_member(tmp_path: Path, version: int, boot: int) -> None:
-    """A forger sends it once to both others: it claims to be the follower at a later start, in the present protocol or
-    an older one. The follower's connections stay, it is not refused when it dials again, and its acknowledgements
-    count.
+async def test_one_forged_hello_does_not_remove_a_member(tmp_path: Path, boot: int) -> None:
+    """A forger sends it once to both others: it claims to be the follower at a later start. The follower's connections
+    stay, it is not refused when it dials again, and its acknowledgements count.
     """
     async with cluster_of(3, tmp_path, limits__hello_timeout_ms=300) as nodes:
         await nodes.append(await nodes.leader(), b"before")
@@ -92,7 +90,7 @@ async def test_one_forged_hello_does_not_remove_a_member(tmp_path: Path, version
         before = {each.node_id: dict(host_of(each).transport.current) for each in others}
         for other in others:
             for purpose in Purpose:
-                hello = forged(nodes, victim.node_id, other.node_id, version_max=version, boot=boot, purpose=purpose)
+                hello = forged(nodes, victim.node_id, other.node_id, boot=boot, purpose=purpose)
                 async with told(nodes, hello) as reader:
                     said = FrameDecoder().feed(await asyncio.wait_for(reader.read(), hang_s()))
                 assert decode_refusal(said[-1]), "the forger is refused in the end"
@@ -108,8 +106,7 @@ async def test_one_forged_hello_does_not_remove_a_member(tmp_path: Path, version
         assert (await nodes.append(await nodes.leader(), b"with the acknowledgement of the victim")).last
 
 
-@pytest.mark.parametrize("version", [3, 4])
-async def test_a_forged_hello_while_the_member_is_down_does_not_keep_it_out(tmp_path: Path, version: int) -> None:
+async def test_a_forged_hello_while_the_member_is_down_does_not_keep_it_out(tmp_path: Path) -> None:
     """No process answers at the member's address, so the forger is heard; when the member starts, it is believed."""
     async with cluster_of(3, tmp_path) as nodes:
         await nodes.append(await nodes.leader(), b"before")
@@ -117,9 +114,7 @@ async def test_a_forged_hello_while_the_member_is_down_does_not_keep_it_out(tmp_
         await nodes.stop(victim.node_id)
         async with AsyncExitStack() as forgers:
             for other in list(nodes.running):
-                await forgers.enter_async_context(
-                    told(nodes, forged(nodes, victim.node_id, other, version_max=version, boot=50))
-                )
+                await forgers.enter_async_context(told(nodes, forged(nodes, victim.node_id, other, boot=50)))
             again = await nodes.start(victim.node_id)
             await wait_until_async(lambda: all(links_from(again, nodes).values()), what="links of the real node")
             last = (await nodes.append(await nodes.leader(), b"after")).last
@@ -127,7 +122,7 @@ async def test_a_forged_hello_while_the_member_is_down_does_not_keep_it_out(tmp_
         assert not [link.refusal for link in host_of(again).transport.links_seen().values() if link.refusal]
 
 
-@pytest.mark.parametrize("changes", [{}, {"incarnation": FOREIGN}, {"version_max": 3}], ids=["own", "foreign", "old"])
+@pytest.mark.parametrize("changes", [{}, {"incarnation": FOREIGN}], ids=["own", "foreign"])
 async def test_the_end_of_a_forged_connection_is_no_news_of_the_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
@@ -157,7 +152,7 @@ async def test_a_challenge_in_a_forged_hello_delays_no_link(tmp_path: Path) -> N
         one, two = await nodes.followers()
         await wait_until_async(lambda: all(links_from(two, nodes).values()), what="links")
         before = dict(host_of(one).transport.current)
-        async with told(nodes, forged(nodes, one.node_id, two.node_id, boot=1, start=None, challenge=12345)):
+        async with told(nodes, forged(nodes, one.node_id, two.node_id, boot=50, challenge=12345)):
             await wait_until_async(lambda: any(each.challenge == 12345 for each in host_of(two).transport.accepted))
             last = (await nodes.append(await nodes.leader(), b"meanwhile")).last
             await nodes.all_at(last)
@@ -206,23 +201,9 @@ async def test_of_a_member_whose_address_does_not_answer_requests_are_taken_and_
 
 
 @pytest.mark.usefixtures("known_challenge")
-async def test_an_older_peer_is_believed_once_its_listener_has_not_said_that_it_is_newer() -> None:
-    """A rolling upgrade: a hello of protocol 3 cannot be proved. Its first messages wait for WELCOME_S, and come."""
-    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
-        one.set_members(configuration_of([port, other]))
-        async with spoken(port, encode_hello(hello_of(answer=0, version_max=3)), encode_message(vote(1))):
-            await wait_until_async(lambda: ear.messages == [vote(1)])
-            assert [peer for peer, _, _ in ear.opened] == [2]
-            async with spoken(
-                port, encode_hello(hello_of(version_max=3, purpose=Purpose.BULK)), encode_frame(FRAME_READ, [2])
-            ):
-                await wait_until_async(lambda: bool(ear.frames))
-
-
-@pytest.mark.usefixtures("known_challenge")
-async def test_a_listener_that_speaks_proofs_is_asked_and_an_older_hello_in_its_name_is_refused() -> None:
+async def test_the_listener_at_the_members_address_is_asked_about_a_hello_in_its_name() -> None:
     """A restarted member may have missed the challenge. It is sent once more on the link to its address, which closes
-    if the process at its end is gone. A forger that claims to be too old for proofs is refused.
+    if the process at its end is gone.
     """
     heard: list[tuple[Word, int] | None] = []
 
@@ -241,11 +222,7 @@ async def test_a_listener_that_speaks_proofs_is_asked_and_an_older_hello_in_its_
         await wait_until_async(lambda: link.is_welcome, what="a welcome")
         async with spoken(port, encode_hello(hello_of(answer=0, challenge=99)), encode_message(vote())):
             await wait_until_async(lambda: set(heard) == {(Word.ANSWER, 99), (Word.ASK, CHALLENGE)}, what="both words")
-        said = await answer_to(port, encode_hello(hello_of(version_max=3)), encode_message(vote()))
-        reason = decode_refusal(FrameDecoder().feed(said)[-1])
-        assert reason is not None
-        assert "speaks 4 or later" in reason
-        assert (ear.messages, one.met, one.met_unproved) == ([], {}, {})
+        assert (ear.messages, one.met) == ([], {})
 
 
 async def test_an_unreachable_node_learns_that_its_promises_do_not_count(
@@ -301,9 +278,15 @@ def test_a_fingerprint_distinguishes_disks_and_hides_incarnations() -> None:
 
 
 async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-    """A listener that takes connections and says nothing, as one of an older protocol does."""
+    """A listener that takes connections and says nothing."""
     while await reader.read(1 << 16):
         pass
+
+
+async def welcoming(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A listener that answers a hello."""
+    writer.write(encode_word(Word.WELCOME, 1))
+    await silent(reader, writer)
 
 
 @asynccontextmanager

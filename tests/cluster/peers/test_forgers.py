@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from raftlog.cluster.peers.hello import Hello, Purpose, Word
 from raftlog.cluster.peers.hello_proof import WAITING_MAX, Proofs, Standing
 from raftlog.cluster.peers.ports import PeerIdentity
+from tests.cluster.nodes import START
 from tests.cluster.peers.test_transport import LOG
 
 FORGED_DISKS = st.sampled_from([f"{2:032x}", f"{3:032x}", "f" * 32])
@@ -89,7 +90,15 @@ class Owner:
 
     accepted: dict[OneConnection, None]
     links: dict[int, OneLink]
-    identity: PeerIdentity = field(default_factory=lambda: PeerIdentity(log=LOG, node=1, incarnation="1", boot=1))
+    identity: PeerIdentity = field(
+        default_factory=lambda: PeerIdentity(
+            log=LOG,
+            node=1,
+            incarnation="1",
+            boot=1,
+            start=START,
+        )
+    )
 
     def link_to(self, node: int) -> OneLink | None:
         """The link to that node."""
@@ -111,12 +120,12 @@ class Forgers(RuleBasedStateMachine):
         self.stale: list[int] = [0, 1, 1 << 62]
         self.time = 0.0
 
-    def came(self, node: int, disk: str, *, is_true: bool, answer: int, challenge: int, version: int) -> None:
+    def came(self, node: int, disk: str, *, is_true: bool, answer: int, challenge: int) -> None:
         """A hello comes."""
         self.time += 1.0
         hello = Hello(
             log=LOG, sender=node, to=1, incarnation=disk, boot=7 if is_true else 10**6, purpose=Purpose.CONSENSUS,
-            answer=answer, challenge=challenge, version_max=version,
+            answer=answer, challenge=challenge, start=START,
         )  # fmt: skip
         connection = OneConnection(self, hello, is_true, answer, self.time, challenge)
         self.accepted[connection] = None
@@ -129,21 +138,20 @@ class Forgers(RuleBasedStateMachine):
     def true_peer(self, node: int) -> None:
         """The member dials; its listener got the challenge of the link to there."""
         answer = self.proofs.challenge(self.links[node])
-        self.came(node, DISKS[node], is_true=True, answer=answer, challenge=TRUE_CHALLENGES[node], version=6)
+        self.came(node, DISKS[node], is_true=True, answer=answer, challenge=TRUE_CHALLENGES[node])
         assert self.proofs.answer_for(node) == TRUE_CHALLENGES[node]
 
-    @rule(node=NODES, disk=FORGED_DISKS, pick=st.integers(0, 9), data=st.integers(1, 99),
-          version=st.sampled_from([3, 6]))  # fmt: skip
-    def forger(self, node: int, disk: str, pick: int, data: int, version: int) -> None:
+    @rule(node=NODES, disk=FORGED_DISKS, pick=st.integers(0, 9), data=st.integers(1, 99))
+    def forger(self, node: int, disk: str, pick: int, data: int) -> None:
         """A forger dials, with what it may have heard: other members' challenges, former ones, made-up ones."""
         known = [*self.stale, *(self.proofs.challenge(link) for link in self.links.values() if link.node != node)]
-        self.came(node, disk, is_true=False, answer=known[pick % len(known)], challenge=data, version=version)
+        self.came(node, disk, is_true=False, answer=known[pick % len(known)], challenge=data)
 
     @rule(node=NODES)
     def another_disk(self, node: int) -> None:
         """At the member's address is a wiped disk: it knows the challenge, and its promises do not count."""
         answer = self.proofs.challenge(self.links[node])
-        self.came(node, "f" * 32, is_true=False, answer=answer, challenge=1, version=6)
+        self.came(node, "f" * 32, is_true=False, answer=answer, challenge=1)
 
     @rule(pick=st.integers(0, 99), data=st.integers(1, 99), answer=st.integers(0, 9))
     def forged_words(self, pick: int, data: int, answer: int) -> None:

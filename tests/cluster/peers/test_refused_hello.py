@@ -13,7 +13,6 @@ from raftlog.cluster.peers.hello import Hello, Purpose, decode_refusal, encode_h
 from raftlog.cluster.peers.refused_hellos import EVERY_S, RefusedHello, RefusedHellos
 from raftlog.raft.changes import AddLearners, Remove
 from raftlog.raft.codec.frame import FrameDecoder
-from raftlog.raft.configuration import NAMES_REMOVED
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.hello import Met, Start
@@ -43,7 +42,7 @@ def test_the_core_hears_of_proved_hellos_alone_and_of_one_a_second_from_each_pee
     first, second, other = (
         RefusedHello(2, "a", start_of(1)),
         RefusedHello(2, "a", start_of(2)),
-        RefusedHello(3, "b", None),
+        RefusedHello(3, "b", start_of(3)),
     )
     seen.refuse(first, is_proved=False)
     assert seen.due(10.0) == []
@@ -149,7 +148,6 @@ async def test_a_node_that_is_about_to_join_gets_in_and_a_removed_one_does_not(t
     Before, they heard it, and took its entries and forwarded requests."""
     async with cluster_of(3, tmp_path) as nodes:
         leader = await nodes.leader()
-        await wait_until_async(lambda: leader.state.core.state.configuration.version >= NAMES_REMOVED)
         joining = formatted(nodes, 4)
         four = await nodes.start(4)
         assert not any(node.state.core.state.has_removed(4, joining.incarnation) for node in nodes.running.values())
@@ -163,5 +161,13 @@ async def test_a_node_that_is_about_to_join_gets_in_and_a_removed_one_does_not(t
             links = host_of(nodes.running[node]).transport.accepted
             await wait_until_async(lambda: not any(each.sender == 4 for each in links), what="no link")  # noqa: B023 - awaited here
             log, disk = nodes.cluster.cluster.log, joining.incarnation
-            hello = Hello(log=log, sender=4, to=node, incarnation=disk, boot=9, purpose=Purpose.CONSENSUS)
+            hello = Hello(
+                log=log,
+                sender=4,
+                to=node,
+                incarnation=disk,
+                boot=9,
+                purpose=Purpose.CONSENSUS,
+                start=start_of(9),
+            )
             assert "was removed from this cluster" in await refusal_of(nodes, hello)

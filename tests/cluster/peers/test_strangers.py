@@ -12,7 +12,7 @@ import pytest
 from raftlog.cluster.peers.hello import encode_hello
 from raftlog.raft.codec.frame import FRAME_DISK, FRAME_READ, encode_frame
 from raftlog.raft.codec.message import encode_message
-from tests.cluster.peers.test_forged_hello import FOREIGN, silent, spoken
+from tests.cluster.peers.test_forged_hello import FOREIGN, silent, spoken, welcoming
 from tests.cluster.peers.test_transport import Ear, a_transport, configuration_of, hello_of, transports, vote
 from tests.support import free_ports, streams_served, wait_until_async
 
@@ -103,7 +103,7 @@ async def test_the_end_of_an_old_disk_does_not_end_its_successor() -> None:
 async def test_a_node_outside_the_configuration_is_believed_once_it_is_dialled_back() -> None:
     """It names its own address. The replica has it dialled; the listener there confirms its hello, as a member's does.
     An address that is none is not kept."""
-    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(welcoming) as other:
         one.set_members(configuration_of([port]))
         async with spoken(port, encode_hello(hello_of(at=f"127.0.0.1:{other}")), encode_message(vote())):
             await wait_until_async(lambda: 2 in one.strangers)
@@ -123,7 +123,7 @@ async def test_a_believed_node_outside_the_configuration_stays_dialled_when_it_d
     Before, the second connection was believed at once and the end of the first one ended the link back to the leader,
     so the leader got no answer until it closed the silent link. The simulator showed it.
     """
-    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
+    async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(welcoming) as other:
         one.set_members(configuration_of([port]))
         hello = encode_hello(hello_of(at=f"127.0.0.1:{other}"))
         async with AsyncExitStack() as first:
@@ -151,7 +151,7 @@ def test_a_node_hears_when_a_peer_believes_its_bulk_link() -> None:
             for link in two.links_to(1):
                 link.redial()
             await wait_until_async(lambda: other.bulk_closed == [1] and two.is_bulk_up(1), what="a new link")
-            await wait_until_async(lambda: two.version_of(1) > 0, what="a link of the peer, which takes reports")
+            await wait_until_async(lambda: two.has_dialled(1), what="a link of the peer, which takes reports")
             for kind in (FRAME_DISK, FRAME_READ):
                 two.send_bulk(1, encode_frame(kind, [1]))
             two.flush()

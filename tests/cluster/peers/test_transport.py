@@ -11,8 +11,6 @@ import structlog
 
 from raftlog.cluster.config.settings import LimitSettings, PeerSettings
 from raftlog.cluster.peers.hello import (
-    CLUSTER_VERSIONS,
-    PEER_VERSION_MAX,
     Hello,
     Purpose,
     decode_refusal,
@@ -31,8 +29,8 @@ from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.hello import Met, Start
 from raftlog.raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote, RequestVoteReply
 from raftlog.raft.types import GENESIS, EntryKind
-from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.conftest import CHALLENGE
+from tests.cluster.nodes import START
 from tests.support import HANG_S, free_ports, hang_s, wait_until_async
 
 LOG = "ab" * 16
@@ -117,7 +115,7 @@ def a_transport(
 ) -> Transport:  # fmt: skip
     """The peer links of a node that has just started."""
     return Transport(
-        PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3), ear, peer=PeerSettings(),
+        PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3, start=START), ear, peer=PeerSettings(),
         limits=limits or LimitSettings(), dial=dial or {}, silence_ms=silence_ms, metrics=Metrics(),
         logger=structlog.get_logger(node=node),
     )  # fmt: skip
@@ -146,7 +144,16 @@ async def transports(
 
 def hello_of(**changes: object) -> Hello:
     """What node 2 says to node 1, with changes."""
-    hello = Hello(log=LOG, sender=2, to=1, incarnation=f"{2:032x}", boot=3, purpose=Purpose.CONSENSUS, answer=CHALLENGE)
+    hello = Hello(
+        log=LOG,
+        sender=2,
+        to=1,
+        incarnation=f"{2:032x}",
+        boot=3,
+        purpose=Purpose.CONSENSUS,
+        answer=CHALLENGE,
+        start=START,
+    )
     return replace(hello, **changes)  # type: ignore[arg-type]  # test data
 
 
@@ -203,25 +210,15 @@ async def test_messages_arrive_in_order_on_the_link_of_their_sender() -> None:
         ({"boot": 2}, "its data folder is an old copy"),
         ({"shard": 1}, "here is only 0"),
         ({"version_min": 7, "version_max": 8}, "upgrade the older one"),
-        ({"version_max": 2}, "knows cluster versions up to 1, the cluster is at version 2: start a newer"),
+        ({"knows": 1}, "knows cluster versions up to 1, the cluster is at version 2: start a newer"),
     ],
 )
 def test_a_hello_that_cannot_be_taken_is_refused_by_name(changes: dict[str, object], said: str) -> None:
     """Identity is not address (docs/promises.md): log, addressee, boot and version are compared, each named."""
-    told = refusal(hello_of(**changes), log=LOG, node=1, met=Met(3), version=2)
+    told = refusal(hello_of(**{"knows": 2, **changes}), log=LOG, node=1, met=Met(3), version=2)
     assert told is not None
     assert said in told
-    assert refusal(hello_of(), log=LOG, node=1, met=Met(3), version=2) is None
-
-
-@pytest.mark.parametrize(("spoken", "known"), [(0, 1), (1, 1), (2, 1), (3, 2), (5, 3), (6, 4), (9, 4)])
-def test_a_hello_names_the_newest_cluster_version_of_its_sender(spoken: int, known: int) -> None:
-    """The protocol of the sender decides. Programs released before the second version send nothing else, and a later
-    program knows at least the versions that this one knows. At version 1 all of them are accepted.
-    """
-    assert hello_of(version_max=spoken).knows == known
-    assert (refusal(hello_of(version_max=spoken), log=LOG, node=1, met=Met(3), version=1) is None) == (spoken > 0)
-    assert CLUSTER_VERSIONS[PEER_VERSION_MAX] == CLUSTER_VERSION
+    assert refusal(hello_of(knows=2), log=LOG, node=1, met=Met(3), version=2) is None
 
 
 def test_a_member_that_joined_meanwhile_is_heard() -> None:

@@ -43,22 +43,11 @@ def one(data: bytes) -> Frame:
     return frame
 
 
-@pytest.mark.parametrize(("version", "code"), [(3, Code.BUSY), (4, Code.DISK_FULL)])
-def test_an_older_peer_gets_a_code_that_it_knows(version: int, code: Code) -> None:
-    """It would close the connection at any other; the outcome is the same. Old codes are sent as they are."""
-    answers = [PeerReply(2, 7, 0, Code.DISK_FULL), PeerReply(2, 8, 0, Code.NO_LEADER), PeerReply(2, 9, 40)]
-    ((peer, frame),) = answer_frames(answers, 3, lambda peer: version)
-    assert peer == 2
-    told = decode_answers(one(frame))
-    assert told.refused == [(7, code), (8, Code.NO_LEADER)]
-    assert told.placed == [(9, 40)]
-
-
 @pytest.mark.parametrize("code", [None, Code.STATES_DIFFER])
 def test_any_number_of_answers_of_a_turn_fits_its_frames(code: Code | None) -> None:
     """A follower forwards thousands of small requests at once after an election; a frame's header has 64 KiB."""
     answers = [PeerReply(2, number, 2**40 + number, code) for number in range(2**40, 2**40 + 20_000)]
-    told = [decode_answers(one(frame)) for _, frame in answer_frames(list(answers), 3, lambda _: 5)]
+    told = [decode_answers(one(frame)) for _, frame in answer_frames(list(answers), 3)]
     if code is None:
         assert [each for part in told for each in part.placed] == [(each.number, each.first) for each in answers]
     else:

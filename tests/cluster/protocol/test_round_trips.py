@@ -129,7 +129,7 @@ STARTS = st.builds(
 CHALLENGES = st.sampled_from([0, 1, (1 << 64) - 1])
 HELLOS = st.builds(
     Hello, log=TEXT, sender=WHOLE, to=WHOLE, incarnation=TEXT, boot=WHOLE, purpose=st.sampled_from(Purpose),
-    shard=WHOLE, version_min=WHOLE, version_max=st.integers(4, 9), start=st.none() | STARTS, challenge=CHALLENGES,
+    shard=WHOLE, version_min=WHOLE, version_max=st.integers(1, 9), knows=WHOLE, start=STARTS, challenge=CHALLENGES,
     answer=CHALLENGES, at=st.sampled_from(["", "h:1", "[::1]:7001"]),
 )  # fmt: skip
 REPLIES = st.lists(st.builds(PeerReply, st.just(2), WHOLE, WHOLE, st.none() | st.sampled_from(Code)), max_size=4)

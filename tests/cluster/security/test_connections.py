@@ -27,6 +27,7 @@ from raftlog.cluster.peers.hello import Hello, Purpose, decode_refusal, decode_w
 from raftlog.cluster.security import authority
 from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.codec.frame import FrameDecoder
+from tests.cluster.nodes import START
 from tests.support import HANG_S, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
@@ -213,7 +214,13 @@ def test_a_hello_must_be_that_of_the_certificates_node(
     head = secure.cluster.cluster
     place = secure.place(sender)
     hello = Hello(
-        log=head.log, sender=sender, to=1, incarnation=place.incarnation, boot=10**6, purpose=Purpose.CONSENSUS
+        log=head.log,
+        sender=sender,
+        to=1,
+        incarnation=place.incarnation,
+        boot=10**6,
+        purpose=Purpose.CONSENSUS,
+        start=START,
     )
     answer = talk(peer_of(secure), context_of(secure, stem), encode_hello(hello))
     frames = [frame for frame in FrameDecoder().feed(answer) if decode_word(frame) is None]
@@ -233,7 +240,15 @@ def test_the_certificate_of_a_removed_node_is_refused_at_the_peer_port(secure: L
         authority.make_node(folder, head.log, node, ["127.0.0.1"])
 
     def said_to(sender: int, disk: str) -> str:
-        hello = Hello(log=head.log, sender=sender, to=1, incarnation=disk, boot=1, purpose=Purpose.CONSENSUS)
+        hello = Hello(
+            log=head.log,
+            sender=sender,
+            to=1,
+            incarnation=disk,
+            boot=1,
+            purpose=Purpose.CONSENSUS,
+            start=START,
+        )
         with socket.create_connection(peer_of(secure), timeout=HANG_S) as plain:
             with context_of(secure, f"node-{sender}").wrap_socket(plain) as encrypted:
                 encrypted.sendall(encode_hello(hello))

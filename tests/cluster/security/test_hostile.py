@@ -26,6 +26,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.peers.hello import Hello, Purpose, encode_hello
 from raftlog.cluster.security.tls import client_context
 from raftlog.raft.codec.frame import encode_frame
+from tests.cluster.nodes import START
 from tests.support import HANG_S, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
@@ -134,7 +135,17 @@ class Attacker:
         place = self._cluster.place(3)
         purpose = self.chance.choice(tuple(Purpose))
         log, boot = self._cluster.cluster.cluster.log, self.chance.randrange(1 << 40)
-        return encode_hello(Hello(log=log, sender=3, to=1, incarnation=place.incarnation, boot=boot, purpose=purpose))
+        return encode_hello(
+            Hello(
+                log=log,
+                sender=3,
+                to=1,
+                incarnation=place.incarnation,
+                boot=boot,
+                purpose=purpose,
+                start=START,
+            )
+        )
 
     def _garbage(self) -> bytes:
         header: tuple[object, ...] = self.chance.choice(

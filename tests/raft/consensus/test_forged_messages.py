@@ -12,7 +12,7 @@ from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.codec.message import decode_message, encode_message
-from raftlog.raft.configuration import NAMES_REMOVED, Configuration, Member
+from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import check_log, check_state, check_step, observe
 from raftlog.raft.consensus.roles import Leader
@@ -37,7 +37,7 @@ from tests.raft.lab import append, at, configuration, drain, extend, lead, make_
 
 LEARNER, OUT, STRANGER = 4, 5, 9
 DISKS = {node: f"{node:032x}" for node in (1, 2, 3, LEARNER, OUT, STRANGER)}
-MEMBERS = replace(configuration(4, learners=[LEARNER]), version=NAMES_REMOVED, removed=((OUT, DISKS[OUT]),))
+MEMBERS = replace(configuration(4, learners=[LEARNER]), removed=((OUT, DISKS[OUT]),))
 RUN = 0xABC
 OPTIONS = Options(tail_entries_max=6, append_entries_max=4, snapshot_chunk_bytes=4)
 
@@ -227,7 +227,7 @@ def made(kind: str) -> RaftCore:
     """Node 1 with eight entries, some of them of several records."""
     floor = 9 if kind == "healing" else 0
     core = make_core(
-        1, 4, 1, (1, 3), 1, (2, 2), 2, 2, members=MEMBERS, knows=NAMES_REMOVED, options=OPTIONS,
+        1, 4, 1, (1, 3), 1, (2, 2), 2, 2, members=MEMBERS, options=OPTIONS,
         commit=1 if kind == "fresh" else 5,
     )  # fmt: skip
     core.state.floor, core.state.run, core.state.incarnation = floor, RUN * (kind in {"healing", "asking"}), DISKS[1]
@@ -343,7 +343,7 @@ def test_a_report_of_a_term_that_no_node_has_begun_raises_none() -> None:
         assert core.state.floor == 0
     core = made("asking")
     start = Start(run=RUN + 1, last_index=0, last_term=0, term=far, floor=0)
-    core.link_opened(2, DISKS[2], NAMES_REMOVED, at(1), start)
+    core.link_opened(2, DISKS[2], 1, at(1), start)
     assert core.state.term == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from raftlog.raft.changes import AddLearners, Promote, Remove
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
-from raftlog.raft.configuration import NAMES_REMOVED, Configuration, Member
+from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import check_state
 from raftlog.raft.consensus.roles import RoleName
@@ -30,14 +30,14 @@ from tests.raft.consensus.members.growing_lab import GrowingLab, member
 from tests.raft.lab import append, at, configuration, drain, extend, lead, make_core, reply
 
 OUT, OUT_DISK, STRANGER, STRANGER_DISK = 4, "4" * 32, 9, "9" * 32
-MEMBERS = replace(configuration(3), version=NAMES_REMOVED, removed=((OUT, OUT_DISK),))
+MEMBERS = replace(configuration(3), removed=((OUT, OUT_DISK),))
 GONE = ((OUT, OUT_DISK), (OUT, "a fresh disk"), (OUT, ""), (STRANGER, OUT_DISK))
 """The removed disk; its number with another disk, which its key proves as well; its disk under another number."""
 
 
 def a_core(role: str) -> RaftCore:
     """Node 1 in term 2 with five committed entries: it leads, or hears node 2, which leads, or hears no leader."""
-    core = make_core(1, 3, 1, 1, 1, members=MEMBERS, knows=NAMES_REMOVED)
+    core = make_core(1, 3, 1, 1, 1, members=MEMBERS)
     if role == "leader":
         lead(core, now_ms=300)
         reply(core, 2, match=5, now_ms=300)
@@ -142,8 +142,8 @@ def test_a_node_that_hears_no_leader_follows_a_leader_that_it_does_not_know() ->
 
 def test_a_removal_that_is_not_committed_bars_no_node() -> None:
     """It may be cut, and node 3 may lead by the configuration before it: once the leader is silent, it is followed."""
-    core = make_core(1, 3, members=replace(configuration(3), version=NAMES_REMOVED), knows=NAMES_REMOVED)
-    without = replace(configuration(2), version=NAMES_REMOVED, removed=((3, member(3).incarnation),))
+    core = make_core(1, 3, members=configuration(3))
+    without = replace(configuration(2), removed=((3, member(3).incarnation),))
     last = core.state.log.last
     entry = seal_entry(
         last, term=2, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=encode_configuration(without)
@@ -160,14 +160,11 @@ def test_a_removal_that_is_not_committed_bars_no_node() -> None:
 
 
 def grown(nodes: int = 3) -> GrowingLab:
-    """A lab at the cluster version that names removed disks, which node 1 leads."""
+    """A lab that node 1 leads."""
     lab = GrowingLab(nodes)
-    for node in list(lab.cores):
-        lab.upgrade(node, NAMES_REMOVED)
     lab.elect(1)
     lab.connect()
     lab.run(300)
-    assert lab.in_force(1).version == NAMES_REMOVED
     return lab
 
 
@@ -201,7 +198,6 @@ def test_voters_that_a_lagging_majority_does_not_know_elect_a_leader_with_it() -
     lab = grown()
     lab.stop(3)
     for node in (4, 5):
-        lab.knows[node] = NAMES_REMOVED
         lab.join(node)
         lab.connect(node)
         lab.change(1, AddLearners((member(node),), promote=False))
@@ -223,9 +219,7 @@ def test_a_vote_for_a_hand_over_needs_a_voter_with_everything_in_the_next_term()
 
     Guard: `is_bound` of raft/consensus/election.py.
     """
-    learner = Configuration(
-        (*MEMBERS.members, Member(5, "5" * 32, "", "")), (1, 2, 3), learners=(5,), version=NAMES_REMOVED
-    )
+    learner = Configuration((*MEMBERS.members, Member(5, "5" * 32, "", "")), (1, 2, 3), learners=(5,))
     for sender, term, last, is_taken in (
         (3, 3, (5, 2), True), (3, 4, (5, 2), False), (3, 3, (4, 1), False), (5, 3, (5, 2), False),
     ):  # fmt: skip

@@ -102,7 +102,7 @@ def _backup() -> bytes:
 
 HELLO: Final = partial(
     Hello, log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS,
-    version_max=4,
+    start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
 )  # fmt: skip
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "identity": lambda: encode_identity(DiskIdentity(LOG.log_id.hex(), 2, "ab" * 16)),
@@ -113,7 +113,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "configuration": lambda: encode_configuration(CONFIGURATION),
     "configuration at cluster version 2": lambda: encode_configuration(replace(CONFIGURATION, version=2)),
     "configuration with a removed disk": lambda: encode_configuration(
-        replace(CONFIGURATION, version=4, removed=((2, "cd" * 16),))
+        replace(CONFIGURATION, removed=((2, "cd" * 16),))
     ),
     "segment header": lambda: encode_segment_header(LOG, SEGMENT),
     "durable mark": lambda: encode_mark(MARK, 4_096),
@@ -136,12 +136,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "hello": lambda: encode_hello(HELLO()),
     "frame of group 3": lambda: encode_for_shard(3, encode_read(5)),
     "disk report": lambda: encode_report(DiskReport(True, 4_096, 130_000_000, 388, 1_024)),
-    "hello with its start": lambda: encode_hello(
-        HELLO(start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4))
-    ),
-    "hello with its proof": lambda: encode_hello(
-        HELLO(start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4), challenge=0xDEF, answer=0x123)
-    ),
+    "hello with its proof": lambda: encode_hello(HELLO(challenge=0xDEF, answer=0x123)),
     "answer on a link": lambda: encode_word(Word.ANSWER, 0x123),
     "peer frame": lambda: encode_message(TimeoutNow(sender=1, to=2, term=3, last_index=4)),
 }
@@ -179,12 +174,6 @@ def test_written_values_are_read_back() -> None:
     assert decode_index_footer(encode_index_footer(SUMMARY, 7)) == (SUMMARY, 7)
     assert decode_slot(LOG, encode_slot(LOG, SLOT)) == SLOT
     assert decode_slot(LOG, encode_slot(LOG, HEALING)) == HEALING
-    old = bytes.fromhex(
-        "524c485301000000000102030405060708090a0b0c0d0e0f000000000a000000"
-        "0000000008000000000000000000000000000000050000000000000028000000"
-        "0000000011000000000000003a8ff8be"
-    )
-    assert decode_slot(LOG, old) == decode_slot(LOG, old + bytes(24)) == HEALING  # of version 1
     raised = replace(HEALING, state=replace(HEALING.state, floor=10))
     assert decode_slot(LOG, encode_slot(LOG, raised)) == raised  # a floor may be above the term: a later leader's
     for wrong in (replace(HEALING, cut=0), replace(HEALING, state=replace(HEALING.state, floor=0))):

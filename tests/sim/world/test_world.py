@@ -30,7 +30,6 @@ from raftlog.raft.messages import AppendEntries
 from raftlog.raft.options import Options
 from raftlog.raft.types import Now
 from raftlog.statemachine.commands import Operation
-from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.support import fresh_seed
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -90,8 +89,7 @@ def test_equal_seeds_give_equal_traces_in_any_process() -> None:
 
 
 def agreed(world: World) -> World:
-    """The world once its nodes, all with programs of today, have a leader and the same log."""
-    world.knows = dict.fromkeys(world.replicas, CLUSTER_VERSION)
+    """The world once its nodes have a leader and the same log."""
     for replica in world.replicas.values():
         replica.start()
     assert world.run_until(20_000_000, lambda: world.leading() is not None)
@@ -336,16 +334,16 @@ def test_a_process_with_an_older_boot_is_not_heard() -> None:
     """The rule of raft/hello.py, as a node meets it: boots are counted per disk."""
     world = healthy(9)
     one, two = world.replicas[1], world.replicas[2]
-    incarnation, boot, knows, _ = two.hello
+    incarnation, boot, start = two.hello
     two.crash("stopped", power=False)
     world.restart(2)
     assert world.run_until(world.now_us + 5_000_000, lambda: one.met[2, incarnation].boot > boot)
-    assert not one.greet(2, Hello(incarnation, boot, knows))
+    assert not one.greet(2, Hello(incarnation, boot, start))
     assert one.greet(
-        2, Hello("f" * 32, 1, knows)
+        2, Hello("f" * 32, 1, start)
     )  # a new disk that this node has not heard of yet: only its promises do not count
-    assert not one.greet(2, Hello(incarnation, boot, knows))
-    assert one.greet(9, Hello("9" * 32, 1, knows))  # a member that this node has not heard of yet
+    assert not one.greet(2, Hello(incarnation, boot, start))
+    assert one.greet(9, Hello("9" * 32, 1, start))  # a member that this node has not heard of yet
 
 
 def test_a_failure_carries_its_seed_and_world(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -397,17 +397,6 @@ def test_a_record_is_hidden_from_those_who_may_not_read_all_that_it_names(comman
 # Digests, snapshots, and clusters without access control.
 
 
-def test_without_access_control_every_byte_is_as_before() -> None:
-    """Snapshot and digest point of a machine that never had an admin, at the newest cluster version, beside one whose
-    code for access control is there and unused: version 3, no owner, no frame of its own."""
-    driver = Driver()
-    driver.machine.version = 3
-    driver.open()
-    assert b"".join(driver.machine.snapshot())[4] == 3
-    assert driver.machine.access.rows() == []
-    assert driver.machine.access.digest(77) == 77
-
-
 def test_replicas_that_differ_in_permissions_are_found_at_the_next_digest_point() -> None:
     """In a role, a user, a token, whether it is on, and in the owner of a session."""
     values = []

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftlog.statemachine import versions
 from raftlog.statemachine.access.commands import AccessAction
 from raftlog.statemachine.answers import Answer, Reason
 from raftlog.statemachine.commands import SHARE_PARTS, Operation, Result
@@ -29,9 +28,9 @@ CLAIM, DELETE = (encode_consumer(ConsumerCommand(action)) for action in (Consume
 class Shared(Cluster):
     """A cluster in which one user may have two of everything; ada and ben may write keys and groups."""
 
-    def __init__(self, version: int = versions.SHARES) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.entry(parameters=LIMITS, version=version)
+        self.entry(parameters=LIMITS)
         for name in ("ada", "ben"):
             self.user(name, "write on keys:*", "write on groups:*")
         self.sessions: dict[str, int] = {}
@@ -87,23 +86,13 @@ def test_a_restored_machine_counts_as_the_one_that_was_saved(kind: str) -> None:
 
 
 @KINDS
-def test_before_that_cluster_version_nobody_has_a_share(kind: str) -> None:
-    """All members must know it: one that does not would apply what the others refuse."""
-    cluster = Shared(versions.SHARES - 1)
-    assert [*outcomes(cluster, kind, "ada", 5)] == [None] * 5
-    cluster.entry(parameters=LIMITS, version=versions.SHARES)  # what stays from before counts, where its owner is known
-    told = [*outcomes(cluster, kind, "ada", 3)]
-    assert told == ([None, None, Reason.CONSUMERS_SHARE] if kind == "groups" else [MADE[kind][1]] * 3)
-
-
-@KINDS
 def test_without_access_control_nobody_has_a_share(kind: str) -> None:
     """Neither while an admin has switched it off, nor before the first admin."""
     cluster = Shared()
     cluster.change(AccessAction.DISABLE)
     assert [*outcomes(cluster, kind, "ada", 16)] == [None] * 16
     driver = Driver()
-    driver.entry(parameters=LIMITS, version=versions.SHARES)
+    driver.entry(parameters=LIMITS)
     assert [driver.answer(request(Operation.SESSION_OPEN, argument=60_000)).reason for _ in range(16)] == [None] * 16
 
 

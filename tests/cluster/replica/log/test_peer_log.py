@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.protocol.log_frames import PEER_VERSION, Had, Question, QuestionKind
+from raftlog.cluster.protocol.log_frames import Had, Question, QuestionKind
 from raftlog.cluster.replica.log import peer_log
 from raftlog.cluster.replica.log.peer_log import PeerLog
 from raftlog.cluster.replica.parts import serving
@@ -23,7 +23,7 @@ def log_of(send_bulk: Callable[[int, bytes], bool] = lambda peer, data: True) ->
     """The questions of node 1 of six, whose links take everything."""
     links: Any = SimpleNamespace(
         is_bulk_up=lambda peer: True,
-        version_of=lambda peer: PEER_VERSION,
+        has_dialled=lambda peer: True,
         send_bulk=send_bulk,
         flush=lambda: None,
     )

@@ -22,7 +22,7 @@ from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 from tests.cluster.disk.small_disk import SmallDisks
-from tests.cluster.nodes import Nodes, cluster_of, deadline, running
+from tests.cluster.nodes import Nodes, cluster_of, deadline
 from tests.raft.lab import configuration
 from tests.support import Patience, wait_until_async
 
@@ -207,25 +207,6 @@ async def test_a_full_leader_hands_over_to_each_voter_once_per_pause(small: Smal
         assert b'raftlog_disk_handovers_total{why="disk_full"} 2.0' in leader.metrics.text()
 
 
-async def test_an_older_peer_gets_no_disk_reports_and_no_hand_over(small: SmallDisks, tmp_path: Path) -> None:
-    """A rolling upgrade: one of three programs speaks protocol 3. The full leader hands over to the new one, and the
-    older peer's connections stay."""
-    older = 3
-    flags = {"disk.segment_bytes": SEGMENT}
-    async with running(Nodes(tmp_path, 3, flags, cluster_version=2), {older: 3}) as nodes:
-        leader = await nodes.leader()
-        if leader.node_id == older:
-            await leader.transfer(1, deadline())
-            leader = await nodes.leader()
-        (newer,) = {1, 2} - {leader.node_id}
-        shrink(small, nodes, leader, SEGMENT // 2)
-        await append_until(nodes, lambda: not leader.is_leader, "another leader")
-        assert leader.state.disks.handed_over is not None
-        assert leader.state.disks.handed_over[0].to == newer  # later elections may elect another leader
-        assert older not in disk_exchange.reports(leader.state)
-        assert leader.state.disks.reports._told.keys() == {newer}
-
-
 class SeldomSynced(SyncTimes):
     """Measured a sync in too few slots for a median."""
 
@@ -287,7 +268,7 @@ def test_a_voter_whose_link_closed_counts_as_one_without_disk_space(monkeypatch:
     """It was heard a moment ago, and nothing is known of its disk. Where the third voter is full, a leader that counts
     it would fill that voter's reserve.
 
-    Guard: `version_of` in `all_disks` of cluster/replica/parts/disk_exchange.py.
+    Guard: `has_dialled` in `all_disks` of cluster/replica/parts/disk_exchange.py.
     """
     told = {1: DiskReport(free_bytes=1), 2: DiskReport(is_full=True)}
     monkeypatch.setattr(disk_exchange, "reports", lambda replica: told)
@@ -298,8 +279,8 @@ def test_a_voter_whose_link_closed_counts_as_one_without_disk_space(monkeypatch:
             status=lambda: SimpleNamespace(followers=followers, configuration=configuration(3)),
             state=SimpleNamespace(now=SimpleNamespace(monotonic_ms=1_000)),
         ),
-        links=SimpleNamespace(version_of=lambda peer: 4 if peer == 2 else 0),
+        links=SimpleNamespace(has_dialled=lambda peer: peer == 2),
     )  # fmt: skip
     assert not disk_exchange.all_disks(replica).takes_writes
-    replica.links.version_of = lambda peer: 4
+    replica.links.has_dialled = lambda peer: True
     assert disk_exchange.all_disks(replica).takes_writes

@@ -22,7 +22,7 @@ from tests.raft.lab import (
 )
 
 
-def sending(total: int = 6, first: bytes = b"ab", *, takes_several: bool = True, **options: int) -> RaftCore:
+def sending(total: int = 6, first: bytes = b"ab", **options: int) -> RaftCore:
     """A leader, its log compacted to 8, that has just sent node 2 the first of `total` bytes, two by two. Unless the
     options say something else, no more may be under way."""
     options = {"snapshot_window_bytes": len(first), **options}
@@ -40,13 +40,13 @@ def sending(total: int = 6, first: bytes = b"ab", *, takes_several: bool = True,
     assert ready is not None
     (fetch,) = ready.snapshot_fetches
     assert (fetch.peer, fetch.index, fetch.offset, fetch.bytes_max) == (2, 7, 0, len(first))
-    core.snapshot_chunk(fetch, total, first, at(360), takes_several=takes_several)
+    core.snapshot_chunk(fetch, total, first, at(360))
     left = [
         (each.offset, each.total, each.done, each.crc, each.data)
         for each in drain(core, 360).to(2)
         if isinstance(each, InstallSnapshot)
     ]
-    chunks = [(offset, first[offset : offset + 2]) for offset in range(0, len(first) if takes_several else 2, 2)]
+    chunks = [(offset, first[offset : offset + 2]) for offset in range(0, len(first), 2)]
     assert left == [(offset, total, False, crc32c(data), data) for offset, data in chunks]
     return core
 

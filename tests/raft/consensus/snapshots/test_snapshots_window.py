@@ -20,13 +20,13 @@ def under_way(core: RaftCore) -> Sending:
     return found
 
 
-def send_all(core: RaftCore, now_ms: int, *, takes_several: bool = True) -> list[int]:
+def send_all(core: RaftCore, now_ms: int) -> list[int]:
     """Answer each fetch with two bytes until none is wanted; the offsets of the chunks that left."""
     offsets: list[int] = []
     while (ready := core.ready()) is not None:
         offsets += [each.offset for each in ready.messages if isinstance(each, InstallSnapshot)]
         for fetch in ready.snapshot_fetches:
-            core.snapshot_chunk(fetch, TOTAL, b"xy", at(now_ms), takes_several=takes_several)
+            core.snapshot_chunk(fetch, TOTAL, b"xy", at(now_ms))
     return offsets
 
 
@@ -40,12 +40,12 @@ def answer(core: RaftCore, offset: int, now_ms: int, *, accepted: bool = True) -
     )
 
 
-def begun(*, takes_several: bool = True, **options: int) -> RaftCore:
+def begun(**options: int) -> RaftCore:
     """A leader that sends 60 bytes two by two; the first four chunks left at 360 ms, one was answered at 370."""
     options = {"snapshot_window_bytes": 16 << 20, **options}
-    core = sending(TOTAL, b"abcdefgh", takes_several=takes_several, **options)
+    core = sending(TOTAL, b"abcdefgh", **options)
     answer(core, 2, 370)
-    assert send_all(core, 370, takes_several=takes_several) == ([8, 10] if takes_several else [2])
+    assert send_all(core, 370) == [8, 10]
     return core
 
 
@@ -84,14 +84,6 @@ def test_late_answers_make_the_window_smaller() -> None:
     assert send_all(core, 503) == [16]
     answer(core, 18, 504)
     assert send_all(core, 504) == [18, 20]
-
-
-def test_an_older_follower_gets_one_chunk_at_a_time() -> None:
-    """It would drop the others, and each would be sent again."""
-    core = begun(takes_several=False)
-    for offset in range(4, 20, 2):
-        answer(core, offset, 380)
-        assert send_all(core, 380, takes_several=False) == [offset]
 
 
 def test_several_chunks_are_asked_from_disk_together() -> None:
