@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from raftlog.cluster.api.encoding import to_b64
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.bounds import rule_of
