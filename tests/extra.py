@@ -27,6 +27,7 @@ EXTRA: Final = {
         "tests/sim/world/test_world.py::test_the_same_worlds_are_clean_without_a_planted_bug",
     ),
     "real processes play again what the simulator plays with the server's own code; one of each kind stays": (
+        "tests/acceptance/test_chaos.py::test_a_smoke_run_of_chaos_is_valid[minute]",
         "tests/acceptance/test_chaos.py::test_nothing_is_left_behind",
         "tests/acceptance/test_members.py::test_random_changes_under_load_with_kills",
         "tests/acceptance/test_snapshots.py",

@@ -246,16 +246,13 @@ class AccessTable:
             return reason
         return self._change_role(name, command.grants)
 
-    def _grant_role(self, command: AccessCommand, _: int) -> Reason | None:
+    def _change_grants(self, command: AccessCommand, _: int) -> Reason | None:
+        """Adds grants to a role, or takes them from it."""
         before = self.roles.get(command.name)
         if before is None:
             return Reason.BUILT_IN_ROLE if command.name in BUILT_IN else Reason.NO_ROLE
-        return self._change_role(command.name, tuple(dict.fromkeys((*before, *command.grants))))
-
-    def _ungrant_role(self, command: AccessCommand, _: int) -> Reason | None:
-        before = self.roles.get(command.name)
-        if before is None:
-            return Reason.BUILT_IN_ROLE if command.name in BUILT_IN else Reason.NO_ROLE
+        if command.action == AccessAction.GRANT_ROLE:
+            return self._change_role(command.name, tuple(dict.fromkeys((*before, *command.grants))))
         if any(overlaps(grant, held) for grant in command.grants if grant not in before for held in before):
             return Reason.STILL_GRANTED
         return self._change_role(command.name, tuple(grant for grant in before if grant not in command.grants))
@@ -335,8 +332,8 @@ class AccessTable:
         AccessAction.DELETE_ROLE: _delete_role,
         AccessAction.ADD_TOKEN: _add_token,
         AccessAction.DELETE_TOKEN: _delete_token,
-        AccessAction.GRANT_ROLE: _grant_role,
-        AccessAction.UNGRANT_ROLE: _ungrant_role,
+        AccessAction.GRANT_ROLE: _change_grants,
+        AccessAction.UNGRANT_ROLE: _change_grants,
     }
 
     # -- digests and snapshots --------------------------------------------------------------------------------

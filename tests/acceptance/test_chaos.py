@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from raftlog.chaos.runs.judgement import HAPPEN_EVERY_MINUTE
+from raftlog.chaos.runs.scenarios import LONG_S
 from tests.acceptance.conftest import Measure
 from tests.house.rules import ROOT
 from tests.support import wait_until
@@ -21,6 +23,9 @@ SECONDS = 25
 SEED = 23
 FAULTS = "left-behind+partition-leader+partition-outward+kill-leader+pause-leader+power-cut-slow"
 """With that seed the schedule begins with the follower that is left behind, and has a power cut."""
+
+OFTEN_BEHIND = "left-behind+partition-leader+kill-leader"
+"""In a minute several followers are left behind, also on a busy machine."""
 
 SMALL = [
     "--set", f"retention.bytes={1 << 19}", "--set", f"limits.snapshot_log_bytes={1 << 15}",
@@ -47,17 +52,22 @@ def _processes_of(folder: Path) -> list[int]:
 SECURE = ["--secure"]
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("form", [[], pytest.param(SECURE, marks=pytest.mark.long)], ids=["plain", "secure"])
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("form", "faults", "seconds"),
+    [([], FAULTS, SECONDS), ([], OFTEN_BEHIND, LONG_S), pytest.param(SECURE, FAULTS, SECONDS, marks=pytest.mark.long)],
+    ids=["plain", "minute", "secure"],
+)
 def test_a_smoke_run_of_chaos_is_valid(
-    tmp_path: Path, toxiproxy_path: Path, record_property: Measure, form: list[str]
+    tmp_path: Path, toxiproxy_path: Path, record_property: Measure, form: list[str], faults: str, seconds: float
 ) -> None:
     """Registers and the log under partitions, kills and pauses, three nodes behind the real Toxiproxy: valid,
-    with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page."""
+    with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page.
+    A run of a minute has snapshots, trims and fetched segments inside the nodes, and requests that met each kind."""
     done = subprocess.run(
-        [*RUN, "--nemesis", FAULTS, "--seconds", str(SECONDS), "--seed", str(SEED), "--out", str(tmp_path), "--json",
+        [*RUN, "--nemesis", faults, "--seconds", str(seconds), "--seed", str(SEED), "--out", str(tmp_path), "--json",
          *SMALL, *form],
-        cwd=ROOT, capture_output=True, text=True, timeout=170,
+        cwd=ROOT, capture_output=True, text=True, timeout=230,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     result = json.loads(done.stdout)
@@ -68,6 +78,9 @@ def test_a_smoke_run_of_chaos_is_valid(
     assert [each["name"] for each in result["workloads"]] == ["register", "log", "direct", "direct-keys"]
     assert len(result["digests"]) == 3
     assert len({json.dumps(told) for told in result["digests"].values()}) == 1
+    if seconds >= LONG_S:
+        assert min(result["happened"][kind] for kind in HAPPEN_EVERY_MINUTE) > 0
+        assert min(result["met"].values()) > 0
     assert (tmp_path / "latest" / "report.html").stat().st_size > 10_000
     assert not (tmp_path / "latest" / "nodes" / "data").exists()
     assert _processes_of(tmp_path) == []

@@ -61,10 +61,11 @@ def with_full_disks(world: World) -> None:
         if each is not None and each.core is not None:
             each.crash("killed", power=False)
     _until_answered(world, LEADS, lambda leading, done: leading.read_barrier(done, world.now_us + ASK_US), int)
-    term = max([each.core.state.term for each in voters if each.core is not None])
+    term, written = max([each.core.state.term for each in voters if each.core is not None]), writer.acknowledged
     world.run_until(world.now_us + STAYS_US)
     _wait(world, ELECTED_US, LEADS, lambda: world.leading() is not None)
-    if (now := max([each.core.state.term for each in voters if each.core is not None])) > term + 1:
+    now = max([each.core.state.term for each in voters if each.core is not None])
+    if now > term + 1 and writer.acknowledged == written:  # one that has room again takes over, and writes
         raise NoProgress(LEADS, f"term {term} became {now} within {STAYS_US / 1e6:g} s")
     has_log = all(len(each.disk.segment_firsts) >= SEGMENTS for each in voters)
     _until_answered(world, TAKES_TRIM, _trim, Applied)

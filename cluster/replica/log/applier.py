@@ -209,7 +209,7 @@ class Applier:
         size = entry.size + IDX_ROW.size * entry.count + len(frame)
         self.log_bytes += size
         self.log_records += entry.count
-        if any(each.changes or each.answer for each in effects.requests):  # else records were appended
+        if not effects.is_plain and any(each.changes or each.answer for each in effects.requests):
             self.grown_bytes += size
         user = last_user_index(command, effects)
         if user is not None:
