@@ -19,9 +19,7 @@ from raftlog.spark_export.errors import CannotWriteError, NotCheckedError, Usage
 from raftlog.spark_export.export.cluster_digest import Digests
 
 FORMAT: Final = "raftlog-export"
-VERSION: Final = 3
-"""Version 2 had no `Layout.records`; its exports hold all records in `log/`."""
-_READABLE: Final = (2, VERSION)
+VERSION: Final = 1
 NAME: Final = "manifest.json"
 DATA: Final = "log"
 INTERNAL: Final = "internal"
@@ -208,7 +206,7 @@ def sync_folder(folder: Path) -> None:
 def read_plan(folder: Path) -> Plan | None:
     """The plan of the batch under way in that folder. Raises UsageError where it cannot be read."""
     plan = _read_unfinished(folder / UNFINISHED / PLAN, _PLAN)
-    if plan is not None and plan.version not in _READABLE:
+    if plan is not None and plan.version != VERSION:
         raise UsageError(
             f"the unfinished batch in {folder} is of version {plan.version}, this raftlog writes {VERSION}: finish it "
             f"with the raftlog that began it, or remove {folder / UNFINISHED}"
@@ -243,7 +241,7 @@ def find_manifest(folder: Path) -> Manifest | None:
         raise NotCheckedError(f"{path} cannot be read: {error}") from error
     try:
         known = _KNOWN.decode(text)
-        if known.version not in _READABLE or (known.format, known.schema_version) != (FORMAT, SCHEMA_VERSION):
+        if (known.format, known.version, known.schema_version) != (FORMAT, VERSION, SCHEMA_VERSION):
             raise NotCheckedError(
                 f"{path} is of format {known.format} version {known.version}, columns version "
                 f"{known.schema_version}; this raftlog knows {FORMAT} {VERSION}, {SCHEMA_VERSION}: use the one that "

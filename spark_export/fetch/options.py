@@ -26,7 +26,7 @@ TRIGGER_DELAY_S: Final = 900.0  # as long as Spark's Kafka connector waits
 
 READING: Final = (
     "endpoints", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
-    "maxRecordsPerPartition", "failOnDataLoss", "includeInternal", "keyPrefix", "operations", "valueFormat", "mode",
+    "maxRecordsPerPartition", "failOnDataLoss", "keyPrefix", "operations", "valueFormat", "mode",
     "log", "timeoutSeconds", "changes", "localFolders", "records",
     "importSource", "inferSchema", "samplingRecords", "rescuedDataColumn", "columns", "delimiter", "quote", "escape",
 )  # fmt: skip
@@ -192,7 +192,7 @@ def _check_together(options: SourceOptions, given: Mapping[str, str]) -> None:
     _check_values(options, given)
     if options.as_of is not None:
         others = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "operations", "changes",
-                  "records", "includeInternal", "valueFormat", "importSource")  # fmt: skip
+                  "records", "valueFormat", "importSource")  # fmt: skip
         for name in others:
             if name.lower() in given:
                 raise UsageError(f"option {name} says nothing beside asOf, which reads the state and not the log")
@@ -301,15 +301,8 @@ def _operations(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _records(given: Mapping[str, str]) -> Records:
-    """`includeInternal` is the older name: true is `records=all`. Raises UsageError where the two differ."""
-    default: Records = "all" if _flag("includeInternal", given, False) else "user"
-    found = _word("records", given, RECORDS) if "records" in given else default
-    if "includeinternal" in given and found != default:
-        raise UsageError(
-            f"option records is {found!r}, and includeInternal={given['includeinternal']} means {default!r}: give "
-            f"records alone"
-        )
-    return found
+    """Which records are read. Raises UsageError for another word."""
+    return _word("records", given, RECORDS) if "records" in given else "user"
 
 
 def _folders(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from raftlog.cluster.api.errors import Code, Problem
+from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.api.kv import BatchItem, Written
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio.session import OwnSession
@@ -27,8 +27,6 @@ from raftlog.cluster.runtime import clock
 
 WRITES_MAX: Final = 500
 """Most writes of one batch: half of the open sequences of a session, and about 10 ms of a node's time."""
-_NOT_KNOWN: Final = frozenset({Code.METHOD_NOT_ALLOWED, Code.NOT_FOUND})
-"""The statuses with which a node of an earlier version answers a batch."""
 
 
 class RefusedWrite(NamedTuple):
@@ -65,12 +63,9 @@ class WriteBatcher:
         self._patience_s = patience_s
         self._waiting: deque[_WaitingWrite] = deque()
         self._runner: asyncio.Task[None] | None = None
-        self._is_known = True  # true: the nodes know batches; earlier versions do not
 
     async def write(self, key: bytes, value: bytes | None, if_revision: int | None) -> Written | RefusedWrite | None:
         """The result of a write. None: the caller sends it alone, because no other write waits. Raises ClientError."""
-        if not self._is_known:
-            return None
         if len(self._waiting) >= WAITING_MAX:
             raise crowded()
         loop = asyncio.get_running_loop()
@@ -99,7 +94,7 @@ class WriteBatcher:
             while self._waiting:
                 taken = take(self._waiting, WRITES_MAX, _size_of)
                 batch = [write for write in taken if not write.waiter.done()]  # without cancelled ones
-                if len(batch) == 1 or not self._is_known:
+                if len(batch) == 1:
                     for write in batch:
                         _tell(write, None)
                 elif batch:
@@ -131,12 +126,7 @@ class WriteBatcher:
         except ClientError as error:
             for ticket in tickets:
                 self._session.settle(ticket)
-            if error.code in _NOT_KNOWN:
-                self._is_known = False
-                for write, _ in sent:
-                    _tell(write, None)
-            else:
-                self._fail([write for write, _ in sent], error)
+            self._fail([write for write, _ in sent], error)
         except BaseException as error:  # the client was closed, or this program has a defect
             for write, ticket in sent:
                 self._session.settle(ticket, is_unknown=True)

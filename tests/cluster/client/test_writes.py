@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 
@@ -221,29 +221,6 @@ async def test_a_client_that_stood_still_opens_a_new_session_before_it_writes(mo
         written = await client.put(b"k", b"v", deadline_s=7_200)
         assert written.result == "applied"
         assert client.session not in (None, old)
-
-
-async def test_a_node_of_an_earlier_version_gets_each_write_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers a batch with 405: the client sends the writes by themselves, and makes no batch again."""
-
-    def unknown_route() -> Iterator[None]:
-        from raftlog.cluster.http.routes import table
-
-        routes = table._FIXED.pop("/v1/kv/batch")
-        yield
-        table._FIXED["/v1/kv/batch"] = routes
-
-    hidden = unknown_route()
-    next(hidden)
-    try:
-        async with serve() as served, counted(served) as (url, seen), Client(url, bound=True) as client:
-            await client.put(b"warm", b"")
-            await asyncio.gather(*(client.put(b"%d" % number, b"v") for number in range(20)))
-            await asyncio.gather(*(client.put(b"%d" % number, b"v") for number in range(20)))
-            assert seen == {"PUT": 41, "POST": 1}
-            assert served.node.machine.revision == 42
-    finally:
-        next(hidden, None)
 
 
 async def test_a_closed_client_ends_its_writes_with_their_receipts() -> None:

@@ -68,7 +68,7 @@ def test_a_real_cluster_is_read_exported_and_verified(
 
     urls = (nodes.url(leader), *(nodes.url(node) for node in nodes.nodes if node != leader))
     frame = spark.read.format("raftlog").options(
-        endpoints=",".join(urls), endingOffsets="committed", includeInternal="true", minPartitions="3"
+        endpoints=",".join(urls), endingOffsets="committed", records="all", minPartitions="3"
     )
     rows = frame.load().select("index", "operation", "key", "value", "result", "revision").collect()
     shown = [

@@ -1,6 +1,5 @@
 """An export of user records has them alone in `log/`, and is proved with the others in `internal/`."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
 from raftlog.spark_export.export.engine import Engine
-from raftlog.spark_export.export.manifest import DATA, INTERNAL, NAME, Layout, contradictions, read_manifest
+from raftlog.spark_export.export.manifest import DATA, INTERNAL, Layout, contradictions, read_manifest
 from tests.spark_export import logs
 from tests.spark_export.export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, ROWS, Killed, check, killed_at, run
 from tests.spark_export.server import Served, serving
@@ -168,22 +167,3 @@ def test_what_is_wrong_with_user_records_is_found(engine: Engine, copy: Path, ur
     gone = found((copy / entry.internal.name).unlink)
     assert f"missing: file {entry.internal.name} is not there, indexes {entry.first} to {entry.last}" in gone
     assert check(engine, copy, url).findings == []
-
-
-def test_an_export_of_version_2_is_verified_and_goes_on(url: str, served: Served, tmp_path: Path) -> None:
-    """Its manifest names no kept records and no companions: `log/` has all records, and keeps having them."""
-    served.commit(HALF)
-    run(url, tmp_path, layout=Layout(records_per_file=60))
-    path = tmp_path / NAME
-    manifest = json.loads(path.read_text())
-    manifest["version"] = 2
-    del manifest["layout"]["records"]
-    for entry in manifest["files"]:
-        del entry["internal"]
-    path.write_text(json.dumps(manifest))
-    assert check(ArrowEngine(1), tmp_path, url).findings == []
-    served.committed = None
-    run(url, tmp_path)
-    assert rows_in(tmp_path / DATA) == ROWS
-    assert not (tmp_path / INTERNAL).exists()
-    assert check(ArrowEngine(1), tmp_path, url).findings == []

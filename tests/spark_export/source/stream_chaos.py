@@ -82,7 +82,7 @@ class Supervised:
         """From the checkpoint, if there is one."""
         rows = (
             self.spark.readStream.format("raftlog")
-            .options(endpoints=self.endpoints, includeInternal="true", maxEntriesPerTrigger="20000", minPartitions="2")
+            .options(endpoints=self.endpoints, records="all", maxEntriesPerTrigger="20000", minPartitions="2")
             .schema("index BIGINT, value BINARY")
             .load()
         )

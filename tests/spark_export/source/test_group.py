@@ -183,13 +183,13 @@ def test_a_group_is_for_streams() -> None:
 def test_a_query_of_spark_moves_the_group(spark: SparkSession, running: Running, tmp_path: Path) -> None:
     """Everything committed is read once, and the group stands behind it; a new query of another folder that only knows
     the group reads only what came since."""
-    with query(spark, running.url, tmp_path / "one", available_now=True, groupId="g", includeInternal=False) as first:
+    with query(spark, running.url, tmp_path / "one", available_now=True, groupId="g", records="user") as first:
         assert first.awaitTermination(60)
     assert indexes(spark, tmp_path / "one") == [3, 4, 5, 6, 7]
     assert group(running).next == 8
     with SyncClient(running.url, sessions=False) as client:
         index = client.append(b"more").first
-    with query(spark, running.url, tmp_path / "two", available_now=True, groupId="g", includeInternal=False) as second:
+    with query(spark, running.url, tmp_path / "two", available_now=True, groupId="g", records="user") as second:
         assert second.awaitTermination(60)
     assert indexes(spark, tmp_path / "two") == [index]
     assert group(running).next > index

@@ -26,7 +26,7 @@ ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
 
 def read(spark: "SparkSession", url: str, schema: str | None = None, **options: Any) -> "DataFrame":
     """The data source over that node, internal records included unless said otherwise."""
-    reader = spark.read.format("raftlog").options(**{"endpoints": url, "includeInternal": True, **options})
+    reader = spark.read.format("raftlog").options(**{"endpoints": url, "records": "all", **options})
     return (reader.schema(schema) if schema else reader).load()
 
 
@@ -47,9 +47,9 @@ def test_every_row_arrives_as_it_is(spark: "SparkSession") -> None:
 
 
 def test_internal_records_come_only_on_request(spark: "SparkSession") -> None:
-    """Without includeInternal exactly the user records arrive."""
+    """With `records=user` exactly the user records arrive."""
     with serving(Served(LOG)) as url:
-        got = read(spark, url, includeInternal=False).toArrow().to_pylist()
+        got = read(spark, url, records="user").toArrow().to_pylist()
     assert got == [logs.shown(row) for row in ROWS if logs.is_user(row)]
 
 
@@ -117,9 +117,7 @@ def test_filters_on_the_index_narrow_the_range(spark: "SparkSession") -> None:
 def test_sql_reads_it(spark: "SparkSession") -> None:
     """`USING raftlog` needs no Python."""
     with serving(Served(LOG)) as url:
-        spark.sql(
-            f"CREATE OR REPLACE TEMPORARY VIEW log USING raftlog OPTIONS (endpoints '{url}', includeInternal 'true')"
-        )
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW log USING raftlog OPTIONS (endpoints '{url}', records 'all')")
         assert spark.sql("SELECT max(index) FROM log").collect()[0][0] == len(ROWS)
         spark.sql("DROP VIEW log")
 

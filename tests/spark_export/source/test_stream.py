@@ -182,7 +182,7 @@ def test_internal_records_alone_make_no_batch() -> None:
         if not users & set(range(after.first, after.index + 1)) and users & set(range(before.first, before.index + 1))
     )
     node = Served(LOG, committed=last)
-    with planner(node, includeInternal="true") as stream:
+    with planner(node, records="all") as stream:
         start = at(last + 1)
         node.commit(place + 1)
         for _ in range(3):

@@ -60,7 +60,7 @@ from pathlib import Path
 from raftlog.spark_export.runtime.job import session
 master, endpoints, folder = sys.argv[1:]
 spark = session(master=master, spark__executor__memory="512m", spark__executor__cores="1", spark__cores__max="2")
-options = {"endpoints": endpoints, "includeInternal": "true", "minPartitions": "6"}
+options = {"endpoints": endpoints, "records": "all", "minPartitions": "6"}
 rows = spark.read.format("raftlog").options(**options).load()
 found = rows.selectExpr("count(*)", "sum(index)", "sum(octet_length(value))").collect()[0]
 limited = options | {"maxEntriesPerTrigger": "60"}

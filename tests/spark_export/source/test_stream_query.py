@@ -34,7 +34,7 @@ def query(
     spark: "SparkSession", url: str, folder: Path, available_now: bool = False, **options: Any
 ) -> "Iterator[StreamingQuery]":
     """A query over that node into Parquet files in the folder; stopped at the end."""
-    given = {"endpoints": url, "includeInternal": True, **options}
+    given = {"endpoints": url, "records": "all", **options}
     rows = spark.readStream.format("raftlog").options(**given).schema("index BIGINT, value BINARY").load()
     writer = rows.writeStream.format("parquet").options(
         path=str(folder / "rows"), checkpointLocation=str(folder / "checkpoint")
@@ -133,7 +133,7 @@ def test_a_query_killed_within_its_first_batch_runs_that_again(spark: "SparkSess
         seen.append((batch, sorted(row["index"] for row in rows.collect())))
 
     def run(url: str) -> None:
-        given = {"endpoints": url, "includeInternal": "true", "failOnDataLoss": "false"}
+        given = {"endpoints": url, "records": "all", "failOnDataLoss": "false"}
         rows = spark.readStream.format("raftlog").options(**given).schema("index BIGINT").load()
         writer = rows.writeStream.foreachBatch(see).option("checkpointLocation", str(tmp_path / "checkpoint"))
         running = begun(writer.trigger(availableNow=True))

@@ -43,12 +43,11 @@ def typed(**columns: DataType) -> StructType:
     ("options", "is_wanted"),
     [
         ({}, logs.is_user),
-        ({"includeInternal": "true"}, lambda row: True),
         ({"records": "all"}, lambda row: True),
         ({"records": "user"}, logs.is_user),
         ({"operations": "put,txn"}, lambda row: logs.is_user(row) and row["operation"] in ("put", "txn")),
         (
-            {"operations": "session_open,void", "includeInternal": "true"},
+            {"operations": "session_open,void", "records": "all"},
             lambda row: row["operation"] in ("session_open", "void"),
         ),
         ({"keyPrefix": "k"}, lambda row: logs.is_user(row) and (row["key"] or b"").startswith(b"k")),
