@@ -111,9 +111,13 @@ class Asked:
     power_cut: bool
 
     def __str__(self) -> str:
-        more = [f"{self.events} snapshots installed, trims and segments backfilled"] if self.events else []
+        more = (
+            [f"snapshots installed, trims and segments backfilled: {self.events} or more of each"]
+            if self.events
+            else []
+        )
         more += ["a power cut of all nodes"] if self.power_cut else []
-        return ", ".join([f"{self.faults} faults that take effect", *more])
+        return "; ".join([f"faults that take effect: {self.faults} or more", *more])
 
 
 def asked_of(scenario: Scenario, planned: Sequence[Planned], seconds: float) -> Asked:
