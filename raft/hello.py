@@ -41,7 +41,7 @@ class Met(NamedTuple):
     """The newest process of a disk that this process has met."""
 
     boot: int = 0  # its boot counter
-    run: int = 0  # 0: its program is too old to say it
+    run: int = 0  # 0: not known
     where: str = "?"  # the address that it dialled from, for people
 
 
@@ -92,7 +92,7 @@ def refusal(
 
     `met` is the process of the sender's disk with the highest boot counter that this process has met. `knows` is the
     newest cluster version that the sender knows, `version` the one in force here. `run` distinguishes two processes
-    with one boot counter (0: the sender is too old to send it); `where` is an address for people. `is_removed`: a
+    with one boot counter (0: not known); `where` is an address for people. `is_removed`: a
     configuration that counts has removed that disk (`raftlog.raft.consensus.state.State.has_removed`). Which
     messages of a disk count, the core decides: see `raftlog.raft.consensus.hearing`.
     """

@@ -190,4 +190,4 @@ class Trimmed(msgspec.Struct, frozen=True):
     oldest: int
     index: int
     term: int
-    note: str = ""  # empty from a node of an older version
+    note: str = ""

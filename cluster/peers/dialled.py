@@ -320,8 +320,6 @@ class Link:
                 self._owner.receiver.bulk_link_believed(self.node)
 
     def _reached(self) -> None:
-        if not self.is_welcome:  # a listener of an older version only ever sends a refusal
-            self._refusal = ""
         if self._is_unreachable:
             self._is_unreachable = False
             self._owner.logger.info("peer_reached", peer=self.node, address=self.address)
