@@ -180,7 +180,8 @@ def _raise(url: str, status: int, body: bytes) -> None:
         retryable.code = problem.code
         raise retryable
     kind = ForbiddenError if problem.status in (401, 403) else RefusedError
-    refused = kind(f"{url} refused: {problem.message} ({problem.code})")
+    way = ". Name a token file: export RAFTLOG_TOKEN_FILE=…" if problem.status == 401 else ""
+    refused = kind(f"{url} refused: {problem.message} ({problem.code}){way}")
     refused.problem = problem
     raise refused
 

@@ -108,6 +108,12 @@ def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, mo
     assert [(row["operation"], row["user"], row["what"]) for row in listed[-2:]] == [
         ("delete_range", "root", "none/ to none0"), ("txn", "root", "deletes some/ to (the end)"),
     ]  # fmt: skip
+    cli.json("user", "set", "reader", "--role", "reader")
+    cli.json("token", "create", "reader", "--out", str(tmp_path / "reader.token"))
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(tmp_path / "reader.token"))
+    seen = cli.run("audit", "-o", "json")
+    assert (seen.exit_code, "changes of permissions are left out" in seen.stderr) == (0, True)
+    assert "set_role" not in seen.stdout
     monkeypatch.setenv("RAFTLOG_TOKEN", alice.read_text())
     monkeypatch.delenv("RAFTLOG_TOKEN_FILE")
     assert "was revoked" in cli.run("put", "orders/1", "v").stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from raftlog.spark_export.errors import UsageError
@@ -32,3 +33,21 @@ def test_a_task_sends_the_token_of_its_environment(tmp_path: Path, monkeypatch: 
         assert "rl_secret" not in repr(options)
     finally:
         door._bearer.cache_clear()
+
+
+def test_a_job_without_a_token_is_told_how_to_name_one() -> None:
+    """Not only which header the request lacks: a user of an export sends no headers."""
+    body = msgspec.json.encode(
+        {
+            "code": "unauthorized",
+            "message": "the request names no user",
+            "status": 401,
+            "outcome": "not_applied",
+            "retryable": False,
+            "request_id": "1",
+            "node": 1,
+        }
+    )
+    with pytest.raises(door.ForbiddenError, match=r"names no user .*export RAFTLOG_TOKEN_FILE=") as refused:
+        door._raise("http://127.0.0.1:7001", 401, body)
+    assert refused.value.exit_code == 9
