@@ -19,7 +19,7 @@ from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.cluster.cli.frame.output import Column, Format, Row, View, lines_of
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.client.errors import ClientError
+from raftlog.cluster.client.errors import ClientError, Forbidden
 from raftlog.cluster.importer import importer
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, Rejected
 from raftlog.cluster.importer.formats.times import Twice
@@ -250,7 +250,9 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
         printed(cli, rows(), IMPORTED)
     except KeyboardInterrupt:
         raise Failed(f"interrupted: {_standing(plan, newest)}", Exit.INTERRUPTED) from None
-    except (ClientError, InputError, OSError):
+    except (ClientError, InputError, OSError) as error:
+        if isinstance(error, Forbidden):
+            print("an import needs `append on log` and `write on keys:raftlog/import/*`", file=sys.stderr)
         if newest is not None:
             print(_standing(plan, newest), file=sys.stderr)
         raise

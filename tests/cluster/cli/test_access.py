@@ -139,6 +139,11 @@ def test_the_hint_of_a_refusal_gives_what_the_request_needs_and_nothing_else(
     cli.json("role", "set", "orders", "read on keys:orders/*")
     cli.json("user", "set", "alice", "--role", "orders", "--role", "reader")
     cli.json("token", "create", "alice", "--out", str(alice))
+    monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(alice))
+    (tmp_path / "a.txt").write_text("a\n")
+    imported = cli.run("import", str(tmp_path / "a.txt"))
+    assert imported.exit_code == 9
+    assert "an import needs `append on log` and `write on keys:raftlog/import/*`" in imported.stderr
     for write, grant, prefix in (
         (("put", "orders/7/a", "v"), "write on keys:orders/7/a", "write on keys:orders/7/*"),
         (("append", "v", "--key", "plain"), "append on keys:plain", None),
