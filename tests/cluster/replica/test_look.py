@@ -29,7 +29,7 @@ IN_A_MINUTE = -60.0  # so that no machine is slow enough
 
 def node_with(
     queued: int = 0, size: int = 0, *, is_leader: bool = True, appended: tuple[int, float] | None = None,
-    applied: int = 7, readers: int = 0,
+    applied: int = 7, readers: int = 0, knows_time: bool = True,
 ) -> Any:  # fmt: skip
     """What a look sees of a node. `appended`: its newest proposal, so many seconds ago."""
     reads = Reads()
@@ -41,6 +41,7 @@ def node_with(
         applier=SimpleNamespace(applied=applied),
         settings=SimpleNamespace(limits=LIMITS),
         options=SimpleNamespace(heartbeat_ms=60_000),
+        disks=SimpleNamespace(knows_time=knows_time),
         writes=SimpleNamespace(pending=pending, appended=proposals, batching=BatchWindow()),
         reads=ReadIndexes(rounds=reads),
     )
@@ -61,6 +62,7 @@ def found_in(node: Any) -> BatchDecision:
     [
         pytest.param(partial(node_with), BatchDecision.LATER, id="no request waits"),
         pytest.param(partial(node_with, 1), BatchDecision.GO, id="nothing is under way"),
+        pytest.param(partial(node_with, 1, knows_time=False), BatchDecision.LATER, id="no majority's clock was heard"),
         pytest.param(partial(node_with, 1, appended=(7, 0.0)), BatchDecision.GO, id="the batch before is applied"),
         pytest.param(
             partial(node_with, 1, appended=(8, IN_A_MINUTE)), BatchDecision.LATER, id="the batch before is not applied"
