@@ -15,7 +15,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("raft", "statemachine", "cluster", "chaos", "spark_export")
-LINES_MAX = 450  # about 400 is where a file is split by topic; this leaves room for the topic to end
 
 TOP_LEVEL = {
     *PACKAGES,
@@ -24,9 +23,6 @@ TOP_LEVEL = {
     *("pyproject.toml", "requirements.lock", "Makefile", ".gitignore"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"),
 }
-
-# path -> why this file is one topic although it is long
-LONG_FILES: dict[str, str] = {}
 
 # pattern -> why this file of cluster/ opens files although that is the work of cluster/disk/disk.py
 MAY_OPEN_FILES = {
@@ -178,21 +174,12 @@ def modules_open_with_a_sentence(files: Iterable[Source]) -> Iterator[Finding]:
             yield Finding(source.path, 1, what, "keep the first on it, move the rest below")
 
 
-def files_are_short(files: Iterable[Source]) -> Iterator[Finding]:
-    """No Python file is much longer than 400 lines, except those named with a reason."""
+def formatter_wins(files: Iterable[Source]) -> Iterator[Finding]:
+    """No line keeps the formatter off: a file that looks long is divided, not packed."""
     for source in files:
-        count = source.text.count("\n")
-        if source.is_python and count > LINES_MAX and source.path not in LONG_FILES:
-            mend = "split it by topic, or name it with the reason in LONG_FILES of tests/house/rules.py"
-            yield Finding(source.path, LINES_MAX, f"{count} lines, more than {LINES_MAX}", mend)
-
-
-def exceptions_are_needed(files: Iterable[Source]) -> Iterator[Finding]:
-    """Every file that LONG_FILES excuses is there and is long."""
-    long = {source.path for source in files if source.text.count("\n") > LINES_MAX}
-    for path in LONG_FILES:
-        if path not in long:
-            yield Finding("tests/house/rules.py", 1, f"LONG_FILES excuses {path} for nothing", "take it out")
+        for number, line in source.lines() if source.is_python else ():
+            if re.search(r"# fmt: (?:sk[i]p|o[f]f)", line):
+                yield Finding(source.path, number, "the formatter is kept off", "take the comment away, and `make fix`")
 
 
 # Written so that this file does not match itself.
@@ -418,8 +405,7 @@ def _dotted(node: ast.expr) -> str:
 
 RULES: tuple[Rule, ...] = (
     modules_open_with_a_sentence,
-    files_are_short,
-    exceptions_are_needed,
+    formatter_wins,
     no_registry_is_named,
     no_path_of_a_machine,
     tests_are_no_package,

@@ -1,4 +1,4 @@
-"""Counts what makes a tree hard to read: full folders, long files, import circles, unclear names and words.
+"""Counts what makes a tree hard to read: full folders, large classes, import circles, unclear names and words.
 
 `python -m tests.house.structure` counts this tree, `--at COMMIT` another one, and `--against COMMIT` puts the counts of
 both side by side. `--details` lists what each row counts. Imports inside functions and imports for types count like
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tests.house import words
+from tests.house import weight, words
 from tests.house.imports import imported
 from tests.house.rules import PACKAGES, ROOT, Finding, Source, project_files
 
@@ -46,8 +46,6 @@ def rows(files: Iterable[Source]) -> list[Row]:
     return [
         _listed(f"folders with more than {FOLDER_FILES_MAX} modules", full_folders(python)),
         Row("modules in the fullest folder", max(modules_by_folder(python).values(), default=0)),
-        _listed("files with more than 450 lines", long_files(python, 450)),
-        _listed("files with more than 500 lines", long_files(python, 500)),
         _listed("import circles of modules", (" <-> ".join(circle) for circle in circles(graph))),
         Row("modules that stand in such a circle", sum(map(len, circles(graph)))),
         _listed("import circles of folders", folder_circles(graph)),
@@ -56,6 +54,7 @@ def rows(files: Iterable[Source]) -> list[Row]:
         _listed("references: pitfall n without words", (str(each) for each in references if "itfall" in each.what)),
         _listed("references: seeds", (str(each) for each in references if "seed" in each.what)),
         _listed("dangling references of all kinds", map(str, references)),
+        *(_listed(title, map(str, places)) for title, places in weight.counts(files).items()),
         Row("riddle words", riddles.total(), tuple(f"{top}: {count}" for top, count in sorted(riddles.items()))),
         Row("lines of production", _lines(product)),
         Row("nodes of its syntax trees (no formatter changes them)", _nodes(product)),
@@ -84,13 +83,6 @@ def full_folders(files: Iterable[Source]) -> Iterator[str]:
     for folder, count in sorted(modules_by_folder(files).items()):
         if count > FOLDER_FILES_MAX:
             yield f"{folder}: {count}"
-
-
-def long_files(files: Iterable[Source], lines_max: int) -> Iterator[str]:
-    """Files with more than `lines_max` lines."""
-    for source in files:
-        if (count := source.text.count("\n")) > lines_max:
-            yield f"{source.path}: {count}"
 
 
 def _lines(files: Iterable[Source]) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import architecture, compiling, imports, names, rules, structure, words
+from tests.house import architecture, compiling, imports, names, rules, structure, weight, words
 from tests.house.rules import Finding, Rule, Source
 
 RULES: tuple[Rule, ...] = (
-    *rules.RULES, *imports.RULES, *words.RULES, *names.RULES,
+    *rules.RULES, *imports.RULES, *words.RULES, *names.RULES, *weight.RULES,
     compiling.compiled_modules_compile,
     structure.imports_form_no_circle,
 )  # fmt: skip
@@ -41,7 +41,7 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
     (rules.modules_open_with_a_sentence, "raft/x.py", "import abc\n", '"""Says it."""\n'),
     (rules.modules_open_with_a_sentence, "raft/x.py", '"""No end"""\n', '"""See 3.4, e.g. here."""\n'),
     (rules.modules_open_with_a_sentence, "raft/x.py", '"""One. Two."""\n', '"""One.\n\nTwo.\n"""\n'),
-    (rules.files_are_short, "raft/x.py", "#\n" * 451, "#\n" * 450),
+    (rules.formatter_wins, "raft/x.py", "A = [1,2]  # fmt: sk" + "ip\n", "A = [1, 2]  # fmt\n"),
     (rules.no_registry_is_named, "Makefile", f"URL={HOST}\n", "# from PyPI\n"),
     (rules.no_path_of_a_machine, "docs/x.md", f"see {GONE}\n", "see ./ho" + "me/x and /v1/log\n"),
     (rules.tests_do_not_sleep, "tests/x.py", "time.sleep(1)\n", "await asyncio.sleep(0)\n"),
