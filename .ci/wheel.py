@@ -107,9 +107,13 @@ def compile_modules(root: Path, scratch: Path) -> list[Path]:
     try:
         flags = ["--config-file=", "--ignore-missing-imports"]  # `make check` judges the types
         extensions = mypycify(
-            [*flags, *(f"raftlog/{name}" for name in names)], opt_level="1", debug_level="0", multi_file=True,
-            target_dir=str(scratch / "c"), group_name=GROUP,
-        )  # fmt: skip
+            [*flags, *(f"raftlog/{name}" for name in names)],
+            opt_level="1",
+            debug_level="0",
+            multi_file=True,
+            target_dir=str(scratch / "c"),
+            group_name=GROUP,
+        )
         CCompiler.compile = _compile_side_by_side
         job = Distribution({"name": "raftlog", "ext_modules": extensions}).get_command_obj("build_ext")
         job.build_lib, job.build_temp = str(scratch / "lib"), str(scratch / "objects")
@@ -122,9 +126,16 @@ def compile_modules(root: Path, scratch: Path) -> list[Path]:
 
 
 def _compile_side_by_side(
-    self: Any, sources: list[str], output_dir: str | None = None, macros: Any = None, include_dirs: Any = None,
-    debug: bool = False, extra_preargs: Any = None, extra_postargs: Any = None, depends: Any = None,
-) -> list[str]:  # fmt: skip
+    self: Any,
+    sources: list[str],
+    output_dir: str | None = None,
+    macros: Any = None,
+    include_dirs: Any = None,
+    debug: bool = False,
+    extra_preargs: Any = None,
+    extra_postargs: Any = None,
+    depends: Any = None,
+) -> list[str]:
     """In place of setuptools' method, which compiles one file after the other."""
     _, objects, after, flags, build = self._setup_compile(
         output_dir, macros, include_dirs, sources, depends, extra_postargs

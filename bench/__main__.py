@@ -50,9 +50,12 @@ app.command("overload")(overload.main)
 def commit() -> str:
     """The commit that is measured, marked when files differ from it."""
     done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"], cwd=_ROOT, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout.strip() or "unknown"
 
 
@@ -83,16 +86,26 @@ def show(found: report.Report, console: Console) -> None:
 
 
 def _axis(
-    name: str, field: Field, counts: tuple[int, ...], number: int, seconds: int, records: int, console: Console,
+    name: str,
+    field: Field,
+    counts: tuple[int, ...],
+    number: int,
+    seconds: int,
+    records: int,
+    console: Console,
     failed: dict[str, str],
-) -> list[Figure]:  # fmt: skip
+) -> list[Figure]:
     if name == "stream":
         made = axes.stream(field, records)
     else:
         make = {
-            "writes": axes.writes, "bulk": axes.bulk, "reads": axes.reads, "commits": axes.commits,
-            "clients": axes.clients, "secure": axes.secure,
-        }[name]  # fmt: skip
+            "writes": axes.writes,
+            "bulk": axes.bulk,
+            "reads": axes.reads,
+            "commits": axes.commits,
+            "clients": axes.clients,
+            "secure": axes.secure,
+        }[name]
         made = make(field, counts) if counts else make(field)
     return [figure for axis in made for figure in rounds.measure(axis, number, seconds, field.pids, console, failed)]
 
@@ -157,10 +170,21 @@ def main(
             shutil.rmtree(folder / part)  # bulk appends alone leave thirty gigabytes
     goals = judge(figures, delivery, unfit=seen.unfit, growth=growth.told(save.with_name("growth.json")))
     found = report.Report(
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), commit(), round(time.monotonic() - began), number, seconds,
-        seen, sorted(names), skipped, failed, figures, compare(figures, OURS) if seen.is_quiet else [], delivery,
-        offered, goals,
-    )  # fmt: skip
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        commit(),
+        round(time.monotonic() - began),
+        number,
+        seconds,
+        seen,
+        sorted(names),
+        skipped,
+        failed,
+        figures,
+        compare(figures, OURS) if seen.is_quiet else [],
+        delivery,
+        offered,
+        goals,
+    )
     show(found, console)
     report.save(found, save)
     console.print(f"saved to {save} and {save.with_suffix('.md')}")

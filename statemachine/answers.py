@@ -139,9 +139,17 @@ def decode_answer(data: bytes) -> Answer:
     elif len(data) != ANSWER_SIZE or flags & ANSWER_CONSUMER:
         raise CorruptAnswer(f"answer with {len(data) - ANSWER_SIZE} bytes too many")
     return Answer(
-        _RESULTS[result], revision, first, last, deleted, bool(flags & ANSWER_SUCCEEDED), responses, reason,
-        current_mod, consumer,
-    )  # fmt: skip
+        _RESULTS[result],
+        revision,
+        first,
+        last,
+        deleted,
+        bool(flags & ANSWER_SUCCEEDED),
+        responses,
+        reason,
+        current_mod,
+        consumer,
+    )
 
 
 _FLAGS: Final = ANSWER_SUCCEEDED | ANSWER_TAIL | ANSWER_CONSUMER

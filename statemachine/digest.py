@@ -108,9 +108,20 @@ class LogRow(NamedTuple):
 
 
 MASKED: Final = (
-    "operation", "key", "value", "headers", "client_time", "argument", "session", "sequence", "succeeded",
-    "prior_index", "create", "version", "changes",
-)  # fmt: skip
+    "operation",
+    "key",
+    "value",
+    "headers",
+    "client_time",
+    "argument",
+    "session",
+    "sequence",
+    "succeeded",
+    "prior_index",
+    "create",
+    "version",
+    "changes",
+)
 """Columns that may be null. Bit i of a row's mask says that the i-th of them is present: the chain leaves nulls out, so
 without the mask two rows could differ only in which column holds a value."""
 
@@ -125,9 +136,26 @@ def log_row_hashes(rows: Iterable[LogRow]) -> Iterator[int]:
     """
     chain, pack, masks = xxh64_intdigest, pack_long, _MASKS
     for (
-        index, term, time_ms, kind, operation, key, value, headers, client_time_ms, argument, session, sequence,
-        result, revision, succeeded, prior_index, create, version, changes,
-    ) in rows:  # fmt: skip
+        index,
+        term,
+        time_ms,
+        kind,
+        operation,
+        key,
+        value,
+        headers,
+        client_time_ms,
+        argument,
+        session,
+        sequence,
+        result,
+        revision,
+        succeeded,
+        prior_index,
+        create,
+        version,
+        changes,
+    ) in rows:
         mask = 0
         if kind == "configuration" or operation == "access":
             value = None

@@ -93,10 +93,14 @@ def encode_effects(effects: Effects) -> bytes:
     for request in effects.requests:
         rows.append(
             _ROW.pack(
-                request.result, ROW_SUCCEEDED * request.succeeded, 0, len(request.changes), request.revision,
+                request.result,
+                ROW_SUCCEEDED * request.succeeded,
+                0,
+                len(request.changes),
+                request.revision,
                 request.first_answer_index,
             )
-        )  # fmt: skip
+        )
         for change in request.changes:
             flags = CHANGE_DELETED * (change.version == 0) | CHANGE_EXPLICIT * change.is_explicit
             key, value = (change.key, change.value or b"") if change.is_explicit else (b"", b"")
@@ -107,9 +111,16 @@ def encode_effects(effects: Effects) -> bytes:
             )
     payload = b"".join(rows + changes)
     head = _HEADER.pack(
-        EFFECTS_MAGIC, EFFECTS_VERSION, EFFECTS_PLAIN * effects.is_plain, 0, effects.index, effects.revision,
-        len(rows), len(payload), google_crc32c.value(payload),
-    )  # fmt: skip
+        EFFECTS_MAGIC,
+        EFFECTS_VERSION,
+        EFFECTS_PLAIN * effects.is_plain,
+        0,
+        effects.index,
+        effects.revision,
+        len(rows),
+        len(payload),
+        google_crc32c.value(payload),
+    )
     return head + _CRC.pack(google_crc32c.value(head)) + payload
 
 

@@ -51,9 +51,23 @@ class StateMachine:
     """The state after the entries up to `applied_index`."""
 
     __slots__ = (
-        "_digest", "_digests", "_principal", "_sessions", "_store", "_under_way", "access", "applied_index",
-        "applied_term", "clock_ms", "consumers", "limits", "oldest", "point", "time_ms", "version",
-    )  # fmt: skip
+        "_digest",
+        "_digests",
+        "_principal",
+        "_sessions",
+        "_store",
+        "_under_way",
+        "access",
+        "applied_index",
+        "applied_term",
+        "clock_ms",
+        "consumers",
+        "limits",
+        "oldest",
+        "point",
+        "time_ms",
+        "version",
+    )
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -305,9 +319,16 @@ class StateMachine:
         except MalformedConsumer:
             return self._refused(Reason.MALFORMED, last)
         done = self.consumers.execute(
-            command.key or b"", asked, last, self.time_ms, self.clock_ms, self.limits, self.oldest, self._owner or "",
+            command.key or b"",
+            asked,
+            last,
+            self.time_ms,
+            self.clock_ms,
+            self.limits,
+            self.oldest,
+            self._owner or "",
             self._parts,
-        )  # fmt: skip
+        )
         revision = self._store.revision
         answer = Answer(done.result, revision, last, last, done.deleted, reason=done.reason, consumer=done.consumer)
         return RequestEffect(done.result, revision, answer=encode_answer(answer))
@@ -340,9 +361,16 @@ class StateMachine:
         return self._store.get(key, at)
 
     def range(
-        self, start: bytes, end: bytes | None, limit: int, at: int | None = None, *,
-        keys_only: bool = False, after: bytes | None = None, bytes_max: int | None = None,
-    ) -> tuple[list[tuple[bytes, Version]], int, bool]:  # fmt: skip
+        self,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        at: int | None = None,
+        *,
+        keys_only: bool = False,
+        after: bytes | None = None,
+        bytes_max: int | None = None,
+    ) -> tuple[list[tuple[bytes, Version]], int, bool]:
         """Keys of [start, end) with their versions, the count of all, and whether more follow: see `Store.range`."""
         return self._store.range(start, end, limit, at, keys_only=keys_only, after=after, bytes_max=bytes_max)
 
@@ -394,10 +422,19 @@ class StateMachine:
         if self._under_way:
             raise HalfApplied(f"the apply of entry {self._under_way} was broken off: restart from snapshot and log")
         return SnapshotState(
-            self.limits, self.applied_index, self.applied_term, self.time_ms, self.clock_ms,
-            self._store, self._sessions, self._digests, self.consumers, self.oldest, self.version,
+            self.limits,
+            self.applied_index,
+            self.applied_term,
+            self.time_ms,
+            self.clock_ms,
+            self._store,
+            self._sessions,
+            self._digests,
+            self.consumers,
+            self.oldest,
+            self.version,
             self.access,
-        )  # fmt: skip
+        )
 
     @classmethod
     def restore(cls, chunks: Iterable[bytes]) -> StateMachine:

@@ -240,9 +240,14 @@ class SessionTable:
             self._keep(session, sequence, _HASH.pack(payload_hash) + answer)
 
     def void(
-        self, request: RequestBlock, sequence: int | None, clock_ms: int, limits: Limits, owner: str | None = None,
+        self,
+        request: RequestBlock,
+        sequence: int | None,
+        clock_ms: int,
+        limits: Limits,
+        owner: str | None = None,
         parts: int = 1,
-    ) -> Verdict:  # fmt: skip
+    ) -> Verdict:
         """Makes a sequence of the request's session void, if it was not applied: it never will be."""
         session = self._touch(request.session, clock_ms, owner)
         if session is None:

@@ -167,10 +167,17 @@ def _head(state: SnapshotState) -> list[Any]:
     limits = [[name, number] for name, number in state.limits.named()]
     store = state.store
     return [
-        state.applied_index, state.applied_term, state.time_ms, state.clock_ms, store.revision, store.compacted,
-        list(store.digest()), limits, state.oldest,
+        state.applied_index,
+        state.applied_term,
+        state.time_ms,
+        state.clock_ms,
+        store.revision,
+        store.compacted,
+        list(store.digest()),
+        limits,
+        state.oldest,
         state.version,
-    ]  # fmt: skip
+    ]
 
 
 def _session_row(session: Session) -> list[Any]:
@@ -300,10 +307,19 @@ class Restorer:
         self._digest = SetDigest(*digest)
         self._loader = Loader(_whole(revision), _whole(compacted))
         self._state = SnapshotState(
-            Limits().with_parameters(limits), _whole(index), _whole(term), _whole(time_ms), _whole(clock_ms),
-            Store(), SessionTable(), DigestHistory(), ConsumerTable(), _whole(oldest),
-            versions.check(_whole(version), _whole(index)), AccessTable(),
-        )  # fmt: skip
+            Limits().with_parameters(limits),
+            _whole(index),
+            _whole(term),
+            _whole(time_ms),
+            _whole(clock_ms),
+            Store(),
+            SessionTable(),
+            DigestHistory(),
+            ConsumerTable(),
+            _whole(oldest),
+            versions.check(_whole(version), _whole(index)),
+            AccessTable(),
+        )
 
     def _take_keys(self, rows: Iterable[Any]) -> None:
         assert self._loader is not None, "the head comes first"
@@ -349,9 +365,13 @@ class Restorer:
             raise ValueError(f"it has {self._counts} keys, sessions, digests, consumers and access, its end says {row}")
 
     _TAKE: Final[dict[int, Callable[[Restorer, Any], None]]] = {
-        HEAD: _take_head, SESSIONS: _take_session, DIGESTS: _take_digest, END: _take_end,
-        CONSUMERS: _take_consumer, ACCESS: _take_access,
-    }  # fmt: skip
+        HEAD: _take_head,
+        SESSIONS: _take_session,
+        DIGESTS: _take_digest,
+        END: _take_end,
+        CONSUMERS: _take_consumer,
+        ACCESS: _take_access,
+    }
 
     def finish(self) -> SnapshotState:
         """The state, once all bytes were fed. Raises CorruptSnapshot where they are not a whole snapshot."""

@@ -86,9 +86,23 @@ class Store:
     an unfinished step, because no query runs during a step."""
 
     __slots__ = (
-        "_pins", "_start", "_step", "_step_bytes", "compacted", "freed", "gone", "head", "history_bytes", "live",
-        "revision", "steps", "sum_high", "sum_low", "tombs", "xor",
-    )  # fmt: skip
+        "_pins",
+        "_start",
+        "_step",
+        "_step_bytes",
+        "compacted",
+        "freed",
+        "gone",
+        "head",
+        "history_bytes",
+        "live",
+        "revision",
+        "steps",
+        "sum_high",
+        "sum_low",
+        "tombs",
+        "xor",
+    )
 
     def __init__(self, revision: int = 1, compacted: int = 1) -> None:
         self.revision = revision
@@ -304,9 +318,16 @@ class Store:
         return merge(live, self.gone.irange(start, end or None, (inclusive, False))) if self.gone else live
 
     def range(
-        self, start: bytes, end: bytes | None, limit: int, at: int | None = None, *,
-        keys_only: bool = False, after: bytes | None = None, bytes_max: int | None = None,
-    ) -> tuple[list[tuple[bytes, Version]], int, bool]:  # fmt: skip
+        self,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        at: int | None = None,
+        *,
+        keys_only: bool = False,
+        after: bytes | None = None,
+        bytes_max: int | None = None,
+    ) -> tuple[list[tuple[bytes, Version]], int, bool]:
         """Keys of [start, end) in order with their versions, how many there are in all, and whether more follow.
 
         `end` None or b"": to the last key. `after` goes on behind that key (the count stays that of the whole range).

@@ -76,7 +76,7 @@ EXTRA: Final = {
         "tests/spark_export/tables/test_truth.py::test_what_is_wrong_with_own_columns_is_one_line",
         "tests/spark_export/tables/test_truth.py::test_spark_gives_the_truth_of_the_cluster_and_of_its_export",
     ),
-}  # fmt: skip
+}
 """Why, and which."""
 
 

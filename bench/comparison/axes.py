@@ -108,9 +108,10 @@ def secure(field: Field, connections: tuple[int, ...] = SECURE_CONNECTIONS) -> l
         read.append(_entrant(f"{etcd.name} gRPC", etcd, etcd.grpc_get(), field))
         shaken.append(_entrant(etcd.name, etcd, etcd.handshake(), field))
     return [
-        Axis(SECURE_WRITE, "ops/s", connections, written), Axis(SECURE_READ, "ops/s", connections, read),
+        Axis(SECURE_WRITE, "ops/s", connections, written),
+        Axis(SECURE_READ, "ops/s", connections, read),
         Axis(HANDSHAKE, "handshakes/s", (HANDSHAKE_CONNECTIONS,), shaken),
-    ]  # fmt: skip
+    ]
 
 
 def stream(field: Field, records: int = STREAM_RECORDS) -> list[Axis]:
@@ -187,6 +188,11 @@ def _entrant(name: str, contender: Contender, load: Load, field: Field, scale: f
 
 
 AXES: dict[str, Callable[[Field], list[Axis]]] = {
-    "writes": writes, "bulk": bulk, "reads": reads, "stream": stream, "commits": commits, "clients": clients,
+    "writes": writes,
+    "bulk": bulk,
+    "reads": reads,
+    "stream": stream,
+    "commits": commits,
+    "clients": clients,
     "secure": secure,
-}  # fmt: skip
+}

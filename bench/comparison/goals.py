@@ -63,9 +63,16 @@ class Judge:
         return False
 
     def beside(
-        self, what: str, load: str, count: int, names: Sequence[str], peers: Callable[[str], bool], least: float,
-        *, p99_most: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        what: str,
+        load: str,
+        count: int,
+        names: Sequence[str],
+        peers: Callable[[str], bool],
+        least: float,
+        *,
+        p99_most: float = 0.0,
+    ) -> None:
         """The best of these contenders, over the fastest of the peers (or by p99 against the peer's best)."""
         wanted = f"p99 ≤ {p99_most:.2g}×" if p99_most else f"≥ {least:g}×"
         ours = [figure for name in names if (figure := self._by.get((load, count, name))) is not None]
@@ -121,9 +128,13 @@ def judge(figures: Sequence[Figure], delivery: Delivery | None, *, unfit: str, g
             f"single write, plain aiohttp, c={count}, beside etcd's gateway", WRITE, count, [PLAIN], is_gateway, 2
         )
         court.beside(
-            f"single write, plain aiohttp, c={count}, of its no-op floor", WRITE, count, [PLAIN],
-            lambda name: name == "no-op, plain aiohttp", 0.6,
-        )  # fmt: skip
+            f"single write, plain aiohttp, c={count}, of its no-op floor",
+            WRITE,
+            count,
+            [PLAIN],
+            lambda name: name == "no-op, plain aiohttp",
+            0.6,
+        )
     court.beside("single write, c=64, beside etcd's gateway", WRITE, 64, [NAME], is_gateway, 5)
     court.beside("single write, c=64, beside etcd gRPC", WRITE, 64, [NAME], is_grpc, 2.5)
     court.beside("single write, c=64, p99 beside etcd's gateway", WRITE, 64, [NAME], is_gateway, 0, p99_most=1 / 3)

@@ -65,18 +65,46 @@ class Etcd:
             made = authority.make_node(self._tls, "bench", 1, ["127.0.0.1"])
             certificate, key, ca = str(made.certificate), str(made.key), str(self._tls / "ca.pem")
             own_files = [
-                "--cert-file", certificate, "--key-file", key, "--peer-cert-file", certificate, "--peer-key-file", key,
-                "--peer-trusted-ca-file", ca, "--peer-client-cert-auth",
-            ]  # fmt: skip
+                "--cert-file",
+                certificate,
+                "--key-file",
+                key,
+                "--peer-cert-file",
+                certificate,
+                "--peer-key-file",
+                key,
+                "--peer-trusted-ca-file",
+                ca,
+                "--peer-client-cert-auth",
+            ]
         for k, (own, other) in enumerate(zip(self._clients, self._peers, strict=True)):
             client, peer = f"{self._scheme}://127.0.0.1:{own}", f"{self._scheme}://127.0.0.1:{other}"
             command = [
-                self._program.path, "--name", f"n{k}", "--data-dir", f"etcd-{k}",
-                "--listen-client-urls", client, "--advertise-client-urls", client,
-                "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                "--initial-cluster", cluster, "--initial-cluster-state", "new", "--log-level", "error",
-                "--snapshot-count", "100000", "--quota-backend-bytes", str(8 << 30), *own_files,
-            ]  # fmt: skip
+                self._program.path,
+                "--name",
+                f"n{k}",
+                "--data-dir",
+                f"etcd-{k}",
+                "--listen-client-urls",
+                client,
+                "--advertise-client-urls",
+                client,
+                "--listen-peer-urls",
+                peer,
+                "--initial-advertise-peer-urls",
+                peer,
+                "--initial-cluster",
+                cluster,
+                "--initial-cluster-state",
+                "new",
+                "--log-level",
+                "error",
+                "--snapshot-count",
+                "100000",
+                "--quota-backend-bytes",
+                str(8 << 30),
+                *own_files,
+            ]
             self._processes.start(f"n{k}", command, self._program.full_environment())
         self._leader = self._processes.wait("etcd has a leader", self._find_leader, deadline_s=deadline_s)
         if self._tls is not None:

@@ -103,9 +103,16 @@ class Nats:
         connections = min(4, in_flight)
         request = b"PUB %s inbox.@@@@ %d\r\n%s\r\n" % (SUBJECT.encode(), len(value), value)
         return raw.Job(
-            self._leader, request, raw.Answers(b'"seq":', b'"error":'), _CONNECT, b"PONG\r\n", connections,
-            in_flight // connections, seconds, requests_max=count,
-        )  # fmt: skip
+            self._leader,
+            request,
+            raw.Answers(b'"seq":', b'"error":'),
+            _CONNECT,
+            b"PONG\r\n",
+            connections,
+            in_flight // connections,
+            seconds,
+            requests_max=count,
+        )
 
     def pull(self, batch: int, messages: int, seconds: float) -> raw.Job:
         """Reads so many messages from the start, in batches, through a pull consumer that acknowledges nothing.

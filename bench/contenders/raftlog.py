@@ -38,9 +38,14 @@ class Raftlog:
     the load is that of a user with the roles reader and writer, by its token: wrk shows no certificate."""
 
     def __init__(
-        self, folder: Path, nodes: int = 3, *, fast_path: bool = True, settings: Mapping[str, Any] | None = None,
+        self,
+        folder: Path,
+        nodes: int = 3,
+        *,
+        fast_path: bool = True,
+        settings: Mapping[str, Any] | None = None,
         secure: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         environment = {} if fast_path else {FAST_PATH_VARIABLE: "0"}
         self.name = SECURE if secure else NAME if fast_path else PLAIN
         self._headers: dict[str, str] = {}

@@ -19,18 +19,27 @@ _SPARE_S = 60.0  # beyond what the load itself takes
 
 
 def run(
-    module: str, answer: type[T], *, words: Sequence[object] = (), job: object = None, seconds: float,
+    module: str,
+    answer: type[T],
+    *,
+    words: Sequence[object] = (),
+    job: object = None,
+    seconds: float,
     packages: Path | None = None,
-) -> T:  # fmt: skip
+) -> T:
     """What `python -m MODULE WORDS` prints, as `answer`; `job` is its standard input, as JSON.
 
     `packages` is a folder with further modules. Raises RuntimeError with the process's output, or TimeoutExpired.
     """
     path = os.pathsep.join(str(each) for each in (_ROOT, packages) if each is not None)
     done = subprocess.run(
-        [sys.executable, "-m", module, *(str(word) for word in words)], input=msgspec.json.encode(job),
-        capture_output=True, check=False, timeout=seconds + _SPARE_S, env=os.environ | {"PYTHONPATH": path},
-    )  # fmt: skip
+        [sys.executable, "-m", module, *(str(word) for word in words)],
+        input=msgspec.json.encode(job),
+        capture_output=True,
+        check=False,
+        timeout=seconds + _SPARE_S,
+        env=os.environ | {"PYTHONPATH": path},
+    )
     if done.returncode:
         raise RuntimeError(f"{module} failed: {done.stderr.decode(errors='replace')[-_TAIL:]}")
     return msgspec.json.decode(done.stdout, type=answer)

@@ -89,9 +89,16 @@ def ratio(ours: Figure, peer: Figure) -> Ratio | None:
     rounds = [ours.rate(number) / peer.rate(number) for number in numbers]
     p99 = [one.p99_ms / two.p99_ms for one, two in zip(ours.runs, peer.runs, strict=False) if two.p99_ms]
     return Ratio(
-        ours.contender, peer.contender, ours.load, ours.connections, round(median(rounds), 2), round(min(rounds), 2),
-        round(max(rounds), 2), round(median(p99), 2) if p99 else 0.0, max(ours.others, peer.others),
-    )  # fmt: skip
+        ours.contender,
+        peer.contender,
+        ours.load,
+        ours.connections,
+        round(median(rounds), 2),
+        round(min(rounds), 2),
+        round(max(rounds), 2),
+        round(median(p99), 2) if p99 else 0.0,
+        max(ours.others, peer.others),
+    )
 
 
 def compare(figures: Sequence[Figure], ours: Sequence[str]) -> list[Ratio]:

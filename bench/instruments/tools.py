@@ -64,8 +64,15 @@ def java_archives() -> list[Path]:
     for folder in (TOOLS / "peers/debian/usr/share/java", Path("/usr/share/java")):
         if (folder / "zookeeper.jar").exists():
             wanted = (
-                "zookeeper.jar", "zookeeper-jute.jar", "slf4j-api.jar", "slf4j-nop.jar", "netty-*.jar",
-                "log4j-1.2.jar", "metrics-core.jar", "snappy-java.jar", "commons-cli.jar",
-            )  # fmt: skip
+                "zookeeper.jar",
+                "zookeeper-jute.jar",
+                "slf4j-api.jar",
+                "slf4j-nop.jar",
+                "netty-*.jar",
+                "log4j-1.2.jar",
+                "metrics-core.jar",
+                "snappy-java.jar",
+                "commons-cli.jar",
+            )
             return [path for pattern in wanted for path in sorted(folder.glob(pattern))]
     raise MissingTool("ZooKeeper is not here: make peers, or apt-get install zookeeper")

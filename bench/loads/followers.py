@@ -203,9 +203,16 @@ def summary(job: Job, late: Counter[int], missing: int, bad: int, cpu: float) ->
     worst = at(sorted(late), 1.0)
     total = int(job.rate * job.seconds)
     return Delivery(
-        job.followers, total, delivered, missing, bad, shares.get(0.5, 0), shares.get(0.99, 0), worst,
+        job.followers,
+        total,
+        delivered,
+        missing,
+        bad,
+        shares.get(0.5, 0),
+        shares.get(0.99, 0),
+        worst,
         round(cpu / max(1, delivered) * 1e6, 3),
-    )  # fmt: skip
+    )
 
 
 def run(job: Job) -> Delivery:

@@ -45,10 +45,20 @@ def run(load: Load, *, connections: int, seconds: int, folder: Path) -> Run:
     body.write_bytes(b"\0" + len(load.message).to_bytes(4, "big") + load.message)
     log.unlink(missing_ok=True)
     command = [
-        program.path, "-t1", f"-c{connections}", "-m1", f"-D{seconds}", f"--data={body}", f"--log-file={log}",
-        "-H", "content-type: application/grpc", "-H", "te: trailers",
-        *(word for name, value in load.headers.items() for word in ("-H", f"{name}: {value}")), load.url,
-    ]  # fmt: skip
+        program.path,
+        "-t1",
+        f"-c{connections}",
+        "-m1",
+        f"-D{seconds}",
+        f"--data={body}",
+        f"--log-file={log}",
+        "-H",
+        "content-type: application/grpc",
+        "-H",
+        "te: trailers",
+        *(word for name, value in load.headers.items() for word in ("-H", f"{name}: {value}")),
+        load.url,
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=program.full_environment()
     )

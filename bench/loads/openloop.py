@@ -105,9 +105,15 @@ class _Load:
 
 
 async def offer(
-    url: str, *, rate: int, seconds: float, connections: int, method: str = "POST", body: bytes = b"",
+    url: str,
+    *,
+    rate: int,
+    seconds: float,
+    connections: int,
+    method: str = "POST",
+    body: bytes = b"",
     drain_s: float = 10.0,
-) -> Offered:  # fmt: skip
+) -> Offered:
     """Offer `rate` requests a second for `seconds` over `connections`; wait `drain_s` at most for the last answers.
 
     Raises ValueError for a URL without host and port, OSError where nothing listens.
@@ -148,6 +154,14 @@ async def offer(
     p50, p99, p999 = (round(at(times, share), 3) for share in (0.5, 0.99, 0.999))
     answered = len(load.latencies)
     return Offered(
-        offered_per_second=rate, connections=connections, sent=total, answered=answered, bad=load.bad,
-        per_second=round(answered / spent, 1), p50_ms=p50, p99_ms=p99, p999_ms=p999, max_ms=times[-1],
-    )  # fmt: skip
+        offered_per_second=rate,
+        connections=connections,
+        sent=total,
+        answered=answered,
+        bad=load.bad,
+        per_second=round(answered / spent, 1),
+        p50_ms=p50,
+        p99_ms=p99,
+        p999_ms=p999,
+        max_ms=times[-1],
+    )

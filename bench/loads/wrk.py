@@ -63,8 +63,11 @@ def run(load: Load, *, connections: int, seconds: int, folder: Path) -> Run:
     headers = {"Content-Type": load.content_type} | load.headers
     lines = [f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in headers.items()]
     fields = {
-        "method": load.method, "headers": "\n".join(lines), "body": quoted(load.body), "request": request,
-    }  # fmt: skip
+        "method": load.method,
+        "headers": "\n".join(lines),
+        "body": quoted(load.body),
+        "request": request,
+    }
     script.write_text(_SCRIPT % fields)
     command = [
         program.path,
@@ -78,9 +81,13 @@ def run(load: Load, *, connections: int, seconds: int, folder: Path) -> Run:
         load.url,
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=seconds + 30, check=False,
+        command,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 30,
+        check=False,
         env=program.full_environment(),
-    )  # fmt: skip
+    )
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode or not last.startswith("{"):
         raise RuntimeError(f"wrk failed on {load.url}: {done.stderr.strip() or done.stdout.strip()}")

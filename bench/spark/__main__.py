@@ -170,9 +170,12 @@ class _Bench:
         from raftlog.spark_export.runtime.job import session
 
         return session(
-            "bench", master=self.master, java_options=spark_jobs.java_options(self.heap), low_latency=True,
+            "bench",
+            master=self.master,
+            java_options=spark_jobs.java_options(self.heap),
+            low_latency=True,
             spark__driver__memory=self.heap,
-        )  # fmt: skip
+        )
 
     @property
     def master(self) -> str:
@@ -297,11 +300,19 @@ def _export(nodes: LocalCluster, out: Path, *engine: str, is_verified: bool = Fa
         for command in (["export", "--to", folder], ["verify", folder])[: 2 if is_verified else 1]:
             ran = subprocess.run(
                 [
-                    sys.executable, "-m", "raftlog.cluster.cli.main", *command, "--endpoints", ",".join(nodes.urls),
-                    *engine, "--summary-json",
+                    sys.executable,
+                    "-m",
+                    "raftlog.cluster.cli.main",
+                    *command,
+                    "--endpoints",
+                    ",".join(nodes.urls),
+                    *engine,
+                    "--summary-json",
                 ],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if ran.returncode:
                 raise RuntimeError(f"raftlog {command[0]} ended with {ran.returncode}: {ran.stderr.strip()[-300:]}")
 
@@ -341,11 +352,14 @@ def markdown(report: Report) -> str:
     """The report as a page."""
     quiet = "quiet" if report.is_quiet else "BUSY: these figures say nothing about the goals"
     lines = [
-        "# Spark bench", "",
+        "# Spark bench",
+        "",
         f"{report.when}; {report.records:,} rows, {report.partitions} partitions, heap {report.heap}; "
-        f"machine {report.busy_before:.0%} busy before ({quiet}).", "",
-        "| contender | job | M rows/s | lowest to highest |", "| --- | --- | --- | --- |",
-    ]  # fmt: skip
+        f"machine {report.busy_before:.0%} busy before ({quiet}).",
+        "",
+        "| contender | job | M rows/s | lowest to highest |",
+        "| --- | --- | --- | --- |",
+    ]
     lines += [
         f"| {figure.contender} | {figure.job} | {figure.rows_per_second / 1e6:.2f} | "
         f"{min(figure.rounds) / 1e6:.2f} to {max(figure.rounds) / 1e6:.2f} |"
@@ -407,10 +421,19 @@ def main(
                 bench.skipped["writes beside Spark"] = _first_line(error)
         figures = bench.figures()
         report = Report(
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), records, partitions, heap,
-            seen.busy_before, seen.is_quiet, seen.disk, figures, latency, held,
-            *goals_of(figures, latency, held, sizes), bench.skipped,
-        )  # fmt: skip
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            records,
+            partitions,
+            heap,
+            seen.busy_before,
+            seen.is_quiet,
+            seen.disk,
+            figures,
+            latency,
+            held,
+            *goals_of(figures, latency, held, sizes),
+            bench.skipped,
+        )
     show(report, console)
     save.parent.mkdir(parents=True, exist_ok=True)
     save.write_text(json.dumps(msgspec.to_builtins(report), indent=1) + "\n")

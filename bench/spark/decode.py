@@ -47,9 +47,14 @@ def chunks_of(rows: int, per_entry: int) -> list[list[Chunk]]:
         ]
         data = encode_block(records, plain=True, time_ms=1_700_000_000_000 + number)
         entry = seal_entry(
-            last, term=1, kind=EntryKind.COMMANDS, count=per_entry, time_ms=1_700_000_000_000 + number,
-            clock_ms=number, data=data,
-        )  # fmt: skip
+            last,
+            term=1,
+            kind=EntryKind.COMMANDS,
+            count=per_entry,
+            time_ms=1_700_000_000_000 + number,
+            clock_ms=number,
+            data=data,
+        )
         last = entry.mark
         first = first or entry.first
         rows_bytes += index_rows(entry, len(segment))
@@ -57,9 +62,17 @@ def chunks_of(rows: int, per_entry: int) -> list[list[Chunk]]:
         ledger += encode_effects(Effects(entry.index, 1, (), True))
         if len(segment) >= CHUNK_BYTES or number + per_entry >= rows:
             head = RawHeader(
-                len(rows_bytes) // IDX_ROW.size, len(segment), len(ledger), crc32c(bytes(rows_bytes)), 0,
-                first, entry.index + 1, 1, rows, rows,
-            )  # fmt: skip
+                len(rows_bytes) // IDX_ROW.size,
+                len(segment),
+                len(ledger),
+                crc32c(bytes(rows_bytes)),
+                0,
+                first,
+                entry.index + 1,
+                1,
+                rows,
+                rows,
+            )
             gathered[-1].append((head, bytes(rows_bytes), bytes(segment), bytes(ledger)))
             size += len(segment) + len(ledger)
             if size >= SLAB_BYTES:

@@ -82,15 +82,18 @@ def _kafka(wanted: dict[str, Any]) -> dict[str, Callable[[], object]]:
 
     jars, heap = wanted["jars"], wanted["heap"]
     spark: SparkSession = (
-        SparkSession.builder.appName("bench").master(wanted["master"])
+        SparkSession.builder.appName("bench")
+        .master(wanted["master"])
         .config("spark.driver.extraClassPath", f"{jars}/*")
         .config("spark.driver.memory", heap)
         .config("spark.driver.extraJavaOptions", java_options(heap))
-        .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
-    )  # fmt: skip
+    )
     spark.sparkContext.setLogLevel("ERROR")
     options = {
         "kafka.bootstrap.servers": wanted["servers"],

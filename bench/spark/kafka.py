@@ -111,15 +111,20 @@ class Kafka:
         settings.write_text(
             "\n".join(
                 (
-                    "process.roles=broker,controller", "node.id=1",
+                    "process.roles=broker,controller",
+                    "node.id=1",
                     f"controller.quorum.voters=1@127.0.0.1:{controller}",
                     f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-                    f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}", "controller.listener.names=CONTROLLER",
-                    f"log.dirs={data / 'log'}", "offsets.topic.replication.factor=1", "num.partitions=2",
-                    "transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1",
+                    f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}",
+                    "controller.listener.names=CONTROLLER",
+                    f"log.dirs={data / 'log'}",
+                    "offsets.topic.replication.factor=1",
+                    "num.partitions=2",
+                    "transaction.state.log.replication.factor=1",
+                    "transaction.state.log.min.isr=1",
                 )
             )
-        )  # fmt: skip
+        )
         classes = ["-cp", f"{self.folder / 'broker'}/*"]
         _run([java, *classes, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(settings)])
         with (data / "broker.txt").open("wb") as log:
@@ -160,17 +165,26 @@ class Kafka:
         """The jobs of `bench.spark.jobs` in the rival's Spark, which runs meanwhile. Raises MissingTool where it does
         not. The sink writes so many `records`."""
         wanted = {
-            "servers": servers, "topic": TOPIC, "heap": heap, "master": master, "folder": str(folder),
-            "jars": str(self.folder / "connector"), "records": records,
-        }  # fmt: skip
+            "servers": servers,
+            "topic": TOPIC,
+            "heap": heap,
+            "master": master,
+            "folder": str(folder),
+            "jars": str(self.folder / "connector"),
+            "records": records,
+        }
         script = Path(__file__).with_name("jobs.py")
         folder.mkdir(parents=True)
         told = folder / "spark.txt"
         with told.open("wb") as log:
             process = subprocess.Popen(
-                [str(self.python), str(script), "kafka", json.dumps(wanted)], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=log, text=True, env=_environment(),
-            )  # fmt: skip
+                [str(self.python), str(script), "kafka", json.dumps(wanted)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=_environment(),
+            )
         assert process.stdin is not None
         assert process.stdout is not None
         asked, answers = process.stdin, process.stdout

@@ -24,13 +24,19 @@ from bench.loads import wrk
 
 CURVES = ("entries", "keys", "values", "nodes", "connections")
 SHORT = {
-    "entries": (10_000, 100_000, 300_000), "keys": (1, 10_000, 100_000), "values": (16, 4_096, 1 << 18),
-    "nodes": (3, 5), "connections": (1, 64, 1_024),
-}  # fmt: skip
+    "entries": (10_000, 100_000, 300_000),
+    "keys": (1, 10_000, 100_000),
+    "values": (16, 4_096, 1 << 18),
+    "nodes": (3, 5),
+    "connections": (1, 64, 1_024),
+}
 FULL = {
-    "entries": (10_000, 100_000, 1_000_000, 10_000_000), "keys": (1, 100_000, 1_000_000, 10_000_000, 20_000_000),
-    "values": (16, 256, 4_096, 1 << 16, 1 << 20), "nodes": (3, 5, 7), "connections": (1, 4, 16, 64, 256, 1_024),
-}  # fmt: skip
+    "entries": (10_000, 100_000, 1_000_000, 10_000_000),
+    "keys": (1, 100_000, 1_000_000, 10_000_000, 20_000_000),
+    "values": (16, 256, 4_096, 1 << 16, 1 << 20),
+    "nodes": (3, 5, 7),
+    "connections": (1, 4, 16, 64, 256, 1_024),
+}
 FLAT_SHARE = 0.8
 """Cost is called flat if the rate at the far end is at least this much of that at the near one."""
 RESTART_S = 5.0
@@ -78,9 +84,13 @@ def _point(ours: Raftlog, x: int, load: wrk.Load, count: int, rounds: int, secon
     cpu = machine.cpu_seconds(ours.pids) - before
     done = max(1, sum(run.requests for run in runs))
     return Point(
-        x, round(median(run.per_second for run in runs), 1), round(median(run.p99_ms for run in runs), 2),
-        round(cpu / done * 1e6, 1), round(machine.memory_mib(ours.pids), 1), sum(run.bad for run in runs),
-    )  # fmt: skip
+        x,
+        round(median(run.per_second for run in runs), 1),
+        round(median(run.p99_ms for run in runs), 2),
+        round(cpu / done * 1e6, 1),
+        round(machine.memory_mib(ours.pids), 1),
+        sum(run.bad for run in runs),
+    )
 
 
 def _restart(ours: Raftlog) -> float:

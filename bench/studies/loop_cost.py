@@ -47,9 +47,15 @@ _BULK = (
     b"POST /v1/log HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/msgpack\r\nContent-Length: %d\r\n\r\n%b"
 ) % (len(_BULK_BODY), _BULK_BODY)
 ROWS = {
-    "commit 1": 1, "commit 64": 64, "commit 256": 256, "write 64": 64, "write 256": 256, "bulk 16": 16, "read 64": 64,
+    "commit 1": 1,
+    "commit 64": 64,
+    "commit 256": 256,
+    "write 64": 64,
+    "write 256": 256,
+    "bulk 16": 16,
+    "read 64": 64,
     "read 256": 256,
-}  # fmt: skip
+}
 """The loads, and how many requests are under way in each.
 
 They are commits from within the process, and writes (in bulk: 100 records each) and reads over HTTP.

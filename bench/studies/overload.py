@@ -43,9 +43,12 @@ _TIMEOUT_S = 30.0
 _EVERY_S = 0.25
 APPEND = ("POST", "/v1/log")
 OPERATORS = (
-    ("GET", "/livez"), ("GET", "/v1/status"), ("GET", "/metrics"), ("GET", "/v1/explain/leaderless"),
+    ("GET", "/livez"),
+    ("GET", "/v1/status"),
+    ("GET", "/metrics"),
+    ("GET", "/v1/explain/leaderless"),
     ("POST", "/v1/log/trim"),
-)  # fmt: skip
+)
 _BODIES = {APPEND: b"a write of another client", ("POST", "/v1/log/trim"): b'{"before":1}'}
 _NO_ANSWER, _OK, _BUSY = 0, 200, 429
 
@@ -226,15 +229,25 @@ def phase(url: str, connections: int, seconds: int, size: int, folder: Path) -> 
     run = wrk.run(load, connections=connections, seconds=seconds, folder=folder)
     after, took = counts(ask(url, "/metrics")), time.monotonic() - began
     return Phase(
-        connections, round((after.applied - before.applied) / took, 1),
-        round((after.refused - before.refused) / took, 1), dict(after.failed - before.failed), run.p50_ms, run.p99_ms,
-    )  # fmt: skip
+        connections,
+        round((after.applied - before.applied) / took, 1),
+        round((after.refused - before.refused) / took, 1),
+        dict(after.failed - before.failed),
+        run.p50_ms,
+        run.p99_ms,
+    )
 
 
 def soak(
-    folder: Path, console: Console, *, seconds: int, peak_seconds: int, peak_connections: int, connections: int,
+    folder: Path,
+    console: Console,
+    *,
+    seconds: int,
+    peak_seconds: int,
+    peak_connections: int,
+    connections: int,
     size: int,
-) -> Result:  # fmt: skip
+) -> Result:
     """The three phases. Raises RuntimeError, LocalClusterError or MissingTool."""
     seen = conditions.look(folder, console)
     with LocalCluster(folder / "raftlog") as cluster:
@@ -255,11 +268,19 @@ def soak(
     terms = [(sample.term, sample.leader) for sample in samples if sample.term is not None]
     peak = max(before.applied_per_second, 1e-9)
     return Result(
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen, LimitSettings().open_requests_max, before, overload,
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        seen,
+        LimitSettings().open_requests_max,
+        before,
+        overload,
         after,
-        round(overload.applied_per_second / peak, 3), sum(1 for one, two in pairwise(terms) if one != two),
-        (memory[len(memory) // 4], memory[-1], max(memory)), refusals, operators, samples,
-    )  # fmt: skip
+        round(overload.applied_per_second / peak, 3),
+        sum(1 for one, two in pairwise(terms) if one != two),
+        (memory[len(memory) // 4], memory[-1], max(memory)),
+        refusals,
+        operators,
+        samples,
+    )
 
 
 def tell(result: Result) -> Iterator[str]:
@@ -298,12 +319,19 @@ def main(
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the nodes and wrk inherit it
     try:
         study.run(
-            "overload", data, save,
+            "overload",
+            data,
+            save,
             lambda folder, console: soak(
-                folder, console, seconds=seconds, peak_seconds=peak_seconds, peak_connections=peak_connections,
-                connections=connections, size=size,
+                folder,
+                console,
+                seconds=seconds,
+                peak_seconds=peak_seconds,
+                peak_connections=peak_connections,
+                connections=connections,
+                size=size,
             ),
             tell,
-        )  # fmt: skip
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

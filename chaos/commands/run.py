@@ -214,8 +214,13 @@ def _run(
     console.print(f"for a verdict: {asked_of(scenario, planned, seconds)}")
     with _Progress(console, seconds, len(planned)) as progress:
         common: Any = {
-            "nodes": nodes, "seconds": seconds, "seed": seed, "folder": folder, "ports": ports, "tell": progress.tell,
-        }  # fmt: skip
+            "nodes": nodes,
+            "seconds": seconds,
+            "seed": seed,
+            "folder": folder,
+            "ports": ports,
+            "tell": progress.tell,
+        }
 
         async def carry_out() -> Run:
             if scenario.name == FAILOVER:

@@ -20,8 +20,16 @@ from raftlog.chaos.judge.set_checker import check_set
 from raftlog.chaos.judge.verdicts import Report, Verdict, report_of
 
 NAMES: Final = (
-    "register", "cas-register", "kv-append", "mutex", "multi-register", "set", "list-append", "bank", "log",
-)  # fmt: skip
+    "register",
+    "cas-register",
+    "kv-append",
+    "mutex",
+    "multi-register",
+    "set",
+    "list-append",
+    "bank",
+    "log",
+)
 
 _WHOLE: Final = {"set": check_set, "list-append": check_list_append, "log": check_log}
 

@@ -120,16 +120,35 @@ def _operation(called: int, call: Event, returned: int | None, end: Event | None
     if end is None or end.type == "info":
         # what a completion of type info carries as its value means nothing
         return Operation(
-            call.process, call.f, call.key, call.value, "info", called, None,
-            called_ns=call.time_ns, returned_ns=end.time_ns if end else None, node=end.node if end else call.node,
-        )  # fmt: skip
+            call.process,
+            call.f,
+            call.key,
+            call.value,
+            "info",
+            called,
+            None,
+            called_ns=call.time_ns,
+            returned_ns=end.time_ns if end else None,
+            node=end.node if end else call.node,
+        )
     is_ok = end.type == "ok"
     outcome: Outcome = "ok" if is_ok else "fail"
     return Operation(
-        call.process, call.f, call.key, call.value, outcome, called, returned,
-        end.value if is_ok else None, end.result if is_ok else None,
-        call.time_ns, end.time_ns, end.index, end.term, end.node,
-    )  # fmt: skip
+        call.process,
+        call.f,
+        call.key,
+        call.value,
+        outcome,
+        called,
+        returned,
+        end.value if is_ok else None,
+        end.result if is_ok else None,
+        call.time_ns,
+        end.time_ns,
+        end.index,
+        end.term,
+        end.node,
+    )
 
 
 class History:
@@ -170,10 +189,18 @@ class History:
         call = self._open.pop(process)
         self.events.append(
             Event(
-                process=process, type=type, f=call.f, key=call.key, value=value, result=result, time_ns=time_ns,
-                index=index, term=term, node=node,
+                process=process,
+                type=type,
+                f=call.f,
+                key=call.key,
+                value=value,
+                result=result,
+                time_ns=time_ns,
+                index=index,
+                term=term,
+                node=node,
             )
-        )  # fmt: skip
+        )
 
     def remark(self, process: str, f: str, value: Any = None, *, time_ns: int | None = None) -> None:
         """Something worth seeing beside the operations, such as what a nemesis does."""

@@ -109,10 +109,34 @@ class Search:
     """The search for one key; `run` goes on with it."""
 
     __slots__ = (
-        "_base", "_bits", "_entry", "_frame", "_furthest", "_furthest_frame", "_interned", "_is_guarded", "_is_pure",
-        "_left", "_makes", "_moves", "_next", "_number", "_previous", "_return", "_seen", "_sees",
-        "_state", "_unknowns", "_who", "calls", "key", "operations", "states", "steps", "verdict",
-    )  # fmt: skip
+        "_base",
+        "_bits",
+        "_entry",
+        "_frame",
+        "_furthest",
+        "_furthest_frame",
+        "_interned",
+        "_is_guarded",
+        "_is_pure",
+        "_left",
+        "_makes",
+        "_moves",
+        "_next",
+        "_number",
+        "_previous",
+        "_return",
+        "_seen",
+        "_sees",
+        "_state",
+        "_unknowns",
+        "_who",
+        "calls",
+        "key",
+        "operations",
+        "states",
+        "steps",
+        "verdict",
+    )
 
     def __init__(
         self, key: Any, model: Model, start: State, calls: Sequence[Call], operations: Sequence[Operation]

@@ -44,9 +44,12 @@ _nemesis: Final = partial(Nemesis, lane="quality", lasts_s=LASTS_S)
 
 NEMESES: Final = (
     _nemesis("answers-lost", "one node answers, and no client hears it", _lost("downstream", "answers of")),
-    _nemesis("all-answers-lost", "all nodes answer, and no client hears them",
-             _lost("downstream", "answers of", all_nodes=True)),
+    _nemesis(
+        "all-answers-lost",
+        "all nodes answer, and no client hears them",
+        _lost("downstream", "answers of", all_nodes=True),
+    ),
     _nemesis("requests-lost", "what clients send to one node is swallowed", _lost("upstream", "requests to")),
     _nemesis("half-answers", "one node's answers end in the middle", _half_answers),
     _nemesis("clients-refused", "one node's clients are dropped and refused", _refused),
-)  # fmt: skip
+)

@@ -265,23 +265,39 @@ _nemesis: Final = partial(Nemesis, lasts_s=DOWN_S, needs=frozenset(("shim", "hou
 NEMESES: Final = (
     _nemesis("sync-error", "one node's fdatasync fails with EIO: it fences itself", _failing("fdatasync", "EIO")),
     _nemesis("write-error", "one node's pwrite fails with EIO: it fences itself", _failing("pwrite", "EIO", ENTRIES)),
-    _nemesis("write-full", "one node's pwrite fails with ENOSPC: it fences itself",
-             _failing("pwrite", "ENOSPC", ENTRIES)),
-    _nemesis("disk-full", "one node has no room for the next segment: it waits, and does not lead", _full,
-             lasts_s=LASTS_S),
-    _nemesis("slow-disk", f"one node's syncs take {SLOW_MS[0]} to {SLOW_MS[1]} ms longer", _slow,
-             lasts_s=LASTS_S, lane="quality"),
-    _nemesis("hanging-disk", "the leader's syncs do not come back", _hanging, lasts_s=(2.0, 4.0),
-             moves_leader=True),
+    _nemesis(
+        "write-full", "one node's pwrite fails with ENOSPC: it fences itself", _failing("pwrite", "ENOSPC", ENTRIES)
+    ),
+    _nemesis(
+        "disk-full", "one node has no room for the next segment: it waits, and does not lead", _full, lasts_s=LASTS_S
+    ),
+    _nemesis(
+        "slow-disk",
+        f"one node's syncs take {SLOW_MS[0]} to {SLOW_MS[1]} ms longer",
+        _slow,
+        lasts_s=LASTS_S,
+        lane="quality",
+    ),
+    _nemesis("hanging-disk", "the leader's syncs do not come back", _hanging, lasts_s=(2.0, 4.0), moves_leader=True),
     _nemesis("kill-at-write", "killed before, in or after a write, unsynced bytes lost", _killed_at("pwrite")),
     _nemesis("kill-at-sync", "killed before, in or after a sync, unsynced bytes lost", _killed_at("fdatasync")),
     _nemesis("power-cut", "as many as may go lose power, unsynced bytes lost", _power_cut),
-    _nemesis("power-cut-all", "all nodes lose power at once, unsynced bytes lost", _power_cut_all,
-             moves_leader=True),
-    _nemesis("power-cut-slow", "all nodes lose power while the followers' syncs are slow",
-             partial(_power_cut_slow, slow_leader=False), moves_leader=True),
-    _nemesis("power-cut-leader", "all nodes lose power while the leader's syncs are slow and a minority is cut off",
-             partial(_power_cut_slow, slow_leader=True), moves_leader=True),
-    _nemesis("sync-error-once", "one fdatasync fails with EIO and none after it: the node fences itself all the same",
-             _failing("fdatasync", "EIO", ENTRIES, times=1)),
-)  # fmt: skip
+    _nemesis("power-cut-all", "all nodes lose power at once, unsynced bytes lost", _power_cut_all, moves_leader=True),
+    _nemesis(
+        "power-cut-slow",
+        "all nodes lose power while the followers' syncs are slow",
+        partial(_power_cut_slow, slow_leader=False),
+        moves_leader=True,
+    ),
+    _nemesis(
+        "power-cut-leader",
+        "all nodes lose power while the leader's syncs are slow and a minority is cut off",
+        partial(_power_cut_slow, slow_leader=True),
+        moves_leader=True,
+    ),
+    _nemesis(
+        "sync-error-once",
+        "one fdatasync fails with EIO and none after it: the node fences itself all the same",
+        _failing("fdatasync", "EIO", ENTRIES, times=1),
+    ),
+)

@@ -328,20 +328,42 @@ def _must_be_refused(field: Field, node: int, what: str) -> Injected:
 _nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, needs=frozenset(("housekeeping",)), is_heavy=True)
 
 NEMESES: Final[tuple[Nemesis, ...]] = (
-    _nemesis("flip-log", "a bit of a stopped node's newest segment flips: it heals from the others",
-             _damaged(["log"], flip, refuses=False)),
-    _nemesis("flip-newest", "all nodes are killed, and a bit of what one of them wrote last flips: it heals", _newest,
-             moves_leader=True),
-    _nemesis("flip-history", "a bit of a sealed segment or of its effects flips: no reader gets wrong data",
-             _damaged(["history", "ledger"], flip, refuses=None)),
-    _nemesis("flip-state", "bits of both slots of a stopped node's hard state flip: it does not start",
-             _damaged(["hard-state"], flip, refuses=True)),
-    _nemesis("flip-identity", "a bit of a stopped node's identity flips: it does not start, or its word does not count",
-             _damaged(["identity"], flip, refuses=None)),
-    _nemesis("flip-spare", "a bit of a rebuilt file flips: index, snapshot, old mark, one of two slots: it starts",
-             _damaged(["index", "snapshot", "mark", "hard-state-slot"], flip, refuses=False)),
-    _nemesis("truncate", "the end of a node's newest segment is gone: it heals; of its hard state: it does not start",
-             _damaged(["log", "hard-state", "identity"], truncate, refuses=True)),
+    _nemesis(
+        "flip-log",
+        "a bit of a stopped node's newest segment flips: it heals from the others",
+        _damaged(["log"], flip, refuses=False),
+    ),
+    _nemesis(
+        "flip-newest",
+        "all nodes are killed, and a bit of what one of them wrote last flips: it heals",
+        _newest,
+        moves_leader=True,
+    ),
+    _nemesis(
+        "flip-history",
+        "a bit of a sealed segment or of its effects flips: no reader gets wrong data",
+        _damaged(["history", "ledger"], flip, refuses=None),
+    ),
+    _nemesis(
+        "flip-state",
+        "bits of both slots of a stopped node's hard state flip: it does not start",
+        _damaged(["hard-state"], flip, refuses=True),
+    ),
+    _nemesis(
+        "flip-identity",
+        "a bit of a stopped node's identity flips: it does not start, or its word does not count",
+        _damaged(["identity"], flip, refuses=None),
+    ),
+    _nemesis(
+        "flip-spare",
+        "a bit of a rebuilt file flips: index, snapshot, old mark, one of two slots: it starts",
+        _damaged(["index", "snapshot", "mark", "hard-state-slot"], flip, refuses=False),
+    ),
+    _nemesis(
+        "truncate",
+        "the end of a node's newest segment is gone: it heals; of its hard state: it does not start",
+        _damaged(["log", "hard-state", "identity"], truncate, refuses=True),
+    ),
     _nemesis("wiped-disk", "one node's disk comes back empty: it does not start, or its peers refuse it", _wiped),
     _nemesis("rolled-back-disk", "one node's disk comes back as an old copy: its peers refuse it", _rolled_back),
-)  # fmt: skip
+)

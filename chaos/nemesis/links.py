@@ -168,15 +168,27 @@ _nemesis: Final = partial(Nemesis, lane="quality", lasts_s=LASTS_S)
 NEMESES: Final = (
     _nemesis("latency", f"all links take {LATENCY_MS} ± {JITTER_MS} ms longer", _latency),
     _nemesis("client-latency", "answers of one node come late", _client_latency),
-    _nemesis("bandwidth", f"one node's links carry {RATE_KB_S} KB/s",
-             _of_one("bandwidth", lambda field: [("rate", RATE_KB_S)])),
+    _nemesis(
+        "bandwidth",
+        f"one node's links carry {RATE_KB_S} KB/s",
+        _of_one("bandwidth", lambda field: [("rate", RATE_KB_S)]),
+    ),
     _nemesis("late-delivery", "what the leader sends arrives after an election", _late, lasts_s=HELD_S),
-    _nemesis("half-messages", "one node's links close in the middle of a message, again and again",
-             _of_one("limit_data", lambda field: [("bytes", field.chance.randint(*HALF_BYTES))])),
+    _nemesis(
+        "half-messages",
+        "one node's links close in the middle of a message, again and again",
+        _of_one("limit_data", lambda field: [("bytes", field.chance.randint(*HALF_BYTES))]),
+    ),
     _nemesis("reset", "one node's links are closed, new ones reset", _reset),
     _nemesis("refused", "one node's links are closed, new ones refused", _refuse),
-    _nemesis("broken-all", "all links end at the same moment, and can be dialled again at once",
-             _broken(_all_pairs, "all nodes")),
-    _nemesis("broken-leader", "all links of the leader end at the same moment, and can be dialled again at once",
-             _broken(_leader_pairs, "the leader")),
-)  # fmt: skip
+    _nemesis(
+        "broken-all",
+        "all links end at the same moment, and can be dialled again at once",
+        _broken(_all_pairs, "all nodes"),
+    ),
+    _nemesis(
+        "broken-leader",
+        "all links of the leader end at the same moment, and can be dialled again at once",
+        _broken(_leader_pairs, "the leader"),
+    ),
+)

@@ -100,11 +100,22 @@ def _handed_over(field: Field) -> Injected:
 _nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, is_heavy=True)
 
 NEMESES: Final = (
-    _nemesis("member-added", "one more node joins, becomes a voter by itself, and is removed", _added,
-             needs=frozenset(("spare",))),
+    _nemesis(
+        "member-added",
+        "one more node joins, becomes a voter by itself, and is removed",
+        _added,
+        needs=frozenset(("spare",)),
+    ),
     _nemesis("member-replaced", "one node gets a new disk", _replaced),
-    _nemesis("leader-removed", "the leader is taken out, and joins again with a new disk", _leader_removed,
-             moves_leader=True),
-    _nemesis("handed-over", "an operator hands leadership to another node", _handed_over, lasts_s=HANDED_S,
-             moves_leader=True, is_heavy=False),
-)  # fmt: skip
+    _nemesis(
+        "leader-removed", "the leader is taken out, and joins again with a new disk", _leader_removed, moves_leader=True
+    ),
+    _nemesis(
+        "handed-over",
+        "an operator hands leadership to another node",
+        _handed_over,
+        lasts_s=HANDED_S,
+        moves_leader=True,
+        is_heavy=False,
+    ),
+)

@@ -173,9 +173,19 @@ NEMESES: Final = (
     _nemesis("partition-outward", "no other node hears one, and it hears all", _cut(_outward)),
     _nemesis("partition-ring", "everyone sees its two neighbours", _cut(_ring), nodes_min=4),
     _nemesis("partition-bridge", "two sides that only one node sees", _cut(_bridge), nodes_min=5),
-    _nemesis("partition-howard", "two nodes see one other each; the leader is one of them", _cut(_howard), nodes_min=5,
-             moves_leader=True),
+    _nemesis(
+        "partition-howard",
+        "two nodes see one other each; the leader is one of them",
+        _cut(_howard),
+        nodes_min=5,
+        moves_leader=True,
+    ),
     _nemesis("partition-flapping", "one node cut off and back again and again", _flap),
-    _nemesis("left-behind", "one follower cut off until it needs a snapshot", _left_behind, lasts_s=BEHIND_LASTS_S,
-             needs=frozenset(("housekeeping",))),
-)  # fmt: skip
+    _nemesis(
+        "left-behind",
+        "one follower cut off until it needs a snapshot",
+        _left_behind,
+        lasts_s=BEHIND_LASTS_S,
+        needs=frozenset(("housekeeping",)),
+    ),
+)

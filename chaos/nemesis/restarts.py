@@ -98,6 +98,11 @@ def _rolling(field: Field) -> Injected:
 NEMESES: Final = (
     Nemesis("transfer", "the leader stops cleanly and hands over", _transfer, lasts_s=LASTS_S, moves_leader=True),
     Nemesis("restart-storm", "one node killed again and again while it starts", _storm, lasts_s=LASTS_S),
-    Nemesis("rolling-restart", "all nodes stopped and started one after the other", _rolling, lasts_s=(6.0, 9.0),
-            moves_leader=True),
-)  # fmt: skip
+    Nemesis(
+        "rolling-restart",
+        "all nodes stopped and started one after the other",
+        _rolling,
+        lasts_s=(6.0, 9.0),
+        moves_leader=True,
+    ),
+)

@@ -86,15 +86,22 @@ KILLS: Final = (
     Nemesis("kill-one", "kill -9 of one node", kill(_one), lasts_s=DOWN_S),
     Nemesis("kill-leader", "kill -9 of the leader", kill(_leader), lasts_s=DOWN_S, moves_leader=True),
     Nemesis("kill-minority", "kill -9 of as many as may go", kill(Field.minority), lasts_s=DOWN_S),
-    Nemesis("kill-all", "kill -9 of all nodes at once", kill(lambda field: field.nodes), lasts_s=DOWN_S,
-            moves_leader=True),
-)  # fmt: skip
+    Nemesis(
+        "kill-all", "kill -9 of all nodes at once", kill(lambda field: field.nodes), lasts_s=DOWN_S, moves_leader=True
+    ),
+)
 PAUSES: Final = (
     Nemesis("pause-short", "one node stands for less than an election timeout", pause(_one), lasts_s=SHORT_S),
     Nemesis("pause-long", "one node stands for several election timeouts", pause(_one), lasts_s=LONG_S),
-    Nemesis("pause-leader-short", "the leader stands for less than an election timeout", pause(_leader),
-            lasts_s=SHORT_S),
-    Nemesis("pause-leader", "the leader stands for several election timeouts", pause(_leader), lasts_s=LONG_S,
-            moves_leader=True),
+    Nemesis(
+        "pause-leader-short", "the leader stands for less than an election timeout", pause(_leader), lasts_s=SHORT_S
+    ),
+    Nemesis(
+        "pause-leader",
+        "the leader stands for several election timeouts",
+        pause(_leader),
+        lasts_s=LONG_S,
+        moves_leader=True,
+    ),
     Nemesis("pause-majority", "more than half of the nodes stand", pause(_majority), lasts_s=LONG_S),
-)  # fmt: skip
+)

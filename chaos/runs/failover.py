@@ -150,9 +150,14 @@ async def _lose(run: Run, fault: FaultRun, deployment: Deployment) -> Loss | Non
     await heal_fault(fault, injected.heal)
     fault.healed_ns = arena.now_ns()
     return Loss(
-        number=planned.number, nemesis=planned.nemesis, took_s=took_s, term=later, at_s=round(since_ns / 1e9, 3),
-        placing_s=round((placed_ns - injected.since_ns) / 1e9, 6), load=round(os.getloadavg()[0], 2),
-    )  # fmt: skip
+        number=planned.number,
+        nemesis=planned.nemesis,
+        took_s=took_s,
+        term=later,
+        at_s=round(since_ns / 1e9, 3),
+        placing_s=round((placed_ns - injected.since_ns) / 1e9, 6),
+        load=round(os.getloadavg()[0], 2),
+    )
 
 
 def _first_after(progress: Sequence[tuple[int, int]], since_ns: int, term: int) -> tuple[int, int] | None:

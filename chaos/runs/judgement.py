@@ -155,9 +155,14 @@ def _judged(workload: Workload, log: LogTruth | None) -> Judged:
     for each in operations:
         counts.setdefault(each.f, Counter())[each.outcome] += 1
     return Judged(
-        workload.name, report, tuple(problems[:PROBLEMS_MAX]), counts, settled, time.monotonic() - began,
+        workload.name,
+        report,
+        tuple(problems[:PROBLEMS_MAX]),
+        counts,
+        settled,
+        time.monotonic() - began,
         tuple(operations),
-    )  # fmt: skip
+    )
 
 
 def settle(

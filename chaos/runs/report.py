@@ -157,9 +157,15 @@ def _rows(
         began = (each.called_ns or 0) // 1000
         ended = (each.returned_ns if each.returned_ns is not None else each.called_ns or 0) // 1000
         yield (
-            words["workloads"][name], words["keys"][key], words["processes"][str(each.process)],
-            words["functions"][each.f], OUTCOMES.index(each.outcome), began, ended, _text(each),
-        )  # fmt: skip
+            words["workloads"][name],
+            words["keys"][key],
+            words["processes"][str(each.process)],
+            words["functions"][each.f],
+            OUTCOMES.index(each.outcome),
+            began,
+            ended,
+            _text(each),
+        )
 
 
 def _text(operation: Operation) -> str:

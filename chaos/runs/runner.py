@@ -42,9 +42,12 @@ from raftlog.cluster.client.aio.client import Client
 
 SETTINGS: Final[dict[str, Any]] = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
 HOUSEKEEPING: Final[dict[str, Any]] = {
-    "disk.segment_bytes": 1 << 17, "limits.snapshot_log_bytes": 1 << 17, "limits.snapshot_log_percent": 1,
-    "limits.trailing_log_bytes": 1 << 15, "limits.trailing_log_percent": 1,
-}  # fmt: skip
+    "disk.segment_bytes": 1 << 17,
+    "limits.snapshot_log_bytes": 1 << 17,
+    "limits.snapshot_log_percent": 1,
+    "limits.trailing_log_bytes": 1 << 15,
+    "limits.trailing_log_percent": 1,
+}
 """Under the load of all workloads: a sealed segment each second, a snapshot every two. A follower that lacks a second
 of the log gets the snapshot instead."""
 
@@ -146,9 +149,15 @@ async def execute(
     needs = {need for each in planned for need in NEMESES[each.nemesis].needs}
     given = _settings(settings, needs)
     deployment = Deployment(
-        folder / "nodes", ports, nodes=nodes, spares=int("spare" in needs), has_shim="shim" in needs,
-        settings=given, command=command, secure=secure,
-    )  # fmt: skip
+        folder / "nodes",
+        ports,
+        nodes=nodes,
+        spares=int("spare" in needs),
+        has_shim="shim" in needs,
+        settings=given,
+        command=command,
+        secure=secure,
+    )
     with deployment:
         tell(Told("starting", 0.0, 0))
         await asyncio.to_thread(deployment.start)

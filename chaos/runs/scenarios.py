@@ -55,28 +55,45 @@ class Scenario:
 
 
 _SMOKE: Final = (
-    "partition-leader", "partition-halves", "partition-outward", "kill-leader", "kill-one", "pause-leader",
-)  # fmt: skip
+    "partition-leader",
+    "partition-halves",
+    "partition-outward",
+    "kill-leader",
+    "kill-one",
+    "pause-leader",
+)
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     each.name: each
     for each in (
         Scenario(name="all", says="every fault there is, up to three at a time", nemeses=tuple(NEMESES)),
-        Scenario(name=CALM, says="no fault: what the harness itself costs", nemeses=(), faults_min=0,
-                 always=()),
-        Scenario(name="smoke", says=f"partitions, kills and pauses; from {LONG_S:g} s on also {', '.join(ALWAYS)}",
-                 nemeses=_SMOKE, workloads=("register", "log", "direct", "direct-keys"), faults_min=3,
-                 always_from_s=LONG_S),
-        Scenario(name=FAILOVER, says="leaders lost one after the other: how soon writes go on",
-                 nemeses=("kill-leader", "pause-leader", "partition-leader"), workloads=("log",), always=()),
+        Scenario(name=CALM, says="no fault: what the harness itself costs", nemeses=(), faults_min=0, always=()),
+        Scenario(
+            name="smoke",
+            says=f"partitions, kills and pauses; from {LONG_S:g} s on also {', '.join(ALWAYS)}",
+            nemeses=_SMOKE,
+            workloads=("register", "log", "direct", "direct-keys"),
+            faults_min=3,
+            always_from_s=LONG_S,
+        ),
+        Scenario(
+            name=FAILOVER,
+            says="leaders lost one after the other: how soon writes go on",
+            nemeses=("kill-leader", "pause-leader", "partition-leader"),
+            workloads=("log",),
+            always=(),
+        ),
         *(
-            Scenario(name=family, says=f"only {', '.join(each.name for each in members)}",
-                     nemeses=tuple(each.name for each in members),
-                     always=tuple(each.name for each in members if each.name in ALWAYS))
+            Scenario(
+                name=family,
+                says=f"only {', '.join(each.name for each in members)}",
+                nemeses=tuple(each.name for each in members),
+                always=tuple(each.name for each in members if each.name in ALWAYS),
+            )
             for family, members in FAMILIES.items()
         ),
     )
-}  # fmt: skip
+}
 
 
 def scenario_of(name: str) -> Scenario:

@@ -28,9 +28,21 @@ from raftlog.chaos.shim.shadow import Left, Shadow
 from raftlog.chaos.shim.trace import Action, Call, CallKind, Cursor, in_order, read_trace
 
 CallName = Literal[
-    "pwrite", "write", "ftruncate", "allocate", "fsync", "fdatasync", "rename", "unlink", "create", "mkdir", "rmdir",
-    "any", "sync", "data",
-]  # fmt: skip
+    "pwrite",
+    "write",
+    "ftruncate",
+    "allocate",
+    "fsync",
+    "fdatasync",
+    "rename",
+    "unlink",
+    "create",
+    "mkdir",
+    "rmdir",
+    "any",
+    "sync",
+    "data",
+]
 """`sync`: fsync and fdatasync; `data`: pwrite and write."""
 CALL_NAMES: Final = (*(kind.name.lower() for kind in CallKind), "any", "sync", "data")
 

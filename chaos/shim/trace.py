@@ -79,9 +79,20 @@ def _call(pid: int, head: tuple[Any, ...], rest: bytes) -> Call:
     """From the head of a record and what follows it: two paths, and the bytes written unless they are left out."""
     _, _, time_ns, kind, flags, error, rule, action, serial, offset, length, path, to, _ = head
     return Call(
-        time_ns, pid, CallKind(kind), _text(rest[:path]), _text(rest[path : path + to]), offset, length, error,
-        bool(flags & _BEGIN), rule, Action(action), serial, rest[path + to :] or None,
-    )  # fmt: skip
+        time_ns,
+        pid,
+        CallKind(kind),
+        _text(rest[:path]),
+        _text(rest[path : path + to]),
+        offset,
+        length,
+        error,
+        bool(flags & _BEGIN),
+        rule,
+        Action(action),
+        serial,
+        rest[path + to :] or None,
+    )
 
 
 class Cursor:

@@ -110,9 +110,12 @@ class DirectLog(Workload):
 
             async def call(record: str = record, padding: str = padding) -> Told:
                 body = await self._direct.write(
-                    "POST", f"{self.urls[node]}/v1/log", deadline_s=DEADLINE_S, data=record.encode(),
+                    "POST",
+                    f"{self.urls[node]}/v1/log",
+                    deadline_s=DEADLINE_S,
+                    data=record.encode(),
                     headers={H_KEY: padding, "Content-Type": "text/plain"},
-                )  # fmt: skip
+                )
                 done = _appended(body)
                 return Told(record, index=done.last, term=done.term)
 
@@ -256,7 +259,10 @@ class DirectStore:
     async def _txn(self, compare: list[dict[str, str]], key: str, value: int) -> TxnAnswer:
         put = {"operation": "put", "key": key, "value": str(value)}
         body = await self.direct.write(
-            "POST", f"{self.url}/v1/kv/txn", deadline_s=DEADLINE_S, headers={"Content-Type": JSON},
+            "POST",
+            f"{self.url}/v1/kv/txn",
+            deadline_s=DEADLINE_S,
+            headers={"Content-Type": JSON},
             data=msgspec.json.encode({"compare": compare, "then": [put]}),
-        )  # fmt: skip
+        )
         return _txn(body)

@@ -51,9 +51,14 @@ class Direct:
     _http: aiohttp.ClientSession | None = None
 
     async def ask(
-        self, method: str, url: str, *, deadline_s: float, data: bytes | None = None,
+        self,
+        method: str,
+        url: str,
+        *,
+        deadline_s: float,
+        data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Reply:  # fmt: skip
+    ) -> Reply:
         """Asks once, by GET or POST: aiohttp sends a PUT again when its connection breaks. Any status is an answer.
 
         Raises Refused where nothing was sent, OutcomeUnknown where the connection broke after that or the bound passed.

@@ -106,8 +106,13 @@ class Sets(Workload):
                 self.added += 1
                 element = f"{self.added:06d}"
                 await self.recorder.run(
-                    process, "add", lambda: _add(client, name, element), key=name, value=element, node=node  # noqa: B023
-                )  # fmt: skip
+                    process,
+                    "add",
+                    lambda: _add(client, name, element),  # noqa: B023
+                    key=name,
+                    value=element,
+                    node=node,
+                )
             await self.arena.think(chance, THINK_S)
 
     def marks(self, operation: Operation) -> Sequence[str]:

@@ -132,9 +132,15 @@ class Recorder:
         else:
             now_ns = arena.now_ns()
             self.history.complete(
-                process, "ok", told.value, result=told.result, time_ns=now_ns, index=told.index,
-                term=None if told.repeated else told.term, node=node,
-            )  # fmt: skip
+                process,
+                "ok",
+                told.value,
+                result=told.result,
+                time_ns=now_ns,
+                index=told.index,
+                term=None if told.repeated else told.term,
+                node=node,
+            )
             if writes:
                 arena.progress.append((now_ns, told.term or 0))
             return told

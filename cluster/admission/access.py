@@ -56,13 +56,28 @@ class Caller:
     """One principal, as of a revision of permissions."""
 
     __slots__ = (
-        "admission", "expires_ms", "is_vouched", "keys_generation", "meter", "name", "permissions", "revision",
-    )  # fmt: skip
+        "admission",
+        "expires_ms",
+        "is_vouched",
+        "keys_generation",
+        "meter",
+        "name",
+        "permissions",
+        "revision",
+    )
 
     def __init__(
-        self, name: str, admission: bytes, permissions: Permissions, revision: int, expires_ms: int, meter: Meter, *,
-        is_vouched: bool = False, keys_generation: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        admission: bytes,
+        permissions: Permissions,
+        revision: int,
+        expires_ms: int,
+        meter: Meter,
+        *,
+        is_vouched: bool = False,
+        keys_generation: int = 0,
+    ) -> None:
         self.name = name
         self.admission = admission  # what its writes carry
         self.permissions = permissions
@@ -104,9 +119,15 @@ class Access:
     """The access control of one node. Belongs to the event loop."""
 
     def __init__(
-        self, node: NodeInterface, limits: LimitSettings, provider: TokenProvider | None = None, *,
-        is_exposed: bool = False, has_tls: bool = False, token_place: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        node: NodeInterface,
+        limits: LimitSettings,
+        provider: TokenProvider | None = None,
+        *,
+        is_exposed: bool = False,
+        has_tls: bool = False,
+        token_place: str = "",
+    ) -> None:
         """`is_exposed`: the node listens beyond loopback, and serves nothing while access control is off. `has_tls`: it
         may be on in the log, and off as far as this node has applied it. `token_place`: how the protocol sends a token,
         for messages."""
@@ -195,10 +216,15 @@ class Access:
         if permissions is None:
             raise Denied(Code.FORBIDDEN, _WHY[why].format(name))
         return Caller(
-            name, admission, permissions, table.revision, expires_ms, self._meter(name),
+            name,
+            admission,
+            permissions,
+            table.revision,
+            expires_ms,
+            self._meter(name),
             is_vouched=shown.user is not None,
             keys_generation=generation if name.startswith(EXTERNAL_PREFIX) else 0,
-        )  # fmt: skip
+        )
 
     def _of_token(self, token: str, table: AccessTable) -> tuple[str, tuple[str, ...], int]:
         """User, roles and expiry of a token."""

@@ -45,7 +45,7 @@ class FairQueue:
         "_timer",
         "_users",
         "_waiting_max",
-    )  # fmt: skip
+    )
 
     def __init__(self, slots_max: int, waiting_max: int) -> None:
         """Most requests in progress while users compete, and most requests of one user that wait."""

@@ -16,16 +16,50 @@ from raftlog.raft.types import NEW_DISK
 
 _ASKING: Final = ("candidate", "pre_candidate")
 _WEIGHT: Final = (
-    "log_differs", "disk_fenced", "disk_hangs", "no_room", "disk_full", "clock_differs", "clock_unknown", "cut_off",
-    "no_majority", "link_one_way", "link_down", "link_silent", "peer_refuses", "vote_refused", "vote_unanswered",
-    "follower_silent", "not_following", "unreachable", "refused", "tls_files", "client_refused", "not_committed",
-    "lags", "handed_over", "fetches_older", "healing", "members_changing", "older_version", "election",
-)  # fmt: skip
+    "log_differs",
+    "disk_fenced",
+    "disk_hangs",
+    "no_room",
+    "disk_full",
+    "clock_differs",
+    "clock_unknown",
+    "cut_off",
+    "no_majority",
+    "link_one_way",
+    "link_down",
+    "link_silent",
+    "peer_refuses",
+    "vote_refused",
+    "vote_unanswered",
+    "follower_silent",
+    "not_following",
+    "unreachable",
+    "refused",
+    "tls_files",
+    "client_refused",
+    "not_committed",
+    "lags",
+    "handed_over",
+    "fetches_older",
+    "healing",
+    "members_changing",
+    "older_version",
+    "election",
+)
 """Codes of causes, the most important first."""
 _PASSING: Final = frozenset(
-    {"refused", "client_refused", "not_committed", "lags", "handed_over", "fetches_older", "members_changing",
-     "older_version", "election"}
-)  # fmt: skip
+    {
+        "refused",
+        "client_refused",
+        "not_committed",
+        "lags",
+        "handed_over",
+        "fetches_older",
+        "members_changing",
+        "older_version",
+        "election",
+    }
+)
 """Causes that are past, pass by themselves, or stand in the table of the nodes."""
 
 
@@ -53,10 +87,14 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
     causes.sort(key=lambda cause: _WEIGHT.index(cause.code))
     number = known.node if isinstance(known, NodeView) else known or 0
     return Leaderless(
-        _summary(known, causes), number, causes, list(views),
+        _summary(known, causes),
+        number,
+        causes,
+        list(views),
         [Unreached(node, reason) for node, reason in sorted(unreachable.items())],
-        max(view.applied for view in views), max(view.term for view in views),
-    )  # fmt: skip
+        max(view.applied for view in views),
+        max(view.term for view in views),
+    )
 
 
 def trouble_of(told: Leaderless) -> str | None:
@@ -336,9 +374,14 @@ def _list(nodes: Sequence[int]) -> str:
 
 
 def tell_record(
-    at: int, state: str, record: LogRecord | None, when: str, replicas: Sequence[ReplicaView],
-    past: Sequence[str], before: Sequence[str],
-) -> list[str]:  # fmt: skip
+    at: int,
+    state: str,
+    record: LogRecord | None,
+    when: str,
+    replicas: Sequence[ReplicaView],
+    past: Sequence[str],
+    before: Sequence[str],
+) -> list[str]:
     """What happened to a record, in sentences."""
     told: list[str] = []
     if record is not None:

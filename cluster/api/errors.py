@@ -123,10 +123,19 @@ ERRORS: Final[dict[Code, ErrorRow]] = {
     Code.UNSUPPORTED: ErrorRow(501, _N, False),
     Code.INTERNAL: ErrorRow(500, _U, True),
 }
-DECIDED: Final = frozenset({
-    Code.COMPARE_FAILED, Code.REFUSED, Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.PERMISSION_LOST,
-    Code.CONSUMER_NOT_FOUND, Code.CONSUMER_FENCED, Code.CONSUMERS_FULL, Code.FUTURE_INDEX,
-})  # fmt: skip
+DECIDED: Final = frozenset(
+    {
+        Code.COMPARE_FAILED,
+        Code.REFUSED,
+        Code.SEQUENCE_REUSED,
+        Code.SEQUENCE_VOIDED,
+        Code.PERMISSION_LOST,
+        Code.CONSUMER_NOT_FOUND,
+        Code.CONSUMER_FENCED,
+        Code.CONSUMERS_FULL,
+        Code.FUTURE_INDEX,
+    }
+)
 """Errors that the state machine decides for good: every copy of a request (session, sequence) gets the same."""
 
 

@@ -10,9 +10,15 @@ from raftlog.cluster.api.values import LeaderHint
 
 
 def make_problem(
-    error: ApiError, *, node: int, request_id: str, leader: LeaderHint | None, index: int, term: int,
+    error: ApiError,
+    *,
+    node: int,
+    request_id: str,
+    leader: LeaderHint | None,
+    index: int,
+    term: int,
     has_session: bool = False,
-) -> Problem:  # fmt: skip
+) -> Problem:
     """The error as its client gets it. `index` and `term` are the node's unless the error has its own;
     `has_session`: the request is a write that names a session."""
     row = error.row

@@ -18,11 +18,15 @@ from typing import Any, Final
 import msgspec
 
 _MENDS: Final = {
-    errno.ENOSPC: "free disk space, and run the command again", errno.EDQUOT: "free disk space of this user",
-    errno.EACCES: "check the permissions of this user", errno.EISDIR: "name a file, not a folder",
-    errno.ENOTDIR: "a part of this path is a file, not a folder", errno.EEXIST: "name another place, or move it away",
-    errno.EROFS: "name a place that can be written", errno.ENAMETOOLONG: "give a shorter name",
-}  # fmt: skip
+    errno.ENOSPC: "free disk space, and run the command again",
+    errno.EDQUOT: "free disk space of this user",
+    errno.EACCES: "check the permissions of this user",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "a part of this path is a file, not a folder",
+    errno.EEXIST: "name another place, or move it away",
+    errno.EROFS: "name a place that can be written",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 

@@ -51,11 +51,15 @@ CREATED: Final = View((Column("id"), Column("user"), Column("file")), lines_of("
 
 PROFILES: Final = View(
     (
-        Column("name"), Column("current"), Column("endpoints"), Column("ca"), Column("certificate"),
+        Column("name"),
+        Column("current"),
+        Column("endpoints"),
+        Column("ca"),
+        Column("certificate"),
         Column("token_file"),
     ),
     lines_of("name"),
-)  # fmt: skip
+)
 _READS: Final = ("can", "show", "list")
 
 NameArgument = Annotated[str, typer.Argument(help="The user: the name in a client certificate, or of tokens alone.")]
@@ -242,11 +246,14 @@ def _tokens(cli: Cli) -> None:
     told = _everything(cli)
     rows = [
         {
-            "id": token.id, "user": token.user, "label": token.label, "created": as_time(token.created_ms),
+            "id": token.id,
+            "user": token.user,
+            "label": token.label,
+            "created": as_time(token.created_ms),
             "expires": as_time(token.expires_ms) if token.expires_ms else "",
         }
         for token in told.tokens
-    ]  # fmt: skip
+    ]
     cli.printer.all(rows, TOKENS)
 
 
@@ -419,17 +426,28 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     groups: dict[tuple[str, str], dict[str, Any]] = {
         ("access", "Access control: the first admin, and why a user may do something."): {
-            "init": _init, "can": _can, "show": _show, "enable": _enable, "disable": _disable,
+            "init": _init,
+            "can": _can,
+            "show": _show,
+            "enable": _enable,
+            "disable": _disable,
         },
         ("role", "Roles: sets of grants."): {
-            "set": _set_role, "grant": _grant_role, "ungrant": _ungrant_role, "delete": _delete_role, "list": _roles,
+            "set": _set_role,
+            "grant": _grant_role,
+            "ungrant": _ungrant_role,
+            "delete": _delete_role,
+            "list": _roles,
         },
         ("user", "Users: their roles."): {"set": _set_user, "delete": _delete_user, "list": _users},
         ("profile", "Profiles: clusters by name, with their files."): {
-            "list": _list_profiles, "set": _set_profile, "use": _use_profile, "env": _profile_variables,
+            "list": _list_profiles,
+            "set": _set_profile,
+            "use": _use_profile,
+            "env": _profile_variables,
         },
         ("token", "Tokens of users."): {"create": _create_token, "list": _tokens, "revoke": _revoke_token},
-    }  # fmt: skip
+    }
     for (name, told), functions in groups.items():
         below = typer.Typer(no_args_is_help=True, help=told)
         for each, function in functions.items():

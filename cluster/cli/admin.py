@@ -36,11 +36,19 @@ ASK_S: Final = 1.0
 
 NODE: Final = View(
     (
-        Column("node"), Column("role"), Column("term"), Column("committed"), Column("applied"), Column("match"),
-        Column("lag"), Column("lag_seconds"), Column("last_contact_ms"), Column("url"),
+        Column("node"),
+        Column("role"),
+        Column("term"),
+        Column("committed"),
+        Column("applied"),
+        Column("match"),
+        Column("lag"),
+        Column("lag_seconds"),
+        Column("last_contact_ms"),
+        Column("url"),
     ),
     lines_of("url"),
-)  # fmt: skip
+)
 VERSION: Final = View((Column("version"), Column("modules"), Column("python")), lines_of("version"))
 DIGEST: Final = View(
     (
@@ -55,11 +63,16 @@ DIGEST: Final = View(
 SESSION: Final = View((Column("session"), Column("ttl_ms"), Column("index")), lines_of("session"))
 RECEIPT: Final = View(
     (
-        Column("session"), Column("sequence"), Column("state"), Column("result"), Column("first"), Column("last"),
+        Column("session"),
+        Column("sequence"),
+        Column("state"),
+        Column("result"),
+        Column("first"),
+        Column("last"),
         Column("revision"),
     ),
     lines_of("state"),
-)  # fmt: skip
+)
 SETTING: Final = View((Column("key"), Column("value")), lines_of("value"))
 SETTING_WITH_ORIGIN: Final = View((Column("key"), Column("value"), Column("origin")), lines_of("value"))
 
@@ -143,10 +156,18 @@ def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dic
     shown: dict[str, Any] = {"leader": None if leader is None else leader.node, "nodes": nodes}
     if newest is not None:
         shown = {
-            "log": newest.log, **shown, "term": newest.term, "committed": newest.committed, "oldest": newest.oldest,
-            "last_user_index": newest.last_user_index, "revision": newest.revision, "keys": newest.state.count,
-            "sessions": newest.sessions, "version": newest.version, "cluster_version": newest.cluster_version,
-        }  # fmt: skip
+            "log": newest.log,
+            **shown,
+            "term": newest.term,
+            "committed": newest.committed,
+            "oldest": newest.oldest,
+            "last_user_index": newest.last_user_index,
+            "revision": newest.revision,
+            "keys": newest.state.count,
+            "sessions": newest.sessions,
+            "version": newest.version,
+            "cluster_version": newest.cluster_version,
+        }
     return shown
 
 

@@ -28,11 +28,19 @@ from raftlog.statemachine.snapshot import FRAME_SIZE, KEYS
 
 BACKUP: Final = View(
     (
-        Column("file"), Column("index"), Column("term"), Column("revision"), Column("keys"), Column("bytes"),
-        Column("parts"), Column("log"), Column("node"), Column("made", lambda row: as_time(row["made_ms"])),
+        Column("file"),
+        Column("index"),
+        Column("term"),
+        Column("revision"),
+        Column("keys"),
+        Column("bytes"),
+        Column("parts"),
+        Column("log"),
+        Column("node"),
+        Column("made", lambda row: as_time(row["made_ms"])),
     ),
     lines_of("file"),
-)  # fmt: skip
+)
 MADE: Final = View(
     (Column("data"), Column("log"), Column("after"), Column("keys"), Column("from_log")), lines_of("data")
 )
@@ -122,11 +130,20 @@ def as_backup(file: Path, head: BackupHead, end: BackupEnd) -> dict[str, Any]:
     """The facts about a backup, as a row."""
     count, xor, low, high = head.digest.as_hex()
     return {
-        "file": str(file), "log": head.log_id, "index": head.index, "term": head.term, "revision": head.revision,
-        "keys": count, "state": {"count": count, "xor": xor, "sum_low": low, "sum_high": high}, "parts": end.parts,
-        "state_bytes": end.state_bytes, "bytes": end.size, "node": head.node, "made_ms": head.made_ms,
+        "file": str(file),
+        "log": head.log_id,
+        "index": head.index,
+        "term": head.term,
+        "revision": head.revision,
+        "keys": count,
+        "state": {"count": count, "xor": xor, "sum_low": low, "sum_high": high},
+        "parts": end.parts,
+        "state_bytes": end.state_bytes,
+        "bytes": end.size,
+        "node": head.node,
+        "made_ms": head.made_ms,
         "voters": list(end.configuration.voters),
-    }  # fmt: skip
+    }
 
 
 def restore_command(
@@ -205,11 +222,14 @@ def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...]
             replace_file(file, render_cluster_file(cluster).encode())
     rows = [
         {
-            "data": str(folder), "log": cluster.cluster.log, "after": seed.mark.index, "keys": seed.digest.count,
+            "data": str(folder),
+            "log": cluster.cluster.log,
+            "after": seed.mark.index,
+            "keys": seed.digest.count,
             "from_log": seed.log_id,
         }
         for folder in folders
-    ]  # fmt: skip
+    ]
     cli.printer.all(rows, MADE)
     if told := _certificates_told(cluster, file, nodes):
         print(told, file=sys.stderr)

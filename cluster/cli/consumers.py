@@ -25,11 +25,16 @@ def _next(row: Mapping[str, Any]) -> Any:
 _NEXT: Final = Column("next", _next)
 CONSUMER: Final = View(
     (
-        Column("name"), _NEXT, Column("lag"), Column("lag_seconds"), Column("generation"), Column("owner"),
+        Column("name"),
+        _NEXT,
+        Column("lag"),
+        Column("lag_seconds"),
+        Column("generation"),
+        Column("owner"),
         Column("updated", lambda row: as_time(row["updated_ms"])),
     ),
     lambda row: f"{_next(row)}\n".encode(),
-)  # fmt: skip
+)
 MOVED: Final = View(
     (Column("name"), _NEXT, Column("generation"), Column("owner"), Column("index"), Column("result")),
     lambda row: f"{row['generation']}\n".encode(),

@@ -27,48 +27,73 @@ _TIME: Final = Column("time", lambda row: as_time(row["time_ms"]), 24)
 VIEWS: Final = {
     "entries": View(
         (
-            Column("index", width=9), Column("count", width=5), Column("term", width=5), Column("kind", width=13),
-            _TIME, Column("bytes", width=7), Column("file", width=28), Column("position", width=9),
-            Column("crc", width=8), Column("previous_crc", width=8),
+            Column("index", width=9),
+            Column("count", width=5),
+            Column("term", width=5),
+            Column("kind", width=13),
+            _TIME,
+            Column("bytes", width=7),
+            Column("file", width=28),
+            Column("position", width=9),
+            Column("crc", width=8),
+            Column("previous_crc", width=8),
         ),
         lines_of("index"),
     ),
     "records": View(
         (
-            Column("index", width=9), _TIME, Column("operation", lambda row: row["operation"] or row["kind"], 13),
-            Column("result", width=8), Column("key", width=20), Column("value"),
+            Column("index", width=9),
+            _TIME,
+            Column("operation", lambda row: row["operation"] or row["kind"], 13),
+            Column("result", width=8),
+            Column("key", width=20),
+            Column("value"),
         ),
         lines_of("value"),
     ),
     "marks": View(
         (
-            Column("index", width=9), Column("term", width=5), Column("crc", width=8), Column("file", width=28),
+            Column("index", width=9),
+            Column("term", width=5),
+            Column("crc", width=8),
+            Column("file", width=28),
             Column("position", width=9),
         ),
         lines_of("index"),
     ),
     "segments": View(
         (
-            Column("file", width=28), Column("first", width=9), Column("bytes", width=9),
-            Column("after_term", width=10), Column("after_crc", width=9),
+            Column("file", width=28),
+            Column("first", width=9),
+            Column("bytes", width=9),
+            Column("after_term", width=10),
+            Column("after_crc", width=9),
         ),
         lines_of("file"),
     ),
     "state": View(
         (
-            Column("slot", width=4), Column("sequence", width=8), Column("term", width=6), Column("vote", width=6),
-            Column("boot", width=6), Column("cut", width=6),
+            Column("slot", width=4),
+            Column("sequence", width=8),
+            Column("term", width=6),
+            Column("vote", width=6),
+            Column("boot", width=6),
+            Column("cut", width=6),
         ),
         lines_of("term"),
     ),
     "snapshots": View(
         (
-            Column("index", width=9), Column("term", width=5), _TIME, Column("chunks", width=6),
-            Column("bytes", width=11), Column("configuration_index", width=9),
+            Column("index", width=9),
+            Column("term", width=5),
+            _TIME,
+            Column("chunks", width=6),
+            Column("bytes", width=11),
+            Column("configuration_index", width=9),
         ),
         lines_of("index"),
     ),
-}  # fmt: skip
+}
 
 Directory = Annotated[Path, typer.Argument(help="The data folder of one node: the one with identity.json.")]
 Checked = Annotated[Path, typer.Argument(help="The data folder of one node (with identity.json), or a backup file.")]

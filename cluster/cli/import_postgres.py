@@ -118,10 +118,15 @@ def _conninfo(given: str) -> str:
 
 def _copied_row(copied: Copied, here: int, seconds: float) -> dict[str, Any]:
     return {
-        "records": copied.records, "before": copied.records - here, "first": copied.first, "last": copied.last,
-        "position": copied.position, "seconds": round(seconds, 3), "rate": round(here / max(seconds, 0.001)),
+        "records": copied.records,
+        "before": copied.records - here,
+        "first": copied.first,
+        "last": copied.last,
+        "position": copied.position,
+        "seconds": round(seconds, 3),
+        "rate": round(here / max(seconds, 0.001)),
         "done": False,
-    }  # fmt: skip
+    }
 
 
 def register(app: typer.Typer) -> None:

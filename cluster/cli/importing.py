@@ -27,11 +27,17 @@ from raftlog.cluster.importer.session_file import SessionFileError, read_state
 
 IMPORTED: Final = View(
     (
-        Column("records"), Column("rejected"), Column("without_time"), Column("lines"), Column("first"),
-        Column("last"), Column("seconds"), Column("rate"),
+        Column("records"),
+        Column("rejected"),
+        Column("without_time"),
+        Column("lines"),
+        Column("first"),
+        Column("last"),
+        Column("seconds"),
+        Column("rate"),
     ),
     lines_of("last"),
-)  # fmt: skip
+)
 
 
 def _time_of(row: Row) -> str | None:
@@ -44,11 +50,15 @@ def _headers_of(row: Row) -> str:
 
 PREVIEW: Final = View(
     (
-        Column("line", width=5), Column("time", _time_of, 24), Column("key", width=20), Column("headers", _headers_of),
-        Column("value"), Column("reason"),
+        Column("line", width=5),
+        Column("time", _time_of, 24),
+        Column("key", width=20),
+        Column("headers", _headers_of),
+        Column("value"),
+        Column("reason"),
     ),
     lines_of("value"),
-)  # fmt: skip
+)
 INPUTS: Final = View((Column("file"), Column("format"), Column("bytes")), lines_of("file"))
 IMPORT_DEADLINE_S: Final = 60.0
 PREVIEW_RECORDS: Final = 10
@@ -224,9 +234,13 @@ def _preview(plan: importer.ImportPlan) -> Iterator[Row]:
             }
         else:
             yield {
-                "line": line, "time_ms": found.time_ms, "key": found.key, "headers": [*found.headers] or None,
-                "value": found.value, "reason": None,
-            }  # fmt: skip
+                "line": line,
+                "time_ms": found.time_ms,
+                "key": found.key,
+                "headers": [*found.headers] or None,
+                "value": found.value,
+                "reason": None,
+            }
 
 
 def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None:
@@ -316,9 +330,14 @@ def _shown(plan: importer.ImportPlan) -> Iterator[Callable[[importer.ImportProgr
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     with Progress(
-        TextColumn("{task.fields[records]:,} records"), BarColumn(), TaskProgressColumn(),
-        TextColumn("{task.fields[rate]:,}/s"), TimeRemainingColumn(), console=console, transient=True,
-    ) as bar:  # fmt: skip
+        TextColumn("{task.fields[records]:,} records"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]:,}/s"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
         task = bar.add_task("import", total=None, records=0, rate=0)
 
         def show(progress: importer.ImportProgress, rate: int) -> None:

@@ -35,12 +35,15 @@ TXN: Final = View(
 )
 CHANGE: Final = View(
     (
-        Column("index", width=9), Column("time", lambda row: as_time(row["time_ms"]), 24), Column("revision", width=8),
-        Column("change", lambda row: "delete" if row["deleted"] else "put", 6), Column("key", width=20),
+        Column("index", width=9),
+        Column("time", lambda row: as_time(row["time_ms"]), 24),
+        Column("revision", width=8),
+        Column("change", lambda row: "delete" if row["deleted"] else "put", 6),
+        Column("key", width=20),
         Column("value"),
     ),
     lines_of("value"),
-)  # fmt: skip
+)
 
 _transaction = msgspec.json.Decoder(TxnIn).decode
 
@@ -174,16 +177,28 @@ def range_command(
 
 
 def _pages(
-    client: SyncClient, start: bytes, end: bytes | None, limit: int | None, at: int | None, keys_only: bool,
-    is_stale: bool, min_index: int,
-) -> Iterator[Row]:  # fmt: skip
+    client: SyncClient,
+    start: bytes,
+    end: bytes | None,
+    limit: int | None,
+    at: int | None,
+    keys_only: bool,
+    is_stale: bool,
+    min_index: int,
+) -> Iterator[Row]:
     continuation: str | None = None
     left = limit
     while True:
         page = client.range_page(
-            start, end, limit=left, continuation=continuation, at=at, keys_only=keys_only,
-            consistency=stale(is_stale), min_index=min_index,
-        )  # fmt: skip
+            start,
+            end,
+            limit=left,
+            continuation=continuation,
+            at=at,
+            keys_only=keys_only,
+            consistency=stale(is_stale),
+            min_index=min_index,
+        )
         for item in page.items:
             row = dict(as_row(item))
             if keys_only:

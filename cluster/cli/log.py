@@ -30,21 +30,28 @@ APPENDED: Final = View(
 )
 RECORD: Final = View(
     (
-        Column("index", width=9), Column("time", lambda row: as_time(row["time_ms"]), 24),
-        Column("operation", lambda row: row["operation"] or row["kind"], 13), Column("result", width=8),
-        Column("key", width=20), Column("value"),
+        Column("index", width=9),
+        Column("time", lambda row: as_time(row["time_ms"]), 24),
+        Column("operation", lambda row: row["operation"] or row["kind"], 13),
+        Column("result", width=8),
+        Column("key", width=20),
+        Column("value"),
     ),
     lines_of("value"),
-)  # fmt: skip
+)
 TRIMMED: Final = View((Column("outcome"), Column("oldest"), Column("index")), lines_of("oldest"))
 
 AUDIT: Final = View(
     (
-        Column("index", width=9), Column("time", lambda row: as_time(row["time_ms"]), 24), Column("user", width=16),
-        Column("operation", width=13), Column("result", width=8), Column("what"),
+        Column("index", width=9),
+        Column("time", lambda row: as_time(row["time_ms"]), 24),
+        Column("user", width=16),
+        Column("operation", width=13),
+        Column("result", width=8),
+        Column("what"),
     ),
     lines_of("index"),
-)  # fmt: skip
+)
 _AUDITED: Final = ("access", "trim", "compact", "delete_range")
 
 
@@ -142,9 +149,10 @@ def audit_command(
         except Forbidden:
             print("changes of permissions are left out: they are shown with `access on cluster` alone", file=sys.stderr)
         found = client.log(
-            1 if since else client.status().oldest, from_time_ms=unix_ms(since, "--since") if since else None,
+            1 if since else client.status().oldest,
+            from_time_ms=unix_ms(since, "--since") if since else None,
             internal=True,
-        )  # fmt: skip
+        )
         cli.printer.each(
             (
                 _audited(record)

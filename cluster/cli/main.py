@@ -17,9 +17,7 @@ INTERRUPTED: Final = 130
 NOT_CHECKED: Final = 8
 """Exit codes of `raftlog.cluster.cli.frame.common.Exit`, which takes long to import."""
 
-EXTRAS: Final = {
-    "toxiproxy": "chaos", "pyspark": "spark", "pyarrow": "arrow", "duckdb": "query", "psycopg": "postgres"
-}  # fmt: skip
+EXTRAS: Final = {"toxiproxy": "chaos", "pyspark": "spark", "pyarrow": "arrow", "duckdb": "query", "psycopg": "postgres"}
 """Packages that only some commands need, with the extra of pyproject.toml that brings each."""
 
 

@@ -26,11 +26,17 @@ POLL_S: Final = 0.1
 
 MEMBER: Final = View(
     (
-        Column("node"), Column("role"), Column("catching_up"), Column("lag"), Column("url"), Column("peer"),
-        Column("disk"), Column("given_up"),
+        Column("node"),
+        Column("role"),
+        Column("catching_up"),
+        Column("lag"),
+        Column("url"),
+        Column("peer"),
+        Column("disk"),
+        Column("given_up"),
     ),
     lines_of("url"),
-)  # fmt: skip
+)
 CHANGE: Final = View((Column("change"), Column("node"), Column("index"), Column("is_changing")), lines_of("index"))
 TRANSFER: Final = View(
     (Column("old"), Column("leader", lambda row: row["leader"]["node"]), Column("elapsed_ms"), Column("term")),

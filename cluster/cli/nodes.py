@@ -57,14 +57,19 @@ def up_command(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", help="Port of the first node's API, the others follow; peers use those 100 above. "
-                     f"[default: {DEFAULT_PORT}, or free ones if those are taken]", min=1, max=65_000),
+        typer.Option(
+            "--port",
+            help="Port of the first node's API, the others follow; peers use those 100 above. "
+            f"[default: {DEFAULT_PORT}, or free ones if those are taken]",
+            min=1,
+            max=65_000,
+        ),
     ] = None,
     assignments: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, a setting of every node.")] = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="TLS and access control; the files are in the folder `tls` of the data.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run a cluster on this machine until Ctrl-C, and show its state."""
     ended(lambda: _up(nodes, data, port, node_flags(None, assignments), secure=secure))
 

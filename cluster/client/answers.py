@@ -202,9 +202,13 @@ def log_page(_: ResponseHead, body: bytes) -> LogPage:
     """One page of the log."""
     answer = _log_page.decode(body)
     return LogPage(
-        answer.log, tuple(map(record, answer.records)), answer.next, answer.oldest, answer.committed,
+        answer.log,
+        tuple(map(record, answer.records)),
+        answer.next,
+        answer.oldest,
+        answer.committed,
         answer.last_user_index,
-    )  # fmt: skip
+    )
 
 
 def log_line(line: bytes) -> Record | Progress:
@@ -233,12 +237,27 @@ def record(answer: LogRecord) -> Record:
     elif answer.headers_b64 is not None:
         headers = tuple((name, base64.b64decode(value)) for name, value in answer.headers_b64)
     return Record(
-        answer.index, answer.term, answer.time_ms, answer.kind, answer.operation, answer.result,
-        given(answer.key, answer.key_b64), given(answer.value, answer.value_b64), headers, answer.client_time_ms,
-        answer.argument, answer.session, answer.sequence, answer.revision, answer.succeeded, answer.prior_index,
-        answer.create, answer.version, None if answer.changes is None else tuple(map(change, answer.changes)),
+        answer.index,
+        answer.term,
+        answer.time_ms,
+        answer.kind,
+        answer.operation,
+        answer.result,
+        given(answer.key, answer.key_b64),
+        given(answer.value, answer.value_b64),
+        headers,
+        answer.client_time_ms,
+        answer.argument,
+        answer.session,
+        answer.sequence,
+        answer.revision,
+        answer.succeeded,
+        answer.prior_index,
+        answer.create,
+        answer.version,
+        None if answer.changes is None else tuple(map(change, answer.changes)),
         answer.principal,
-    )  # fmt: skip
+    )
 
 
 def change(told: ChangeJson) -> Change:

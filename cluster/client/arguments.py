@@ -16,9 +16,13 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "bytes": (bytes, bytearray), "int": (int,), "float": (float, int), "str": (str,), "bool": (bool,),
+    "bytes": (bytes, bytearray),
+    "int": (int,),
+    "float": (float, int),
+    "str": (str,),
+    "bool": (bool,),
     "None": (type(None),),
-}  # fmt: skip
+}
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _ArgumentCheck = tuple[
     str, tuple[type, ...], str

@@ -166,9 +166,13 @@ class SyncConsumer:
         return self.owned
 
     def records(
-        self, *, follow: bool = False, limit: int | None = None, internal: bool = False,
+        self,
+        *,
+        follow: bool = False,
+        limit: int | None = None,
+        internal: bool = False,
         every_s: float = COMMIT_EVERY_S,
-    ) -> Generator[Record, None, None]:  # fmt: skip
+    ) -> Generator[Record, None, None]:
         """The records from the group's position on, each at least once. Asking for the next record marks the previous
         one as done. The position after the last done record is committed every `every_s` seconds and at the end."""
         progress = _Commits(_owned(self.owned, self.name).position.next[SHARD], every_s)
@@ -216,9 +220,13 @@ class Consumer:
         return self.owned
 
     async def records(
-        self, *, follow: bool = False, limit: int | None = None, internal: bool = False,
+        self,
+        *,
+        follow: bool = False,
+        limit: int | None = None,
+        internal: bool = False,
         every_s: float = COMMIT_EVERY_S,
-    ) -> AsyncGenerator[Record, None]:  # fmt: skip
+    ) -> AsyncGenerator[Record, None]:
         """The records from the group's position on, each at least once. Asking for the next record marks the previous
         one as done. The position after the last done record is committed every `every_s` seconds and at the end.
 

@@ -209,9 +209,15 @@ _CROWDED: Final = frozenset({Code.BUSY, Code.OVER_QUOTA, Code.WINDOW_FULL, Code.
 
 
 def begin(
-    routes: Routes, policy: Policy, safety: Safety, *, now_ms: int, deadline_ms: int, random: Random,
+    routes: Routes,
+    policy: Policy,
+    safety: Safety,
+    *,
+    now_ms: int,
+    deadline_ms: int,
+    random: Random,
     maybe: bool = False,
-) -> tuple[ClientCall, Step]:  # fmt: skip
+) -> tuple[ClientCall, Step]:
     """A request and its first step. `maybe`: it may have been sent before, under the same session and sequence."""
     call = ClientCall(safety=safety, started_ms=now_ms, deadline_ms=deadline_ms, maybe=maybe)
     return _next_url(routes, policy, call, now_ms, random)

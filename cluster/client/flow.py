@@ -153,9 +153,14 @@ def exchange(
     if request.writes or request.is_plain:
         safety = Safety.PLAIN if ticket is None else Safety.ONCE
     call, step = begin(
-        state.routes, _policy(state, request), safety, now_ms=now_ms, deadline_ms=deadline_ms, random=state.random,
+        state.routes,
+        _policy(state, request),
+        safety,
+        now_ms=now_ms,
+        deadline_ms=deadline_ms,
+        random=state.random,
         maybe=safety is Safety.ONCE and ticket is not None and not ticket.is_new,
-    )  # fmt: skip
+    )
     result, _ = yield from _carry_on(state, request, ticket, call, step)
     return result
 

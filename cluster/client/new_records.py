@@ -50,11 +50,14 @@ def pack(records: Sequence[NewRecord]) -> bytes:
         return encode(values if is_bare else [*zip(keys, values, times, repeat(None))])
     for number, record in enumerate(records):
         check_record(record, f"records[{number}].")
-    return encode([
-        value if value is not None and key is None and time_ms is None and not named
-        else [key, value, time_ms, [[name, each] for name, each in named] or None]
-        for value, key, named, time_ms in records
-    ])  # fmt: skip
+    return encode(
+        [
+            value
+            if value is not None and key is None and time_ms is None and not named
+            else [key, value, time_ms, [[name, each] for name, each in named] or None]
+            for value, key, named, time_ms in records
+        ]
+    )
 
 
 def _columns_of(records: Sequence[NewRecord]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]] | None:

@@ -136,9 +136,13 @@ def get(
 def put(key: bytes, value: bytes, *, if_revision: int | None = None) -> ApiRequest[Written]:
     """Writes one key; with `if_revision` only if its mod revision is that (0: only if there is none)."""
     return ApiRequest(
-        "PUT", _target(_kv(key), {"if_revision": if_revision}), _written, value, (("Content-Type", _OCTETS),),
+        "PUT",
+        _target(_kv(key), {"if_revision": if_revision}),
+        _written,
+        value,
+        (("Content-Type", _OCTETS),),
         writes=True,
-    )  # fmt: skip
+    )
 
 
 @checked

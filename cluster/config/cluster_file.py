@@ -165,9 +165,14 @@ def first_entry(cluster: ClusterFile, name: str = "cluster file") -> Entry:
         except (ValueError, Corrupt, UnknownVersion) as error:
             raise SettingsError(f"{name}: cluster.first is damaged: {error}; ask for the join file again") from error
     return seal_entry(
-        GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=head.time_ms, clock_ms=0,
+        GENESIS,
+        term=1,
+        kind=EntryKind.CONFIGURATION,
+        count=1,
+        time_ms=head.time_ms,
+        clock_ms=0,
         data=encode_configuration(cluster.configuration()),
-    )  # fmt: skip
+    )
 
 
 FORCE: Final = "--force-new-cluster"

@@ -18,10 +18,15 @@ from raftlog.cluster.config.settings import Settings, setting_types
 TLS_FOLDER: Final = "tls"  # certificates, beside the cluster file
 _OF_ONE_NODE: Final = frozenset(
     {
-        "http.listen", "peer.listen", "log.file", "log.audit_file",
-        "security.ca", "security.certificate", "security.key",
+        "http.listen",
+        "peer.listen",
+        "log.file",
+        "log.audit_file",
+        "security.ca",
+        "security.certificate",
+        "security.key",
     }
-)  # fmt: skip
+)
 """Settings that a new node does not take over; nor those without a section, and `dial`."""
 _WILDCARDS: Final = ("0.0.0.0", "[::]")  # noqa: S104  # compared, not listened on
 

@@ -37,9 +37,14 @@ class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ca, certificate, key = (str(folder / path) for path in (self.ca, self.certificate, self.key))
         revoked = str(folder / self.revoked) if self.revoked else ""
         return TlsFiles(
-            ca, certificate, key, self.tls_min, revoked, is_optional=self.client_certificates == "optional",
+            ca,
+            certificate,
+            key,
+            self.tls_min,
+            revoked,
+            is_optional=self.client_certificates == "optional",
             takes_plain=self.mode == "both",
-        )  # fmt: skip
+        )
 
 
 def check_security(security: SecuritySettings, beyond: Sequence[str], url: str) -> None:

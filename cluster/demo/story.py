@@ -329,7 +329,7 @@ def _export(story: Story, cluster: LocalCluster, tell: Tell) -> None:
     spark = ("--engine", "spark", "--summary-json")
     story.exported = _json(
         cluster, "the export", "export", "--to", str(folder), "--records", "all", "--top-keys", "10", *spark
-    )  # fmt: skip
+    )
     story.top_keys = [(each["key"], each["count"]) for each in story.exported["top_keys"]]
     tell("verifying the export against the cluster's digests")
     story.verified = _json(cluster, "the verification", "verify", str(folder), *spark)
@@ -400,9 +400,12 @@ def keep_up(cluster: LocalCluster, log_file: Path) -> int:
     """Leaves the stopped cluster running by itself, in a `raftlog up` of its own session; its pid once it serves."""
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            [*COMMAND, "up", "--data", str(cluster.folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            [*COMMAND, "up", "--data", str(cluster.folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
-        )  # fmt: skip
+        )
     end = time.monotonic() + WAIT_S
     while any(cluster.status(node) is None for node in cluster.nodes):
         has_time = process.poll() is None and time.monotonic() < end
@@ -416,17 +419,22 @@ def sentences(story: Story) -> Sequence[tuple[str, str]]:
     table = ", ".join(f"{count:,} × {what}" for what, count in sorted(story.table.done.items()))
     digest = "" if story.state is None else f"{story.state.xor} over {story.keys:,} keys at index {story.index:,}"
     rows = [
-        ("input", f"{story.source.name}: {story.lines:,} lines"
-         + "".join(f", {count:,} {what}" for what, count in story.made.items())),
+        (
+            "input",
+            f"{story.source.name}: {story.lines:,} lines"
+            + "".join(f", {count:,} {what}" for what, count in story.made.items()),
+        ),
         ("acknowledged", f"{story.acknowledged:,} records in {story.import_s:.1f} s, {story.rejected:,} rejected"),
         ("table", table),
         ("killed", f"leader {story.killed} after {story.killed_after:,} records, {story.open_at_kill} requests open"),
-        ("leader changes", f"{story.leader_changes}: node {story.new_leader} led"
-         f" {story.without_leader_s:.3f} s later"),
-        ("records", f"{story.records:,}, each index once: " + ", ".join(
-            f"{count:,} {effect}" for effect, count in story.effects.most_common())),
+        ("leader changes", f"{story.leader_changes}: node {story.new_leader} led {story.without_leader_s:.3f} s later"),
+        (
+            "records",
+            f"{story.records:,}, each index once: "
+            + ", ".join(f"{count:,} {effect}" for effect, count in story.effects.most_common()),
+        ),
         ("digest", f"{digest}, equal on {NODES} nodes"),
-    ]  # fmt: skip
+    ]
     if story.exported is not None and story.verified is not None:
         rows.append(
             ("export", f"{story.exported['records']:,} rows in {story.exported['seconds']:.1f} s through Spark")

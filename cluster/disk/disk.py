@@ -176,9 +176,13 @@ class Disk:
         assert self._scrub is None, "one is enough"
         looker = Looker(CountedFiles(self._opened.shard), self._journal, self._ledger)
         self._scrub = Scrub(
-            looker, found, lambda: self._write_worker.is_busy, failed,
-            bytes_per_second=bytes_per_second, pause_s=pause_s,
-        )  # fmt: skip
+            looker,
+            found,
+            lambda: self._write_worker.is_busy,
+            failed,
+            bytes_per_second=bytes_per_second,
+            pause_s=pause_s,
+        )
         return self._scrub
 
     async def look_closer(self, damage: Damage) -> list[Finding]:

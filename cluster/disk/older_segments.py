@@ -187,9 +187,17 @@ class Backfill:
     """Manages the front of one node's log. Coroutines belong to the event loop; a thread of its own writes aside."""
 
     def __init__(
-        self, journal: Journal, files: ShardFiles, reading: ShardFiles, read_worker: Worker, background: Background,
-        writer: Writer, *, begin_worker: Callable[[], Worker], free: Callable[[], int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        journal: Journal,
+        files: ShardFiles,
+        reading: ShardFiles,
+        read_worker: Worker,
+        background: Background,
+        writer: Writer,
+        *,
+        begin_worker: Callable[[], Worker],
+        free: Callable[[], int] | None = None,
+    ) -> None:
         """`begin_worker` starts the writing thread, whose files are `files`.
 
         `reading` and `read_worker`: the reading thread with its files.

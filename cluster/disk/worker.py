@@ -41,9 +41,11 @@ class Worker:
         self._worked_by.start()
 
     def run(
-        self, do: Callable[[], T], then: Callable[[], None] | None = None,
+        self,
+        do: Callable[[], T],
+        then: Callable[[], None] | None = None,
         answered: Callable[[asyncio.Future[Any]], None] | None = None,
-    ) -> asyncio.Future[T]:  # fmt: skip
+    ) -> asyncio.Future[T]:
         """Runs `do` in the thread; the future gets its result.
 
         `answered` is called with the settled future, in the turn of the event loop that the thread woke. A callback of
@@ -103,9 +105,13 @@ class Worker:
             del job, result, error  # do not keep a batch alive until the next one comes
 
     def _settle(
-        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: object,
-        error: BaseException | None, job: _Job,
-    ) -> None:  # fmt: skip
+        self,
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[Any],
+        result: object,
+        error: BaseException | None,
+        job: _Job,
+    ) -> None:
         """Settles the future. Runs on the event loop."""
         if not future.done():  # not cancelled
             if error is None:

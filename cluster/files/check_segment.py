@@ -324,8 +324,11 @@ def _check_footer(files: Files, name: str, size: int, rows: _Rows, segment: Segm
     if rows_crc != rows.crc:
         return Finding(name, FileHealth.DAMAGED, "its footer was made for other rows", position, None, REMOVE)
     if (summary.last, summary.runs, summary.configurations, summary.time_first_ms) != (
-        own.last, own.runs, own.configurations, own.time_first_ms,
-    ):  # fmt: skip
+        own.last,
+        own.runs,
+        own.configurations,
+        own.time_first_ms,
+    ):
         return Finding(
             name, FileHealth.DAMAGED, "its footer does not say what the segment says", position, None, REMOVE
         )

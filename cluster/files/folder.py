@@ -214,9 +214,13 @@ def format_shard(
 
 
 def open_further(
-    directory: Path | str, identity: DiskIdentity, shard: int, *, segment_bytes: int = SEGMENT_BYTES,
+    directory: Path | str,
+    identity: DiskIdentity,
+    shard: int,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
     tail_bytes_max: int = opening.TAIL_BYTES_MAX,
-) -> OpenedFolder:  # fmt: skip
+) -> OpenedFolder:
     """Opens the folder of a further Raft group, for a `raftlog.cluster.disk.disk.Disk` of its own.
 
     `open_node` must keep the data folder locked meanwhile: close the disk of group 0 last. Raises as that does.
@@ -297,10 +301,24 @@ def _open_shard(
     snapshot = None if opened.snapshot is None else RecoveredSnapshot(shard, opened.snapshot)
     start = opened.log
     recovered = Recovered(
-        identity, opened.hard_state, start.first, start.base, start.runs, start.last, start.tail, opened.configuration,
-        opened.configuration_index, opened.earlier, snapshot, opened.ledger_last, opened.committed,
-        opened.notices, opened.kept, number, opened.floor,
-    )  # fmt: skip
+        identity,
+        opened.hard_state,
+        start.first,
+        start.base,
+        start.runs,
+        start.last,
+        start.tail,
+        opened.configuration,
+        opened.configuration_index,
+        opened.earlier,
+        snapshot,
+        opened.ledger_last,
+        opened.committed,
+        opened.notices,
+        opened.kept,
+        number,
+        opened.floor,
+    )
     return OpenedFolder(recovered, lock, shard, opened.journal, opened.ledger, files, reserve)
 
 

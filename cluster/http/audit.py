@@ -20,10 +20,18 @@ from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.security.tokens import redacted
 
 _TXN: Final = "/v1/kv/txn"
-_CHANGING: Final = frozenset({
-    ("POST", "/v1/access"), ("POST", "/v1/members"), ("POST", "/v1/leader/transfer"), ("GET", "/v1/backup"),
-    ("POST", "/v1/log/trim"), ("POST", "/v1/kv/compact"), ("DELETE", "/v1/kv"), ("POST", _TXN),
-})  # fmt: skip
+_CHANGING: Final = frozenset(
+    {
+        ("POST", "/v1/access"),
+        ("POST", "/v1/members"),
+        ("POST", "/v1/leader/transfer"),
+        ("GET", "/v1/backup"),
+        ("POST", "/v1/log/trim"),
+        ("POST", "/v1/kv/compact"),
+        ("DELETE", "/v1/kv"),
+        ("POST", _TXN),
+    }
+)
 """Method and pattern of the routes whose requests have a line, whatever came of them. Of transactions only those that
 delete ranges."""
 AUDITED: Final = frozenset(pattern for _, pattern in _CHANGING)
@@ -52,11 +60,15 @@ class AuditLog:
 
     def _write(self, result: str, call: Call, status: int, code: str, left_out: int) -> None:
         fields: dict[str, str | int] = {
-            "event": "audit", "node": self._node, "result": result,
+            "event": "audit",
+            "node": self._node,
+            "result": result,
             "user": "" if call.caller is None else call.caller.name,
-            "method": call.method, "target": redacted(call.target)[:_TARGET_MAX], "status": status,
+            "method": call.method,
+            "target": redacted(call.target)[:_TARGET_MAX],
+            "status": status,
             "request_id": call.request_id,
-        }  # fmt: skip
+        }
         if call.caller is not None and call.caller.is_vouched and call.holder is not None:
             fields["passed_on_by"] = str(call.holder)
         fields |= {"code": str(code)} if code else {}

@@ -39,9 +39,19 @@ class SlowConnection(RequestHandler):
     """aiohttp's side of a connection. Bytes that are not HTTP get a problem too. Reports each answer to `front`."""
 
     __slots__ = (
-        "_admission", "_api", "_bytes", "_front", "_is_held", "_is_in_line", "_is_open", "_late", "_overhead",
-        "read_task", "reading", "refusal",
-    )  # fmt: skip
+        "_admission",
+        "_api",
+        "_bytes",
+        "_front",
+        "_is_held",
+        "_is_in_line",
+        "_is_open",
+        "_late",
+        "_overhead",
+        "read_task",
+        "reading",
+        "refusal",
+    )
 
     def __init__(self, manager: Server, front: Front | None, **options: Any) -> None:
         super().__init__(manager, **options)

@@ -234,10 +234,14 @@ class Api:
         node = service.node
         error.message = redacted(error.message)  # it may quote what the client sent
         problem = make_problem(
-            error, node=service.identity.node_id, request_id=identifier, leader=node.leader_hint(), index=node.applied,
+            error,
+            node=service.identity.node_id,
+            request_id=identifier,
+            leader=node.leader_hint(),
+            index=node.applied,
             term=node.term,
             has_session=call is None or call.has_session,
-        )  # fmt: skip
+        )
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
             extra.append(("Allow", allowed_methods(call)))

@@ -111,10 +111,18 @@ class RequestLog:
             self._when_until, self._when = now + 0.001, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
         self._lines.append(
             RequestLine(
-                "request", self._node, method, target, status, int(seconds * 100_000 + 0.5) / 100, request_id, "info",
-                self._when, code,
+                "request",
+                self._node,
+                method,
+                target,
+                status,
+                int(seconds * 100_000 + 0.5) / 100,
+                request_id,
+                "info",
+                self._when,
+                code,
             )
-        )  # fmt: skip
+        )
         if self._handle is None and not self._is_writing:
             self._handle = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self._flush)
 

@@ -54,28 +54,50 @@ class ApiRunner(web.ServerRunner):
 
 
 def build_runner(
-    node: NodeInterface, settings: Settings, *, fast_path: bool = True, credentials: Credentials | None = None,
-    provider: TokenProvider | None = None, audit: LogSink | None = None,
-) -> ApiRunner:  # fmt: skip
+    node: NodeInterface,
+    settings: Settings,
+    *,
+    fast_path: bool = True,
+    credentials: Credentials | None = None,
+    provider: TokenProvider | None = None,
+    audit: LogSink | None = None,
+) -> ApiRunner:
     """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
 
     Call it in the running event loop. `fast_path=False` is for tests and benchmarks, which compare the two.
     """
     limits = settings.limits
     service = Service(
-        node, limits, settings.options().entry_bytes_max, clock.monotonic,
-        ServerIdentity(node.log_id, node.node_id, limits.stream_stall_ms / 1000), Lags(node),
+        node,
+        limits,
+        settings.options().entry_bytes_max,
+        clock.monotonic,
+        ServerIdentity(node.log_id, node.node_id, limits.stream_stall_ms / 1000),
+        Lags(node),
         Access(
-            node, limits, provider, is_exposed=settings.is_exposed and not settings.security.insecure,
-            has_tls=credentials is not None, token_place="the header Authorization: Bearer TOKEN",
+            node,
+            limits,
+            provider,
+            is_exposed=settings.is_exposed and not settings.security.insecure,
+            has_tls=credentials is not None,
+            token_place="the header Authorization: Bearer TOKEN",
         ),
-        settings, credentials, is_insecure=settings.is_exposed and settings.security.insecure, routes=route_lines(),
-    )  # fmt: skip
+        settings,
+        credentials,
+        is_insecure=settings.is_exposed and settings.security.insecure,
+        routes=route_lines(),
+    )
     api = Api(service, audit)
     parser = HeadParser(limits.head_bytes_max, limits.head_fields_max, limits.body_bytes_max) if fast_path else None
     server = Server(
-        api, parser, access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, lingering_time=_LINGER_SECONDS,
-        auto_decompress=False, max_line_size=limits.head_bytes_max, max_field_size=limits.head_bytes_max,
+        api,
+        parser,
+        access_log=None,
+        keepalive_timeout=KEEPALIVE_SECONDS,
+        lingering_time=_LINGER_SECONDS,
+        auto_decompress=False,
+        max_line_size=limits.head_bytes_max,
+        max_field_size=limits.head_bytes_max,
         max_headers=limits.head_fields_max,
-    )  # fmt: skip
+    )
     return ApiRunner(api, server, limits.stop_timeout_ms / 1000)

@@ -122,10 +122,14 @@ def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash)
         hasher.update(raw)
         records = [each for each in found if type(each) is NewRecord]
         yield ImportBatch(
-            records, [each for each in found if isinstance(each, Rejected)], sum(line.lines for line in lines),
-            len(raw), sum(each.time_ms is None for each in records) if reading.has_time else 0, hasher.hexdigest(),
+            records,
+            [each for each in found if isinstance(each, Rejected)],
+            sum(line.lines for line in lines),
+            len(raw),
+            sum(each.time_ms is None for each in records) if reading.has_time else 0,
+            hasher.hexdigest(),
             reading,
-        )  # fmt: skip
+        )
     if refusal is not None:
         raise refusal
 

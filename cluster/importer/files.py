@@ -375,9 +375,16 @@ class InputFiles:
         if len(pieces) > 1 and not is_whole and not pieces[-1].endswith(b"\n"):
             pieces.pop()
         sample = Sample(
-            opened.name, pieces, opened.format, opened.charset, opened.compression, opened.columns, opened.latest_ms(),
-            is_found=opened.name not in self._plan.sources, has_others=len(self.names) > 1,
-        )  # fmt: skip
+            opened.name,
+            pieces,
+            opened.format,
+            opened.charset,
+            opened.compression,
+            opened.columns,
+            opened.latest_ms(),
+            is_found=opened.name not in self._plan.sources,
+            has_others=len(self.names) > 1,
+        )
         return decide(sample, self._plan.options)
 
     def stop(self) -> None:
@@ -402,9 +409,9 @@ def source_of(plan: ImportPlan) -> str:
 
 def _as_of(until: FilePosition, reading: InputOptions) -> InputOptions:
     """The reading of a batch that was read before, whose times without a year are not after those of then."""
-    return reading if reading.times is None else replace(
-        reading, times=replace(reading.times, latest_ms=until.latest_ms)
-    )  # fmt: skip
+    return (
+        reading if reading.times is None else replace(reading, times=replace(reading.times, latest_ms=until.latest_ms))
+    )
 
 
 def _decisions_of_rejected(path: Path) -> ImportDecisions:

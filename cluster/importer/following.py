@@ -33,9 +33,10 @@ def after(path: Path, current: Path) -> Path:
         return path
     order = (current.stat().st_mtime_ns, current.stat().st_ino)
     newer = [
-        (each.stat().st_mtime_ns, each.stat().st_ino, each) for each in _rotated(path)
+        (each.stat().st_mtime_ns, each.stat().st_ino, each)
+        for each in _rotated(path)
         if (each.stat().st_mtime_ns, each.stat().st_ino) > order
-    ]  # fmt: skip
+    ]
     return min(newer)[2] if newer else path
 
 

@@ -51,9 +51,17 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
             shown = source.at
             at = shown
             yield ImportProgress(
-                copied.records, at.rejected, at.line - 1, at.offset, copied.first, copied.last, copied.result,
-                at.without_time, at.file + 1, source.share,
-            )  # fmt: skip
+                copied.records,
+                at.rejected,
+                at.line - 1,
+                at.offset,
+                copied.first,
+                copied.last,
+                copied.result,
+                at.without_time,
+                at.file + 1,
+                source.share,
+            )
     except SourceChanged as error:
         raise changed(plan, _state(plan), error.name) from error
     except SessionEnded as error:
@@ -80,9 +88,17 @@ def _state(plan: ImportPlan) -> CopyState:
 def _progress(state: CopyState, at: FilePosition, share: float | None) -> ImportProgress:
     """The progress without a new batch."""
     return ImportProgress(
-        state.records, at.rejected, at.line - 1, at.offset, state.first, state.last, "", at.without_time,
-        at.file + (not at.done), share,
-    )  # fmt: skip
+        state.records,
+        at.rejected,
+        at.line - 1,
+        at.offset,
+        state.first,
+        state.last,
+        "",
+        at.without_time,
+        at.file + (not at.done),
+        share,
+    )
 
 
 def _check_finished(plan: ImportPlan, state: CopyState, stdin: BinaryIO) -> None:

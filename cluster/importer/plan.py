@@ -61,9 +61,19 @@ class ImportPlan:
     def options(self) -> ImportOptions:
         """What decides how the input is read."""
         return ImportOptions(
-            self.format, self.key, self.time, self.time_format, self.time_zone, self.time_twice, self.headers,
-            self.select, self.columns, self.delimiter, self.header, self.charset,
-        )  # fmt: skip
+            self.format,
+            self.key,
+            self.time,
+            self.time_format,
+            self.time_zone,
+            self.time_twice,
+            self.headers,
+            self.select,
+            self.columns,
+            self.delimiter,
+            self.header,
+            self.charset,
+        )
 
 
 @dataclass(frozen=True, slots=True)

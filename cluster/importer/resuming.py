@@ -57,13 +57,21 @@ def input_of(plan: ImportPlan) -> str:
 def options_of(plan: ImportPlan, format: str) -> dict[str, Any]:
     """The options that the same command must have, with the format of the first file."""
     given: dict[str, Any] = {
-        "format": str(format), "key": plan.key, "time": plan.time,
-        "time-format": plan.time_format, "time-zone": plan.time_zone, "time-twice": plan.time_twice,
+        "format": str(format),
+        "key": plan.key,
+        "time": plan.time,
+        "time-format": plan.time_format,
+        "time-zone": plan.time_zone,
+        "time-twice": plan.time_twice,
         "headers": ",".join(plan.headers) or None,
-        "select": ",".join(plan.select) or None, "columns": ",".join(plan.columns) or None,
-        "delimiter": plan.delimiter, "charset": plan.charset, "follow": plan.follow or None, "header": plan.header,
+        "select": ",".join(plan.select) or None,
+        "columns": ",".join(plan.columns) or None,
+        "delimiter": plan.delimiter,
+        "charset": plan.charset,
+        "follow": plan.follow or None,
+        "header": plan.header,
         "batch": plan.batch_lines,
-    }  # fmt: skip
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -186,9 +186,14 @@ class _Copying:
         placed = answer or self.writer.noted
         assert placed is not None
         self._notes.state = replace(
-            self._notes.state, sequence=kept.sequence, records=now.records + len(records),
-            first=placed.first if now.first is None else now.first, last=placed.last, position=kept.position, kept=None,
-        )  # fmt: skip
+            self._notes.state,
+            sequence=kept.sequence,
+            records=now.records + len(records),
+            first=placed.first if now.first is None else now.first,
+            last=placed.last,
+            position=kept.position,
+            kept=None,
+        )
         self.confirm(kept.position)
         done = self._notes.state
         return Copied(done.records, done.first, done.last, done.position, result, len(records))

@@ -60,10 +60,18 @@ class Host:
     """
 
     def __init__(
-        self, settings: Settings, disk: Disk, recovered: Recovered, *, metrics: Metrics, logger: Logger,
-        cluster: ClusterFile | None = None, further: Sequence[tuple[Disk, Recovered]] = (),
-        making: Making | None = None, credentials: Credentials | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: Settings,
+        disk: Disk,
+        recovered: Recovered,
+        *,
+        metrics: Metrics,
+        logger: Logger,
+        cluster: ClusterFile | None = None,
+        further: Sequence[tuple[Disk, Recovered]] = (),
+        making: Making | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         """Restores the newest snapshots, which blocks. Raises the errors of `snapshot_stream.restore`.
 
         `disk` and `recovered` are of group 0, `further` of the other Raft groups on this node. `cluster` is the node's
@@ -77,22 +85,37 @@ class Host:
         identity, run = recovered.identity, random.SystemRandom().randrange(1, INDEX_MAX)
         self.transport = Transport(
             PeerIdentity(
-                identity.log_id, identity.node, identity.incarnation, recovered.hard_state.boot,
-                recovered.start(run), (making or Making()).knows,
+                identity.log_id,
+                identity.node,
+                identity.incarnation,
+                recovered.hard_state.boot,
+                recovered.start(run),
+                (making or Making()).knows,
             ),
-            self, peer=settings.peer, limits=settings.limits, dial=settings.dial,
-            silence_ms=2 * settings.options().election_timeout_max_ms, metrics=metrics, logger=logger,
+            self,
+            peer=settings.peer,
+            limits=settings.limits,
+            dial=settings.dial,
+            silence_ms=2 * settings.options().election_timeout_max_ms,
+            metrics=metrics,
+            logger=logger,
             credentials=credentials,
-        )  # fmt: skip
+        )
         self.replicas: dict[int, Replica] = {}
         for each, found in ((disk, recovered), *further):
             shard = found.shard
             assert shard not in self.replicas, f"group {shard} twice"
             self.replicas[shard] = Replica(
-                settings, each, found, process=self, run=run, cluster=cluster, making=making,
+                settings,
+                each,
+                found,
+                process=self,
+                run=run,
+                cluster=cluster,
+                making=making,
                 links=ShardLinks(self.transport, shard) if shard else self.transport,
                 logger=logger.bind(shard=shard) if shard else logger,
-            )  # fmt: skip
+            )
             gauges.register(self.replicas[shard].state, metrics)
         self.replica: Final = self.replicas[0]
         self._ticker = Ticker(TICK_S, self._tick)

@@ -227,9 +227,13 @@ class LocalCluster:
             command += ["--set", f"log.file={self.log_file(node).name}"]
         with open(self.log_file(node), "ab") as log:
             process = self._running[node] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 env={**os.environ, **self._environment, **self.environments.get(node, {})},
-            )  # fmt: skip
+            )
         self._started(process.pid)
 
     def stop_node(self, node: int, number: signal.Signals = signal.SIGTERM, timeout_s: float = STOP_S) -> int:

@@ -149,9 +149,11 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     audit = _audit(loaded)
     if settings.is_exposed and settings.security.insecure:
         logger.warning(
-            "insecure", listen=settings.http.listen, meaning="every machine that reaches this node may do everything",
+            "insecure",
+            listen=settings.http.listen,
+            meaning="every machine that reaches this node may do everything",
             mend="set up TLS and access control (docs/security.md), and leave --insecure out",
-        )  # fmt: skip
+        )
     credentials = None if tls is None else tls.credentials
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
@@ -195,9 +197,14 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     if settings.stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
     logger.info(
-        "serving", url=f"{'https' if credentials else 'http'}://{settings.http.listen}", peer=settings.peer.listen,
-        log=host.replica.log_id, data=str(loaded.data), boot=recovered.hard_state.boot, last=recovered.last.index,
-    )  # fmt: skip
+        "serving",
+        url=f"{'https' if credentials else 'http'}://{settings.http.listen}",
+        peer=settings.peer.listen,
+        log=host.replica.log_id,
+        data=str(loaded.data),
+        boot=recovered.hard_state.boot,
+        last=recovered.last.index,
+    )
     host.ended.add_done_callback(lambda _: stop.set())
     await stop.wait()
     host.begin_stop()

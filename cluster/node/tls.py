@@ -48,10 +48,13 @@ class NodeTls:
     def encryption(self, limits: LimitSettings) -> Encryption:
         """For the port of the HTTP API."""
         return Encryption(
-            self.credentials.api, handshake_s=limits.handshake_timeout_ms / 1_000,
-            handshakes_max=limits.handshakes_max, address_max=limits.address_handshakes_max, refused=self._refused,
+            self.credentials.api,
+            handshake_s=limits.handshake_timeout_ms / 1_000,
+            handshakes_max=limits.handshakes_max,
+            address_max=limits.address_handshakes_max,
+            refused=self._refused,
             takes_plain=self.credentials.takes_plain,
-        )  # fmt: skip
+        )
 
     def look(self) -> None:
         """Takes changed files now."""
@@ -84,9 +87,11 @@ class NodeTls:
         days = self._left_s() / 86_400
         if days < WARN_DAYS:
             self._logger.warning(
-                "certificate_expires", certificate=self._files.certificate, days=int(days),
+                "certificate_expires",
+                certificate=self._files.certificate,
+                days=int(days),
                 mend="put a new one in its place: raftlog cert node; no restart is needed",
-            )  # fmt: skip
+            )
         self._timer = asyncio.get_running_loop().call_later(WARN_EVERY_S, self._warn)
 
     def _changed(self, trouble: str) -> None:

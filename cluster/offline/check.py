@@ -112,9 +112,14 @@ class _Check:
         return Report(str(self._folder), node, log_id, first, last, shown, refusal, mends)
 
     def _tell(
-        self, file: str, state: FileHealth, what: str, position: int | None = None, mend: str = "",
+        self,
+        file: str,
+        state: FileHealth,
+        what: str,
+        position: int | None = None,
+        mend: str = "",
         index: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._findings.append(Finding(file, state, what, position, index, mend))
 
     # -- identity

@@ -116,9 +116,13 @@ class Dump:
                 self._trouble(HARD_STATE, position, error)
                 continue
             yield {
-                "slot": number, "sequence": slot.sequence, "term": slot.state.term, "vote": slot.state.vote,
-                "boot": slot.state.boot, "cut": slot.cut,
-            }  # fmt: skip
+                "slot": number,
+                "sequence": slot.sequence,
+                "term": slot.state.term,
+                "vote": slot.state.vote,
+                "boot": slot.state.boot,
+                "cut": slot.cut,
+            }
 
     def _snapshots(self) -> Iterator[DumpRow]:
         for index in reversed(list_snapshots(self._files)):
@@ -130,11 +134,17 @@ class Dump:
                 self._trouble(name, 0, error)
                 continue
             yield {
-                "index": meta.mark.index, "term": meta.mark.term, "time_ms": meta.mark.time_ms,
-                "clock_ms": meta.mark.clock_ms, "header_crc": _hex(meta.mark.header_crc), "chunks": meta.chunks,
-                "bytes": meta.size, "last_crc": _hex(meta.last_crc), "configuration_index": meta.configuration_index,
+                "index": meta.mark.index,
+                "term": meta.mark.term,
+                "time_ms": meta.mark.time_ms,
+                "clock_ms": meta.mark.clock_ms,
+                "header_crc": _hex(meta.mark.header_crc),
+                "chunks": meta.chunks,
+                "bytes": meta.size,
+                "last_crc": _hex(meta.last_crc),
+                "configuration_index": meta.configuration_index,
                 "configuration": as_row(configuration),
-            }  # fmt: skip
+            }
 
     # -- the log
 
@@ -142,10 +152,15 @@ class Dump:
         for header, _ in self._headers():
             previous = header.previous
             yield {
-                "file": segment_name(header.first), "first": header.first, "bytes": header.size,
-                "after_index": previous.index, "after_term": previous.term, "after_crc": _hex(previous.header_crc),
-                "after_time_ms": previous.time_ms, "after_clock_ms": previous.clock_ms,
-            }  # fmt: skip
+                "file": segment_name(header.first),
+                "first": header.first,
+                "bytes": header.size,
+                "after_index": previous.index,
+                "after_term": previous.term,
+                "after_crc": _hex(previous.header_crc),
+                "after_time_ms": previous.time_ms,
+                "after_clock_ms": previous.clock_ms,
+            }
 
     def _headers(self) -> Iterator[tuple[SegmentHeader, int | None]]:
         """The header of each segment, and the first index of the next one. Skips segments out of range."""
@@ -185,11 +200,19 @@ class Dump:
                 entry = found.entry
                 assert entry is not None  # only the last of a scan has none, and it is not yielded
                 row: DumpRow = {
-                    "index": entry.index, "first": entry.first, "count": entry.count, "term": entry.term,
-                    "kind": KINDS[entry.kind], "time_ms": entry.time_ms, "clock_ms": entry.clock_ms,
-                    "bytes": entry.size, "file": segment_name(header.first), "position": found.position,
-                    "crc": _hex(entry.mark.header_crc), "previous_crc": _hex(entry.previous_crc),
-                }  # fmt: skip
+                    "index": entry.index,
+                    "first": entry.first,
+                    "count": entry.count,
+                    "term": entry.term,
+                    "kind": KINDS[entry.kind],
+                    "time_ms": entry.time_ms,
+                    "clock_ms": entry.clock_ms,
+                    "bytes": entry.size,
+                    "file": segment_name(header.first),
+                    "position": found.position,
+                    "crc": _hex(entry.mark.header_crc),
+                    "previous_crc": _hex(entry.previous_crc),
+                }
                 if entry.kind is EntryKind.CONFIGURATION:
                     row["configuration"] = as_row(decode_configuration(entry.data))
                 yield row
@@ -241,9 +264,12 @@ class Dump:
                         mark = decode_mark(head, 0, position)
                         if mark.index >= self.first and (self.to is None or mark.index < self.to):
                             yield {
-                                "index": mark.index, "term": mark.term, "crc": _hex(mark.header_crc), "file": name,
+                                "index": mark.index,
+                                "term": mark.term,
+                                "crc": _hex(mark.header_crc),
+                                "file": name,
                                 "position": position,
-                            }  # fmt: skip
+                            }
                         position += MARK_SIZE
                         continue
                     if not any(head):

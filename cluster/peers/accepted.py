@@ -224,9 +224,14 @@ class Accepted(ConnectionEnd):
             self._proved, self._who = hello.sender, f"node {hello.sender} at {self._where}"
         met = owner.met.get((hello.sender, hello.incarnation), NEVER_MET)
         return refusal(
-            hello, log=owner.identity.log, node=owner.identity.node, met=met, version=owner.configuration.version,
-            where=self._where, is_removed=self._is_removed(hello),
-        )  # fmt: skip
+            hello,
+            log=owner.identity.log,
+            node=owner.identity.node,
+            met=met,
+            version=owner.configuration.version,
+            where=self._where,
+            is_removed=self._is_removed(hello),
+        )
 
     def _is_removed(self, hello: Hello) -> bool:
         """Whether a configuration has removed its disk, or its number if a certificate shows that number: the holder of
@@ -306,11 +311,13 @@ class Accepted(ConnectionEnd):
         is_other = member is not None and member.incarnation != hello.incarnation
         if member is not None and is_other and self._owner.lines.allows(f"another disk of node {hello.sender}"):
             self._owner.logger.warning(
-                "peer_disk_unknown", peer=hello.sender, disk=fingerprint(hello.incarnation),
+                "peer_disk_unknown",
+                peer=hello.sender,
+                disk=fingerprint(hello.incarnation),
                 named=fingerprint(member.incarnation),
                 meaning="its votes and acknowledgements do not count: a wiped or foreign data folder, or a new one "
                 "that this node has not heard of yet",
-            )  # fmt: skip
+            )
 
     def _say(self, word: Word, number: int) -> None:
         if self._transport is not None and not self._transport.is_closing():

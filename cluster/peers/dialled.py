@@ -278,12 +278,20 @@ class Link:
         transport.write(
             encode_hello(
                 Hello(
-                    log=identity.log, sender=identity.node, to=self.node, incarnation=identity.incarnation,
-                    boot=identity.boot, purpose=self.purpose, knows=identity.knows, start=identity.start,
-                    challenge=proofs.challenge(self), answer=proofs.answer_for(self.node), at=self._owner.own_address,
+                    log=identity.log,
+                    sender=identity.node,
+                    to=self.node,
+                    incarnation=identity.incarnation,
+                    boot=identity.boot,
+                    purpose=self.purpose,
+                    knows=identity.knows,
+                    start=identity.start,
+                    challenge=proofs.challenge(self),
+                    answer=proofs.answer_for(self.node),
+                    at=self._owner.own_address,
                 )
             )
-        )  # fmt: skip
+        )
         self._parts.clear()
         self._transport = transport
         self.waiting_since, self.up_since, self.is_reached = 0.0, clock.monotonic(), True

@@ -79,11 +79,20 @@ def encode_hello(hello: Hello) -> bytes:
     return encode_frame(
         FRAME_HELLO,
         [
-            MAGIC, hello.version_min, hello.version_max, hello.knows, hello.log, hello.shard,
+            MAGIC,
+            hello.version_min,
+            hello.version_max,
+            hello.knows,
+            hello.log,
+            hello.shard,
             _words(hello),
-            hello.sender, hello.to, hello.incarnation, hello.boot, int(hello.purpose),
+            hello.sender,
+            hello.to,
+            hello.incarnation,
+            hello.boot,
+            int(hello.purpose),
         ],
-    )  # fmt: skip
+    )
 
 
 def decode_hello(frame: Frame) -> Hello:
@@ -99,11 +108,21 @@ def decode_hello(frame: Frame) -> Hello:
     said = str(words)
     challenge, answer = (_hex(pattern.search(said)) for pattern in (_CHALLENGE, _ANSWER))
     return Hello(
-        log=str(log), sender=_int(sender), to=_int(to), incarnation=str(incarnation), boot=_int(boot),
-        purpose=Purpose(_int(purpose)), shard=_int(shard), version_min=_int(version_min),
-        version_max=_int(version_max), knows=_int(knows), start=decode_start(said), challenge=challenge, answer=answer,
+        log=str(log),
+        sender=_int(sender),
+        to=_int(to),
+        incarnation=str(incarnation),
+        boot=_int(boot),
+        purpose=Purpose(_int(purpose)),
+        shard=_int(shard),
+        version_min=_int(version_min),
+        version_max=_int(version_max),
+        knows=_int(knows),
+        start=decode_start(said),
+        challenge=challenge,
+        answer=answer,
         at="" if (found := _AT.search(said)) is None else found[1],
-    )  # fmt: skip
+    )
 
 
 def _words(hello: Hello) -> str:
@@ -147,10 +166,16 @@ def refusal(
     if hello.to != node:
         return f"it wants node {hello.to}, this is node {node}: an address names the wrong node"
     return hello_rule.refusal(
-        sender=hello.sender, boot=hello.boot, knows=hello.knows, node=node, met=met, version=version,
-        run=hello.start.run, where=where,
+        sender=hello.sender,
+        boot=hello.boot,
+        knows=hello.knows,
+        node=node,
+        met=met,
+        version=version,
+        run=hello.start.run,
+        where=where,
         is_removed=is_removed,
-    )  # fmt: skip
+    )
 
 
 def encode_refusal(reason: str) -> bytes:

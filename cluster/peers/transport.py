@@ -112,18 +112,25 @@ class Transport:
         tls = None
         if self.credentials is not None:
             tls = Encryption(
-                self.credentials.server, handshake_s=self.limits.handshake_timeout_ms / 1_000,
-                handshakes_max=self.limits.handshakes_max, address_max=self.limits.address_handshakes_max,
-                refused=self.refused, takes_plain=self.credentials.takes_plain,
-            )  # fmt: skip
+                self.credentials.server,
+                handshake_s=self.limits.handshake_timeout_ms / 1_000,
+                handshakes_max=self.limits.handshakes_max,
+                address_max=self.limits.address_handshakes_max,
+                refused=self.refused,
+                takes_plain=self.credentials.takes_plain,
+            )
         self._door = await listen(
             lambda: cast(Any, Accepted(self)), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0
         )
 
     def set_members(
-        self, configuration: Configuration, known: Sequence[Member] = (), leaving: Collection[NodeId] = (),
-        *, shard: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        configuration: Configuration,
+        known: Sequence[Member] = (),
+        leaving: Collection[NodeId] = (),
+        *,
+        shard: int = 0,
+    ) -> None:
         """Dials every other member of any Raft group, and dials again if a member's address or disk changed. An open
         link to a member that has another address now stays until it closes.
 

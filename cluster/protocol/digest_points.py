@@ -80,9 +80,20 @@ class DigestPoints:
     """One process's view of the points. A restart begins with an empty view; the next points fill it."""
 
     __slots__ = (
-        "_asked_s", "_heard", "_newest", "_node", "_own", "_proposed", "_proposed_s", "agreed", "count",
-        "differ", "is_ending", "is_healing", "seen",
-    )  # fmt: skip
+        "_asked_s",
+        "_heard",
+        "_newest",
+        "_node",
+        "_own",
+        "_proposed",
+        "_proposed_s",
+        "agreed",
+        "count",
+        "differ",
+        "is_ending",
+        "is_healing",
+        "seen",
+    )
 
     def __init__(self, node: NodeId) -> None:
         self._node = node

@@ -84,10 +84,14 @@ def encode_had(had: Had) -> bytes:
     raw = had.slice or RawSlice(b"", b"", b"", 0, 0, 0)
     before = had.before
     header = [
-        _TAG, had.number, had.reason, [had.oldest, had.begins, had.applied], had.first,
+        _TAG,
+        had.number,
+        had.reason,
+        [had.oldest, had.begins, had.applied],
+        had.first,
         [before.index, before.term, before.header_crc, before.time_ms, before.clock_ms],
         [raw.first, raw.next, raw.base, len(raw.rows), len(raw.segment)],
-    ]  # fmt: skip
+    ]
     return encode_frame(FRAME_READ_REPLY, header, b"".join((raw.rows, raw.segment, raw.ledger)))
 
 

@@ -89,9 +89,17 @@ class BackupEncoder:
         """The bytes of the head."""
         self._log = LogIdentity(bytes.fromhex(head.log_id), head.shard)
         packed = _HEAD.pack(
-            MAGIC, VERSION, self._log.log_id, head.shard, head.node, head.index, head.term, head.revision,
-            *head.digest, head.made_ms,
-        )  # fmt: skip
+            MAGIC,
+            VERSION,
+            self._log.log_id,
+            head.shard,
+            head.node,
+            head.index,
+            head.term,
+            head.revision,
+            *head.digest,
+            head.made_ms,
+        )
         self._crc = crc32c(packed)
         return self._told(packed + _CRC.pack(self._crc))
 
@@ -110,10 +118,14 @@ class BackupEncoder:
         meta = encode_snapshot_meta(
             self._log,
             SnapshotMeta(
-                mark, encode_configuration(configuration), configuration_index, self._parts, self._state_bytes,
+                mark,
+                encode_configuration(configuration),
+                configuration_index,
+                self._parts,
+                self._state_bytes,
                 self._crc,
             ),
-        )  # fmt: skip
+        )
         told = self._told(header + _CRC.pack(len(meta)) + meta)
         return told + _END.pack(self._size, self._all_crc)
 

@@ -33,9 +33,14 @@ from raftlog.statemachine.txn import UnknownTxn
 from raftlog.statemachine.versions import UnknownClusterVersion
 
 UNKNOWN: Final = (
-    UnknownVersion, UnknownSnapshot, UnknownOperation, UnknownTxn, UnknownConsumer, UnknownAccess,
+    UnknownVersion,
+    UnknownSnapshot,
+    UnknownOperation,
+    UnknownTxn,
+    UnknownConsumer,
+    UnknownAccess,
     UnknownClusterVersion,
-)  # fmt: skip
+)
 """How an entry of a newer version is met here."""
 
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
@@ -75,10 +80,17 @@ def log_entry(entry: Entry) -> LogEntry:
             if flags & BLOCK_SESSION:
                 requests.append(
                     RequestBlock(
-                        block.count, commands, block.session, block.sequence, block.settled,
-                        xxhash.xxh64_intdigest(block.body), block.namespace, block.admission, time_ms,
+                        block.count,
+                        commands,
+                        block.session,
+                        block.sequence,
+                        block.settled,
+                        xxhash.xxh64_intdigest(block.body),
+                        block.namespace,
+                        block.admission,
+                        time_ms,
                     )
-                )  # fmt: skip
+                )
             else:
                 requests.append(
                     RequestBlock(block.count, commands, 0, 0, 0, 0, block.namespace, block.admission, time_ms)

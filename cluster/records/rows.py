@@ -71,10 +71,26 @@ def decode_rows(entry: Entry, effects: Effects, first: int = 0) -> Iterator[LogR
     if entry.kind is not EntryKind.COMMANDS:
         if entry.index >= first:
             yield LogRow(
-                entry.index, entry.term, entry.time_ms, KINDS[entry.kind], None, None,
-                entry.data if entry.kind is EntryKind.CONFIGURATION else None, None, None, None, None, None,
-                _APPLIED, effects.revision, None, None, None, None, None,
-            )  # fmt: skip
+                entry.index,
+                entry.term,
+                entry.time_ms,
+                KINDS[entry.kind],
+                None,
+                None,
+                entry.data if entry.kind is EntryKind.CONFIGURATION else None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                _APPLIED,
+                effects.revision,
+                None,
+                None,
+                None,
+                None,
+                None,
+            )
         return
     index = entry.first
     plain = RequestEffect(Result.APPLIED, effects.revision) if effects.is_plain else None
@@ -97,11 +113,26 @@ def _block_rows(
         if operation == _APPEND:
             client_time, argument = block_time if argument is None else argument, None
         yield LogRow(
-            position, entry.term, entry.time_ms, "commands", OPERATIONS[operation], key, value,
-            None if headers is None else tuple(decode_headers(headers)), client_time, argument, session, sequence,
-            result, revision, effect.succeeded if has_row and operation == _TXN else None, prior_index, create,
-            version, changes,
-        )  # fmt: skip
+            position,
+            entry.term,
+            entry.time_ms,
+            "commands",
+            OPERATIONS[operation],
+            key,
+            value,
+            None if headers is None else tuple(decode_headers(headers)),
+            client_time,
+            argument,
+            session,
+            sequence,
+            result,
+            revision,
+            effect.succeeded if has_row and operation == _TXN else None,
+            prior_index,
+            create,
+            version,
+            changes,
+        )
 
 
 def _block_columns(block: Block) -> tuple[int | None, int | None, int | None]:
@@ -144,10 +175,29 @@ def as_record(row: LogRow, encoding: Encoding = "auto") -> LogRecord:
             headers = [(name, text or "") for (name, _), text in zip(row.headers, texts, strict=True)]
     changes = None if row.changes is None else [_change_json(change, None, encoding) for change in row.changes]
     return LogRecord(
-        row.index, row.term, row.time_ms, row.kind, row.operation or "", row.result, key, key_b64, value, value_b64,
-        headers, headers_b64, row.client_time_ms, row.argument, row.session, row.sequence, row.revision,
-        row.succeeded, row.prior_index, row.create, row.version, changes,
-    )  # fmt: skip
+        row.index,
+        row.term,
+        row.time_ms,
+        row.kind,
+        row.operation or "",
+        row.result,
+        key,
+        key_b64,
+        value,
+        value_b64,
+        headers,
+        headers_b64,
+        row.client_time_ms,
+        row.argument,
+        row.session,
+        row.sequence,
+        row.revision,
+        row.succeeded,
+        row.prior_index,
+        row.create,
+        row.version,
+        changes,
+    )
 
 
 class _Run(NamedTuple):
@@ -210,9 +260,18 @@ def _value_lines(entry: Entry, revision: int, run: _Run, values: list[bytes], en
     """Joins the values, which differ, with the text that all records of the run share."""
     session, sequence, time_ms = run.alike
     alike = LogRecord(
-        0, entry.term, entry.time_ms, KINDS[entry.kind], OPERATIONS[_APPEND], _APPLIED, value="",
-        client_time_ms=time_ms, session=session, sequence=sequence, revision=revision,
-    )  # fmt: skip
+        0,
+        entry.term,
+        entry.time_ms,
+        KINDS[entry.kind],
+        OPERATIONS[_APPEND],
+        _APPLIED,
+        value="",
+        client_time_ms=time_ms,
+        session=session,
+        sequence=sequence,
+        revision=revision,
+    )
     start, end = _encode(alike).removeprefix(b'{"index":0').split(b'"value":""')
     if encoding == "auto":
         try:
@@ -239,10 +298,26 @@ def as_packed(row: LogRow) -> LogRecordPacked:
             for change in row.changes
         ]
     return LogRecordPacked(
-        row.index, row.term, row.time_ms, row.kind, row.operation or "", row.result, row.key, row.value,
-        None if row.headers is None else list(row.headers), row.client_time_ms, row.argument, row.session,
-        row.sequence, row.revision, row.succeeded, row.prior_index, row.create, row.version, changes,
-    )  # fmt: skip
+        row.index,
+        row.term,
+        row.time_ms,
+        row.kind,
+        row.operation or "",
+        row.result,
+        row.key,
+        row.value,
+        None if row.headers is None else list(row.headers),
+        row.client_time_ms,
+        row.argument,
+        row.session,
+        row.sequence,
+        row.revision,
+        row.succeeded,
+        row.prior_index,
+        row.create,
+        row.version,
+        changes,
+    )
 
 
 def row_bytes(row: LogRow) -> int:
@@ -296,9 +371,13 @@ def watch_messages(
                 continue
             value = change.value if command is None else command.value
             row = ChangeRow(
-                key, None if change.is_delete else value or b"", change.is_delete, change.create, effect.revision,
+                key,
+                None if change.is_delete else value or b"",
+                change.is_delete,
+                change.create,
+                effect.revision,
                 change.version,
-            )  # fmt: skip
+            )
             changes.append(_change_json(row, change.prior_index, encoding))
         if changes:
             yield WatchMessage(index, entry.term, entry.time_ms, effect.revision, changes)
@@ -306,6 +385,11 @@ def watch_messages(
 
 def _change_json(change: ChangeRow, prior_index: int | None, encoding: Encoding) -> ChangeJson:
     return ChangeJson(
-        change.deleted, change.create, change.mod, change.version, *both(change.key, encoding),
-        *both(change.value, encoding), prior_index,
-    )  # fmt: skip
+        change.deleted,
+        change.create,
+        change.mod,
+        change.version,
+        *both(change.key, encoding),
+        *both(change.value, encoding),
+        prior_index,
+    )

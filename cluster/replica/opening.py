@@ -57,9 +57,18 @@ class Making:
 
 
 def open_state(
-    settings: Settings, disk: Disk, recovered: Recovered, *, driver: Driver, links: Links, run: int,
-    metrics: Metrics, logger: Logger, cluster: ClusterFile | None, making: Making,
-) -> ReplicaState:  # fmt: skip
+    settings: Settings,
+    disk: Disk,
+    recovered: Recovered,
+    *,
+    driver: Driver,
+    links: Links,
+    run: int,
+    metrics: Metrics,
+    logger: Logger,
+    cluster: ClusterFile | None,
+    making: Making,
+) -> ReplicaState:
     """Restores the newest snapshot, which blocks. Raises the errors of `snapshot_stream.restore`.
 
     `run` names this process in its hellos. Hellos report only what the replica of group 0 found on its disk.
@@ -70,32 +79,61 @@ def open_state(
     machine, last_user = restore(snapshot.chunks(), making.machine) if snapshot else (making.machine(), 0)
     mark = snapshot.mark if snapshot else GENESIS
     core = making.core(
-        identity.node, options, hard_state=recovered.hard_state,
+        identity.node,
+        options,
+        hard_state=recovered.hard_state,
         log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
-        configuration=recovered.configuration, configuration_index=recovered.configuration_index,
-        earlier=recovered.earlier, commit=recovered.committed, applied=mark.index, random=making.random.randint,
-        now=clock.read(), incarnation=identity.incarnation, floor=recovered.floor, kept=recovered.kept,
-        knows=making.knows, run=run if recovered.shard == 0 else 0, shard=recovered.shard,
-    )  # fmt: skip
+        configuration=recovered.configuration,
+        configuration_index=recovered.configuration_index,
+        earlier=recovered.earlier,
+        commit=recovered.committed,
+        applied=mark.index,
+        random=making.random.randint,
+        now=clock.read(),
+        incarnation=identity.incarnation,
+        floor=recovered.floor,
+        kept=recovered.kept,
+        knows=making.knows,
+        run=run if recovered.shard == 0 else 0,
+        shard=recovered.shard,
+    )
     pending = Pending(limits, metrics, identity.node, boot)
     pending.skipped(mark.index, mark.term)
     applier = making.applier(
-        machine, disk, pending, limits=limits, applied=mark, last_user=last_user,
-        ledger_last=recovered.ledger_last, failed=driver.fail, wake=driver.wake,
-    )  # fmt: skip
+        machine,
+        disk,
+        pending,
+        limits=limits,
+        applied=mark,
+        last_user=last_user,
+        ledger_last=recovered.ledger_last,
+        failed=driver.fail,
+        wake=driver.wake,
+    )
     peer_log = PeerLog(identity.node, boot, core=core, links=links, disk=disk, applier=applier)
     retention = settings.retention
     return ReplicaState(
         identity=ReplicaIdentity(identity.node, identity.log_id, identity.incarnation, boot, recovered.shard),
-        settings=settings, options=options, driver=driver, core=core, disk=disk, links=links,
-        syncer=Syncer(
-            disk, settings.disk, synced=driver.synced, failed=driver.fail, metrics=metrics, logger=logger
-        ),
-        applier=applier, reader=LogReader(identity.node, disk, applier, driver.read_damaged, peer_log),
-        peer_log=peer_log, metrics=metrics, logger=logger, random=making.random,
+        settings=settings,
+        options=options,
+        driver=driver,
+        core=core,
+        disk=disk,
+        links=links,
+        syncer=Syncer(disk, settings.disk, synced=driver.synced, failed=driver.fail, metrics=metrics, logger=logger),
+        applier=applier,
+        reader=LogReader(identity.node, disk, applier, driver.read_damaged, peer_log),
+        peer_log=peer_log,
+        metrics=metrics,
+        logger=logger,
+        random=making.random,
         life=Lifecycle(start_index=recovered.last.index),
-        writes=Writes(pending), reads=ReadIndexes(Reads(boot)), members=Membership(cluster),
-        watch=PointWatch(DigestPoints(identity.node)), snapshots=Snapshots(mark.index),
+        writes=Writes(pending),
+        reads=ReadIndexes(Reads(boot)),
+        members=Membership(cluster),
+        watch=PointWatch(DigestPoints(identity.node)),
+        snapshots=Snapshots(mark.index),
         retention=Retention(RetentionPolicy(retention.bytes, retention.age_ms, retention.held_bytes)),
-        disk_space=DiskSpace(mark.index, (machine.oldest, machine.compacted_revision)), disks=DiskView(rules(limits)),
-    )  # fmt: skip
+        disk_space=DiskSpace(mark.index, (machine.oldest, machine.compacted_revision)),
+        disks=DiskView(rules(limits)),
+    )

@@ -75,9 +75,18 @@ class Replica:
     """One Raft group on one node: a `raftlog.cluster.replica.interface.NodeInterface`, and its parts' `Driver`."""
 
     def __init__(
-        self, settings: Settings, disk: Disk, recovered: Recovered, *, process: Process, links: Links, run: int,
-        logger: Logger, cluster: ClusterFile | None = None, making: Making | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: Settings,
+        disk: Disk,
+        recovered: Recovered,
+        *,
+        process: Process,
+        links: Links,
+        run: int,
+        logger: Logger,
+        cluster: ClusterFile | None = None,
+        making: Making | None = None,
+    ) -> None:
         """Restores the newest snapshot, which blocks. Raises the errors of `snapshot_stream.restore`.
 
         `run` names this process in its hellos. `cluster` is the node's cluster file.
@@ -87,9 +96,17 @@ class Replica:
         self._call_soon: Final = process.call_soon
         self._new_future: Final = asyncio.get_running_loop().create_future
         self.state: Final = open_state(
-            settings, disk, recovered, driver=self, links=links, run=run, metrics=process.metrics, logger=logger,
-            cluster=cluster, making=making or Making(),
-        )  # fmt: skip
+            settings,
+            disk,
+            recovered,
+            driver=self,
+            links=links,
+            run=run,
+            metrics=process.metrics,
+            logger=logger,
+            cluster=cluster,
+            making=making or Making(),
+        )
         self.node_id: Final = recovered.identity.node
         self.log_id: Final = recovered.identity.log_id
         self.is_fenced = False  # the disk failed, or the state is wrong: the node serves no requests any more

@@ -80,9 +80,12 @@ def fail(replica: ReplicaState, error: BaseException) -> None:
     elif isinstance(error, Diverged):
         ending, life.is_fenced = Ending.DIVERGED, True
         logger.error(
-            "state_diverged", point=error.index, agreed=error.agreed, reason=str(error),
+            "state_diverged",
+            point=error.index,
+            agreed=error.agreed,
+            reason=str(error),
             mend="start the node again: it rebuilds its state from its log",
-        )  # fmt: skip
+        )
         replica.driver.spawn(_note_divergence(replica, DivergenceNote(error.agreed, error.index)), must_finish=True)
     elif isinstance(error, FilesDamaged | ReadDamaged):
         ending, life.is_fenced = Ending.DAMAGED, True

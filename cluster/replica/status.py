@@ -58,7 +58,10 @@ def members(replica: ReplicaState) -> Members:
         match = matches.get(member.node)
         answers.append(
             MemberAnswer(
-                member.node, fingerprint(member.incarnation), member.peer, member.url,
+                member.node,
+                fingerprint(member.incarnation),
+                member.peer,
+                member.url,
                 role_of(configuration, member.node),
                 catching_up=member.node in told.catching_up,
                 match=match,
@@ -66,11 +69,17 @@ def members(replica: ReplicaState) -> Members:
                 given_up=replica.members.given_up.get(member.node),
                 known_version=known_version(replica, member),
             )
-        )  # fmt: skip
+        )
     return Members(
-        replica.identity.log_id, answers, leader_hint(replica), replica.applier.applied, told.term,
-        told.configuration_index, told.is_changing, bool(configuration.outgoing),
-    )  # fmt: skip
+        replica.identity.log_id,
+        answers,
+        leader_hint(replica),
+        replica.applier.applied,
+        told.term,
+        told.configuration_index,
+        told.is_changing,
+        bool(configuration.outgoing),
+    )
 
 
 def known_version(replica: ReplicaState, member: Member) -> int | None:
@@ -150,9 +159,17 @@ def _follower(
         lag_seconds = round(clock.monotonic() - appended[oldest][1], 3)
     contact_ms = clock.read().monotonic_ms - follower.last_contact_ms if follower.last_contact_ms else NEVER_MS
     return FollowerStatus(
-        follower.node, follower.mode, follower.match, lag, lag_seconds, contact_ms, follower.snapshot_index,
-        follower.snapshot_bytes, follower.snapshot_total, refused,
-    )  # fmt: skip
+        follower.node,
+        follower.mode,
+        follower.match,
+        lag,
+        lag_seconds,
+        contact_ms,
+        follower.snapshot_index,
+        follower.snapshot_bytes,
+        follower.snapshot_total,
+        refused,
+    )
 
 
 def tell_events(replica: ReplicaState, events: Sequence[Event]) -> None:

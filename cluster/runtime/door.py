@@ -47,9 +47,15 @@ class Encryption:
     __slots__ = ("address_max", "context", "handshake_s", "handshakes_max", "refused", "takes_plain")
 
     def __init__(
-        self, context: Callable[[], ssl.SSLContext], *, handshake_s: float, handshakes_max: int, address_max: int,
-        refused: Callable[[str, str], None], takes_plain: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        handshake_s: float,
+        handshakes_max: int,
+        address_max: int,
+        refused: Callable[[str, str], None],
+        takes_plain: bool = False,
+    ) -> None:
         """`context` gives the TLS context for the next connection. `handshake_s` bounds how long a handshake may take,
         `handshakes_max` how many are under way, `address_max` how many of them with one address. `refused` gets the
         address and the reason of a failed one. `takes_plain`: a connection that does not begin with TLS is served too.
@@ -66,9 +72,14 @@ class Door:
     """Listening sockets and their server. Made in the running event loop, which serves them at once."""
 
     def __init__(
-        self, factory: Callable[[], asyncio.BaseProtocol], sockets: list[socket.socket], *,
-        tls: Encryption | None = None, files_kept: int = FILES_KEPT, linger_s: float = ANSWER_S,
-    ) -> None:  # fmt: skip
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        sockets: list[socket.socket],
+        *,
+        tls: Encryption | None = None,
+        files_kept: int = FILES_KEPT,
+        linger_s: float = ANSWER_S,
+    ) -> None:
         """`files_kept`: open files that these connections leave to the node. `linger_s`: how long `close` serves the
         last connections."""
         self.sockets = sockets
@@ -253,9 +264,15 @@ def _handshake_reason(error: OSError) -> str:
 
 
 async def listen(
-    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, backlog: int, *,
-    tls: Encryption | None = None, files_kept: int = FILES_KEPT, linger_s: float = ANSWER_S,
-) -> Door:  # fmt: skip
+    factory: Callable[[], asyncio.BaseProtocol],
+    host: str,
+    port: int,
+    backlog: int,
+    *,
+    tls: Encryption | None = None,
+    files_kept: int = FILES_KEPT,
+    linger_s: float = ANSWER_S,
+) -> Door:
     """Serves at every address of the host. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

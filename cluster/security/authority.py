@@ -125,10 +125,14 @@ def read_facts(path: Path) -> CertificateFacts:
         *map(str, names.get_values_for_type(x509.IPAddress)),
     )
     return CertificateFacts(
-        path, _holder_in_words(certificate), hosts, _common_name(certificate.issuer),
-        certificate.not_valid_before_utc, certificate.not_valid_after_utc,
+        path,
+        _holder_in_words(certificate),
+        hosts,
+        _common_name(certificate.issuer),
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
         certificate.fingerprint(hashes.SHA256()).hex(),
-    )  # fmt: skip
+    )
 
 
 def holder_of_file(path: Path) -> Holder:
@@ -161,9 +165,14 @@ def check_files(ca: Path, certificate: Path, key: Path) -> list[str]:
 
 
 def _make(
-    folder: Path, stem: str, holder: Holder, common_name: str, names: Iterable[str],
-    usages: Sequence[x509.ObjectIdentifier], days: int,
-) -> MadeFiles:  # fmt: skip
+    folder: Path,
+    stem: str,
+    holder: Holder,
+    common_name: str,
+    names: Iterable[str],
+    usages: Sequence[x509.ObjectIdentifier],
+    days: int,
+) -> MadeFiles:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     certificate = _sign(folder, subject, key.public_key(), holder, names, x509.ExtendedKeyUsage(usages), days)
@@ -171,9 +180,14 @@ def _make(
 
 
 def _sign(
-    folder: Path, subject: x509.Name, key: CertificatePublicKeyTypes, holder: Holder, names: Iterable[str],
-    usages: x509.ExtendedKeyUsage, days: int,
-) -> x509.Certificate:  # fmt: skip
+    folder: Path,
+    subject: x509.Name,
+    key: CertificatePublicKeyTypes,
+    holder: Holder,
+    names: Iterable[str],
+    usages: x509.ExtendedKeyUsage,
+    days: int,
+) -> x509.Certificate:
     ca_file, ca_key_file = folder / "ca.pem", folder / "ca.key"
     if not ca_key_file.exists():
         if ca_file.exists():  # a second authority would be one that no node knows
@@ -216,10 +230,16 @@ def _builder(
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not signs_certificates, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
-        encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _general_name(name: str) -> x509.GeneralName:

@@ -72,9 +72,16 @@ class Block:
 
 
 def encode_block(
-    records: Sequence[BlockRecord], *, namespace: int = 0, admission: bytes = b"", session: int = 0, sequence: int = 0,
-    settled: int = 0, time_ms: int | None = None, plain: bool = False,
-) -> bytes:  # fmt: skip
+    records: Sequence[BlockRecord],
+    *,
+    namespace: int = 0,
+    admission: bytes = b"",
+    session: int = 0,
+    sequence: int = 0,
+    settled: int = 0,
+    time_ms: int | None = None,
+    plain: bool = False,
+) -> bytes:
     """A request as bytes: header, admission, records, and for more than one record a table of their positions (u32
     each, from the start of the body), so that a reader finds all of them at once."""
     parts: list[bytes] = []
@@ -103,16 +110,33 @@ def position_table(sizes: Iterable[int]) -> bytes:
 
 
 def block_head(
-    length: int, count: int, namespace: int, admission: bytes, session: int, sequence: int, settled: int,
-    time_ms: int | None, plain: bool,
-) -> bytes:  # fmt: skip
+    length: int,
+    count: int,
+    namespace: int,
+    admission: bytes,
+    session: int,
+    sequence: int,
+    settled: int,
+    time_ms: int | None,
+    plain: bool,
+) -> bytes:
     """Header and admission of a block whose body has `length` bytes."""
     flags = BLOCK_SESSION * bool(session) | BLOCK_TIME * (time_ms is not None) | BLOCK_PLAIN * plain
     size = len(admission)
     head = _BLOCK.pack(
-        BLOCK_VERSION, flags | BLOCK_ADMITTED * bool(size), 0, length + size, count, namespace, size, 0, session,
-        sequence, settled, time_ms or 0,
-    )  # fmt: skip
+        BLOCK_VERSION,
+        flags | BLOCK_ADMITTED * bool(size),
+        0,
+        length + size,
+        count,
+        namespace,
+        size,
+        0,
+        session,
+        sequence,
+        settled,
+        time_ms or 0,
+    )
     return head + admission
 
 
@@ -150,10 +174,18 @@ def decode_blocks(data: bytes) -> list[Block]:
             )
         blocks.append(
             Block(
-                flags, count, namespace, data[start - admission : start], session, sequence, settled, time_ms, offset,
+                flags,
+                count,
+                namespace,
+                data[start - admission : start],
+                session,
+                sequence,
+                settled,
+                time_ms,
+                offset,
                 view[start:stop],
             )
-        )  # fmt: skip
+        )
         offset = stop
     return blocks
 

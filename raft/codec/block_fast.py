@@ -34,16 +34,31 @@ def encode_single(operation: int, key: bytes | None, value: bytes, *, plain: boo
     """A request of one record that says nothing but this, as `encode_block`: a quarter of what that takes."""
     flags, key_size = (RECORD_VALUE, 0) if key is None else (RECORD_KEY | RECORD_VALUE, len(key))
     head = _SINGLE.pack(
-        _PLAIN_START if plain else SINGLE_START, RECORD_SIZE + key_size + len(value), 1, _PLAIN_REST, operation, flags,
-        key_size, len(value), 0, 0, 0,
-    )  # fmt: skip
+        _PLAIN_START if plain else SINGLE_START,
+        RECORD_SIZE + key_size + len(value),
+        1,
+        _PLAIN_REST,
+        operation,
+        flags,
+        key_size,
+        len(value),
+        0,
+        0,
+        0,
+    )
     return head + value if key is None else head + key + value
 
 
 def encode_values(
-    operation: int, values: Sequence[bytes], *, session: int = 0, sequence: int = 0, settled: int = 0,
-    time_ms: int | None = None, admission: bytes = b"",
-) -> bytes:  # fmt: skip
+    operation: int,
+    values: Sequence[bytes],
+    *,
+    session: int = 0,
+    sequence: int = 0,
+    settled: int = 0,
+    time_ms: int | None = None,
+    admission: bytes = b"",
+) -> bytes:
     """A plain request whose records are nothing but their values, as `encode_block`: 0.1 µs for each, not 0.7."""
     sizes = list(map(len, values))
     heads = {size: RECORD.pack(operation, RECORD_VALUE, 0, size, 0, 0, 0) for size in dict.fromkeys(sizes)}

@@ -48,14 +48,35 @@ def seal_entry(
     time_ms = max(time_ms, previous.time_ms)
     clock_ms = max(clock_ms, previous.clock_ms)
     head = _HEADER.pack(
-        ENTRY_MAGIC, ENTRY_VERSION, kind, 0, len(data), count, index, term, time_ms, clock_ms,
-        google_crc32c.value(data), previous.header_crc, 0,
-    )  # fmt: skip
+        ENTRY_MAGIC,
+        ENTRY_VERSION,
+        kind,
+        0,
+        len(data),
+        count,
+        index,
+        term,
+        time_ms,
+        clock_ms,
+        google_crc32c.value(data),
+        previous.header_crc,
+        0,
+    )
     crc = google_crc32c.value(head)
     return Entry(
-        index, term, kind, count, time_ms, clock_ms, head + CRC.pack(crc), data, previous.index,
-        HEADER_SIZE + len(data), Mark(index, term, crc, time_ms, clock_ms), previous.header_crc,
-    )  # fmt: skip
+        index,
+        term,
+        kind,
+        count,
+        time_ms,
+        clock_ms,
+        head + CRC.pack(crc),
+        data,
+        previous.index,
+        HEADER_SIZE + len(data),
+        Mark(index, term, crc, time_ms, clock_ms),
+        previous.header_crc,
+    )
 
 
 def decode_header(buffer: bytes | memoryview, offset: int = 0) -> EntryHeader:
@@ -109,10 +130,19 @@ def entry_of(header: EntryHeader, buffer: bytes | memoryview, offset: int) -> En
         raise Corrupt(f"data of entry {header.index} fails its CRC")
     mark = Mark(header.index, header.term, header.crc, header.time_ms, header.clock_ms)
     return Entry(
-        header.index, header.term, header.kind, header.count, header.time_ms, header.clock_ms,
-        bytes(buffer[offset:start]), data, header.index - header.count, HEADER_SIZE + len(data), mark,
+        header.index,
+        header.term,
+        header.kind,
+        header.count,
+        header.time_ms,
+        header.clock_ms,
+        bytes(buffer[offset:start]),
+        data,
+        header.index - header.count,
+        HEADER_SIZE + len(data),
+        mark,
         header.previous_crc,
-    )  # fmt: skip
+    )
 
 
 def reseal(buffer: bytearray, offset: int, length: int, previous_crc: int) -> int:

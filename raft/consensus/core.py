@@ -101,13 +101,26 @@ class RaftCore:
             versions.check(each, knows)
         role = Follower(NOBODY, now.monotonic_ms, 0, now.monotonic_ms)
         self.state = State(
-            node=node, options=options, random=random, now=now, term=hard_state.term, vote=hard_state.vote,
-            boot=hard_state.boot, durable_term=hard_state.term,
+            node=node,
+            options=options,
+            random=random,
+            now=now,
+            term=hard_state.term,
+            vote=hard_state.vote,
+            boot=hard_state.boot,
+            durable_term=hard_state.term,
             log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
-            configurations=[*earlier, (configuration_index, configuration)], role=role, incarnation=incarnation,
-            floor=floor if log.last.term < floor else 0, knows=knows, run=run, started_ms=now.monotonic_ms,
-            kept=max(kept, (log.last.term, log.last.index)), kept_term=hard_state.term, shard=shard,
-        )  # fmt: skip
+            configurations=[*earlier, (configuration_index, configuration)],
+            role=role,
+            incarnation=incarnation,
+            floor=floor if log.last.term < floor else 0,
+            knows=knows,
+            run=run,
+            started_ms=now.monotonic_ms,
+            kept=max(kept, (log.last.term, log.last.index)),
+            kept_term=hard_state.term,
+            shard=shard,
+        )
         assert hard_state.term >= log.last.term, (
             "the log has a term above the hard state's (pitfall 2: an entry before its term)"
         )
@@ -327,9 +340,12 @@ class RaftCore:
         if isinstance(role, Leader):
             members = state.configurations[-1][1]
             if (
-                len(role.progress) != len(members.members) - 1 or members.version < state.knows
-                or members.outgoing or role.catch_ups or role.next_change is not None
-            ):  # fmt: skip
+                len(role.progress) != len(members.members) - 1
+                or members.version < state.knows
+                or members.outgoing
+                or role.catch_ups
+                or role.next_change is not None
+            ):
                 reconfiguration.advance(state, role)
                 role = state.role
         if isinstance(role, Leader):

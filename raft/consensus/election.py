@@ -126,10 +126,17 @@ def _ask(state: State, *, pre: bool, transfer: bool = False, link_closed: bool =
         if configuration.is_voter(peer):
             box.append(
                 RequestVote(
-                    shard=state.shard, sender=state.node, to=peer, term=state.term + 1 if pre else state.term,
-                    last_index=last.index, last_term=last.term, pre=pre, transfer=transfer, link_closed=link_closed,
+                    shard=state.shard,
+                    sender=state.node,
+                    to=peer,
+                    term=state.term + 1 if pre else state.term,
+                    last_index=last.index,
+                    last_term=last.term,
+                    pre=pre,
+                    transfer=transfer,
+                    link_closed=link_closed,
                 )
-            )  # fmt: skip
+            )
 
 
 def on_vote_reply(state: State, message: RequestVoteReply) -> None:
@@ -243,9 +250,14 @@ def refuse_vote(state: State, message: RequestVote) -> None:
 
 def _reply(state: State, message: RequestVote, *, granted: bool) -> RequestVoteReply:
     return RequestVoteReply(
-        shard=state.shard, sender=state.node, to=message.sender, term=state.term, request_term=message.term,
-        granted=granted, pre=message.pre,
-    )  # fmt: skip
+        shard=state.shard,
+        sender=state.node,
+        to=message.sender,
+        term=state.term,
+        request_term=message.term,
+        granted=granted,
+        pre=message.pre,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------

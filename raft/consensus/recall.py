@@ -205,20 +205,36 @@ def on_recall(state: State, message: Recall) -> None:
 
 
 def _answer(
-    state: State, to: NodeId, run: int, memory: Memory, *, healed: int = 0, is_lost: bool = False,
+    state: State,
+    to: NodeId,
+    run: int,
+    memory: Memory,
+    *,
+    healed: int = 0,
+    is_lost: bool = False,
     has: tuple[int, int] = (0, 0),
-) -> None:  # fmt: skip
+) -> None:
     """What this node acknowledged to a leader counts as far as it is durable here, else it has not left; and not while
     this disk hangs: no node could be elected by it, and it would keep the leader from voting."""
     led = (0, 0) if state.is_stalled else min(memory.led, _durable(state))
     (acked_term, acked_index), (led_term, led_index) = memory.acked, max(led, has, _newest(state, state.log.committed))
     state.out.messages.append(
         RecallReply(
-            shard=state.shard, sender=state.node, to=to, term=state.term, run=run, promised_term=memory.term,
-            acked_term=acked_term, acked_index=acked_index, led_term=led_term, led_index=led_index, healed_index=healed,
-            is_alone=_is_alone(state, to), is_lost=is_lost,
+            shard=state.shard,
+            sender=state.node,
+            to=to,
+            term=state.term,
+            run=run,
+            promised_term=memory.term,
+            acked_term=acked_term,
+            acked_index=acked_index,
+            led_term=led_term,
+            led_index=led_index,
+            healed_index=healed,
+            is_alone=_is_alone(state, to),
+            is_lost=is_lost,
         )
-    )  # fmt: skip
+    )
 
 
 def _durable(state: State) -> tuple[int, int]:
@@ -414,10 +430,14 @@ def _go_under_floor(state: State, message: RecallReply) -> None:
     if is_news:  # else it was damaged, and is under that floor already
         state.out.events.append(
             WentUnderFloor(
-                state.floor, message.sender, message.acked_index, message.acked_term, message.promised_term,
+                state.floor,
+                message.sender,
+                message.acked_index,
+                message.acked_term,
+                message.promised_term,
                 state.log.persisted,
             )
-        )  # fmt: skip
+        )
 
 
 def may_lift(state: State) -> None:

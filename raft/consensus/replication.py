@@ -155,10 +155,17 @@ def _send(
             progress.note_sent(proved, sum([entry.size for entry in entries]))
     state.out.messages.append(
         AppendEntries(
-            shard=state.shard, sender=state.node, to=peer, term=state.term, prev_index=prev, prev_term=prev_term,
-            commit=commit, round=role.round, entries=entries,
+            shard=state.shard,
+            sender=state.node,
+            to=peer,
+            term=state.term,
+            prev_index=prev,
+            prev_term=prev_term,
+            commit=commit,
+            round=role.round,
+            entries=entries,
         )
-    )  # fmt: skip
+    )
 
 
 def on_append_reply(state: State, role: Leader, message: AppendEntriesReply) -> None:
@@ -309,10 +316,16 @@ def refuse(state: State, message: AppendEntries) -> None:
     """Send the current term to a leader of an old one."""
     state.out.messages.append(
         AppendEntriesReply(
-            shard=state.shard, sender=state.node, to=message.sender, term=state.term, success=False, match=0,
-            prev_index=message.prev_index, round=message.round,
+            shard=state.shard,
+            sender=state.node,
+            to=message.sender,
+            term=state.term,
+            success=False,
+            match=0,
+            prev_index=message.prev_index,
+            round=message.round,
         )
-    )  # fmt: skip
+    )
 
 
 def _is_chain(state: State, message: AppendEntries) -> bool:
@@ -396,9 +409,17 @@ def _cut(state: State, replacement: Entry) -> None:
 def _answer(state: State, message: AppendEntries, *, success: bool, match: int, hint: tuple[int, int] = (0, 0)) -> None:
     """Reply; at once only if nothing in the reply has still to reach the disk (persist, then promise)."""
     reply = AppendEntriesReply(
-        shard=state.shard, sender=state.node, to=message.sender, term=state.term, success=success, match=match,
-        prev_index=message.prev_index, round=message.round, hint_index=hint[0], hint_term=hint[1],
-    )  # fmt: skip
+        shard=state.shard,
+        sender=state.node,
+        to=message.sender,
+        term=state.term,
+        success=success,
+        match=match,
+        prev_index=message.prev_index,
+        round=message.round,
+        hint_index=hint[0],
+        hint_term=hint[1],
+    )
     if match <= state.log.persisted and state.term == state.durable_term:
         state.out.messages.append(reply)
         return

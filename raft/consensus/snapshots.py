@@ -89,11 +89,19 @@ def on_chunk(state: State, role: Leader, fetch: SnapshotFetch, total: int, data:
         sending.note_sent(len(chunk), state.now.monotonic_ms)
         state.out.messages.append(
             InstallSnapshot(
-                shard=state.shard, sender=state.node, to=fetch.peer, term=state.term, snapshot_index=fetch.index,
-                snapshot_term=fetch.term, offset=offset, total=total, crc=crc32c(chunk),
-                done=sending.sent == total, data=chunk,
+                shard=state.shard,
+                sender=state.node,
+                to=fetch.peer,
+                term=state.term,
+                snapshot_index=fetch.index,
+                snapshot_term=fetch.term,
+                offset=offset,
+                total=total,
+                crc=crc32c(chunk),
+                done=sending.sent == total,
+                data=chunk,
             )
-        )  # fmt: skip
+        )
 
 
 def on_reply(state: State, role: Leader, message: InstallSnapshotReply) -> None:
@@ -274,8 +282,12 @@ def _has_all(state: State, index: int, term: int) -> bool:
 def _belongs(receiving: Receiving, message: InstallSnapshot) -> bool:
     """Whether it is a chunk of that very snapshot: another leader's may have other bytes."""
     return (message.sender, message.term, message.snapshot_index, message.snapshot_term, message.total) == (
-        receiving.sender, receiving.leader_term, receiving.index, receiving.term, receiving.total,
-    )  # fmt: skip
+        receiving.sender,
+        receiving.leader_term,
+        receiving.index,
+        receiving.term,
+        receiving.total,
+    )
 
 
 def _is_older(receiving: Receiving, message: InstallSnapshot) -> bool:
@@ -291,9 +303,15 @@ def _tell(state: State, receiving: Receiving, *, accepted: bool) -> None:
 
 def _answer(state: State, to: NodeId, index: int, term: int, offset: int, *, accepted: bool = True) -> None:
     reply = InstallSnapshotReply(
-        shard=state.shard, sender=state.node, to=to, term=state.term, snapshot_index=index, snapshot_term=term,
-        offset=offset, accepted=accepted,
-    )  # fmt: skip
+        shard=state.shard,
+        sender=state.node,
+        to=to,
+        term=state.term,
+        snapshot_index=index,
+        snapshot_term=term,
+        offset=offset,
+        accepted=accepted,
+    )
     (state.out.messages if state.term == state.durable_term else state.out.after_sync).append(reply)
 
 

@@ -71,9 +71,18 @@ class Outbox:
     def is_empty(self) -> bool:
         """Whether it asks for nothing."""
         return not (
-            self.messages or self.after_sync or self.hard_state or self.fetched or self.reads or self.reads_failed
-            or self.fetches or self.events or self.snapshot_fetches or self.snapshot_writes or self.snapshot_install
-        )  # fmt: skip
+            self.messages
+            or self.after_sync
+            or self.hard_state
+            or self.fetched
+            or self.reads
+            or self.reads_failed
+            or self.fetches
+            or self.events
+            or self.snapshot_fetches
+            or self.snapshot_writes
+            or self.snapshot_install
+        )
 
 
 @dataclass(slots=True)

@@ -119,10 +119,19 @@ def encode_segment_header(log: LogIdentity, header: SegmentHeader) -> bytes:
     mark = header.previous
     return _seal(
         _SEGMENT.pack(
-            SEGMENT_MAGIC, FORMAT_VERSION, log.log_id, log.shard, header.first, mark.term, mark.time_ms,
-            mark.clock_ms, mark.header_crc, header.size, 0,
+            SEGMENT_MAGIC,
+            FORMAT_VERSION,
+            log.log_id,
+            log.shard,
+            header.first,
+            mark.term,
+            mark.time_ms,
+            mark.clock_ms,
+            mark.header_crc,
+            header.size,
+            0,
         )
-    )  # fmt: skip
+    )
 
 
 def decode_segment_header(log: LogIdentity, buffer: bytes) -> SegmentHeader:
@@ -187,9 +196,19 @@ def encode_index_footer(summary: Summary, rows_crc: int) -> bytes:
     """The footer that follows the rows of a sealed segment's .idx."""
     last = summary.last
     head = _FOOTER.pack(
-        INDEX_FOOTER_MAGIC, FORMAT_VERSION, len(summary.runs), len(summary.configurations), rows_crc, summary.end,
-        summary.time_first_ms, last.index, last.term, last.header_crc, last.time_ms, last.clock_ms,
-    )  # fmt: skip
+        INDEX_FOOTER_MAGIC,
+        FORMAT_VERSION,
+        len(summary.runs),
+        len(summary.configurations),
+        rows_crc,
+        summary.end,
+        summary.time_first_ms,
+        last.index,
+        last.term,
+        last.header_crc,
+        last.time_ms,
+        last.clock_ms,
+    )
     runs = [_RUN.pack(run.first, run.term) for run in summary.runs]
     return _seal(b"".join([head, *runs, *map(_INDEX.pack, summary.configurations)]))
 
@@ -348,10 +367,19 @@ def encode_slot(log: LogIdentity, slot: Slot) -> bytes:
     state = slot.state
     return _seal(
         _SLOT.pack(
-            HARD_STATE_MAGIC, FORMAT_VERSION, log.log_id, log.shard, slot.sequence, state.term, state.vote,
-            state.boot, slot.cut, slot.floor << 1 | slot.is_mending, *slot.replaced,
+            HARD_STATE_MAGIC,
+            FORMAT_VERSION,
+            log.log_id,
+            log.shard,
+            slot.sequence,
+            state.term,
+            state.vote,
+            state.boot,
+            slot.cut,
+            slot.floor << 1 | slot.is_mending,
+            *slot.replaced,
         )
-    )  # fmt: skip
+    )
 
 
 def decode_slot(log: LogIdentity, buffer: bytes) -> Slot:
@@ -392,11 +420,21 @@ def encode_snapshot_meta(log: LogIdentity, meta: SnapshotMeta) -> bytes:
     mark = meta.mark
     packed: bytes = msgpack.packb(
         [
-            log.log_id, log.shard, mark.index, mark.term, mark.header_crc, mark.time_ms, mark.clock_ms,
-            meta.configuration, meta.configuration_index, meta.chunks, meta.size, meta.last_crc,
+            log.log_id,
+            log.shard,
+            mark.index,
+            mark.term,
+            mark.header_crc,
+            mark.time_ms,
+            mark.clock_ms,
+            meta.configuration,
+            meta.configuration_index,
+            meta.chunks,
+            meta.size,
+            meta.last_crc,
         ],
         use_bin_type=True,
-    )  # fmt: skip
+    )
     return _seal(_META.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, len(packed)) + packed)
 
 

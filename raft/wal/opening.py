@@ -111,9 +111,14 @@ def open_shard(
 
 
 def _open(
-    log: LogIdentity, files: Files, forget: Callable[[], None], node: NodeId, segment_bytes: int, tail_bytes_max: int,
+    log: LogIdentity,
+    files: Files,
+    forget: Callable[[], None],
+    node: NodeId,
+    segment_bytes: int,
+    tail_bytes_max: int,
     told: list[str],
-) -> Generator[Sequence[FileOperation], None, OpenedShard]:  # fmt: skip
+) -> Generator[Sequence[FileOperation], None, OpenedShard]:
     """As `open_shard`, but raises ShardDamaged where there is damage; `told` are the earlier notices."""
     slot, notices = recover_hard_state(log, files)
     notices += told
@@ -188,10 +193,20 @@ def _open(
     mark = chosen.mark if chosen is not None else GENESIS
     start = LogStart(journal.first, runs, journal.last, recovery.tail, mark, journal.segments[0].previous)
     return OpenedShard(
-        slot.state, start, configuration, index, tuple(earlier), chosen, ledger.last,
-        max(mark.index, recovery.applied), tuple(notices), slot.floor,
-        slot.replaced.kept(journal.last), journal, ledger,
-    )  # fmt: skip
+        slot.state,
+        start,
+        configuration,
+        index,
+        tuple(earlier),
+        chosen,
+        ledger.last,
+        max(mark.index, recovery.applied),
+        tuple(notices),
+        slot.floor,
+        slot.replaced.kept(journal.last),
+        journal,
+        ledger,
+    )
 
 
 def make_log(

@@ -12,6 +12,18 @@ from raftlog.spark_export.analytics.values import ValueSchema, infer_schema, sto
 from raftlog.spark_export.analytics.windows import rates, sessions, sliding
 
 __all__ = [
-    "ValueSchema", "access_fields", "enrich", "events", "infer_schema", "join_within", "key_changes", "rates",
-    "sessions", "sliding", "stored_schema", "user_records", "view", "with_columns",
-]  # fmt: skip
+    "ValueSchema",
+    "access_fields",
+    "enrich",
+    "events",
+    "infer_schema",
+    "join_within",
+    "key_changes",
+    "rates",
+    "sessions",
+    "sliding",
+    "stored_schema",
+    "user_records",
+    "view",
+    "with_columns",
+]

@@ -34,9 +34,15 @@ _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 
 
 def windows(
-    log: "DataFrame", limit: int, own: Own, size: str | None, slide: str | None = None, gap: str | None = None,
-    by: str | None = None, measure: str = "bytes",
-) -> Result:  # fmt: skip
+    log: "DataFrame",
+    limit: int,
+    own: Own,
+    size: str | None,
+    slide: str | None = None,
+    gap: str | None = None,
+    by: str | None = None,
+    measure: str = "bytes",
+) -> Result:
     """Windows with their rate and percentiles, in the order of time; one line for each of the largest groups."""
     events, own, notes = own_events(log, own, by, measure=measure)
     events = events.where(F.col("event_time").isNotNull()).cache()
@@ -201,9 +207,15 @@ def _float(value: Any) -> float | None:
 
 
 def _result(
-    name: str, question: str, frame: "DataFrame", found: list[dict[str, Any]], limit: int, is_cut: bool,
-    plots: Sequence[Plot] = (), notes: Sequence[str] = (),
-) -> Result:  # fmt: skip
+    name: str,
+    question: str,
+    frame: "DataFrame",
+    found: list[dict[str, Any]],
+    limit: int,
+    is_cut: bool,
+    plots: Sequence[Plot] = (),
+    notes: Sequence[str] = (),
+) -> Result:
     shown = found[:limit] if limit else found
     rows = [[plain(row[column]) for column in frame.columns] for row in shown]
     return Result(name, question, frame.columns, rows, is_cut or len(shown) < len(found), tuple(plots), tuple(notes))

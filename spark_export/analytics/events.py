@@ -22,10 +22,15 @@ def user_records(log: "DataFrame") -> "DataFrame":
 
 
 def events(
-    log: "DataFrame", time: "str | Column | None" = None, key: "str | Column | None" = None,
-    value: "str | Column | None" = None, schema: Schema | None = None, *, form: ValueForm = "json",
+    log: "DataFrame",
+    time: "str | Column | None" = None,
+    key: "str | Column | None" = None,
+    value: "str | Column | None" = None,
+    schema: Schema | None = None,
+    *,
+    form: ValueForm = "json",
     time_format: str | None = None,
-) -> "DataFrame":  # fmt: skip
+) -> "DataFrame":
     """Events with index, event_time, key, value and bytes, and then the user's own columns.
 
     Of rows of the log these are the user records. Without `time`, the event's time is the client's own, else the
@@ -95,16 +100,23 @@ def key_changes(log: "DataFrame") -> "DataFrame":
     `prior_index` is null for changes of transactions and range deletes, which do not carry it.
     """
     own = F.struct(
-        F.col("key"), F.col("value"), F.col("create"), F.col("revision").alias("mod"), F.col("version"),
+        F.col("key"),
+        F.col("value"),
+        F.col("create"),
+        F.col("revision").alias("mod"),
+        F.col("version"),
         F.col("prior_index"),
-    )  # fmt: skip
+    )
     spelled = F.transform(
         "changes",
         lambda change: F.struct(
-            change["key"].alias("key"), change["value"].alias("value"), change["create"].alias("create"),
-            change["mod"].alias("mod"), change["version"].alias("version"),
+            change["key"].alias("key"),
+            change["value"].alias("value"),
+            change["create"].alias("create"),
+            change["mod"].alias("mod"),
+            change["version"].alias("version"),
             F.lit(None).cast("bigint").alias("prior_index"),
         ),
-    )  # fmt: skip
+    )
     changed = F.when(F.col("version").isNotNull(), F.array(own)).otherwise(spelled)
     return log.select("index", "time", F.explode(changed).alias("change")).select("index", "time", "change.*")

@@ -16,9 +16,14 @@ _EVENT: Final = ("event_time", "index", "value")
 
 
 def join_within(
-    left: "DataFrame", right: "DataFrame", within: str = "1 minute", *, how: str = "inner", watermark: str = WATERMARK,
+    left: "DataFrame",
+    right: "DataFrame",
+    within: str = "1 minute",
+    *,
+    how: str = "inner",
+    watermark: str = WATERMARK,
     columns: Sequence[str] = (),
-) -> "DataFrame":  # fmt: skip
+) -> "DataFrame":
     """Pairs each event of `left` with every event of `right` that has the same key and lies at most `within` after it.
 
     The columns are key, left_event_time, left_index, left_value, right_…, seconds, and for each of `columns`, which
@@ -77,9 +82,13 @@ def view(log: "DataFrame", left: str, right: str, *, how: str = "inner") -> "Dat
         changes.withColumns({"id": rest, "alive": F.struct("index", "version", "value")})
         .where(F.col("id").isNotNull())
         .groupBy("id")
-        .agg(*(F.max_by("alive", F.when(_begins(prefix), F.col("index"))).alias(name)
-               for name, prefix in (("newest_left", left), ("newest_right", right))))
-    )  # fmt: skip
+        .agg(
+            *(
+                F.max_by("alive", F.when(_begins(prefix), F.col("index"))).alias(name)
+                for name, prefix in (("newest_left", left), ("newest_right", right))
+            )
+        )
+    )
     joined = newest.select("id", *_live("left"), *_live("right"))
     is_there = F.col("left_index").isNotNull() | F.col("right_index").isNotNull()
     for side in conditions[how]:

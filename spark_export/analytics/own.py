@@ -151,9 +151,10 @@ def _time_notes(events: "DataFrame", own: Own) -> list[str]:
     shown = F.col(quoted(own.time)).cast("string") if own.time in events.columns else F.lit(None).cast("string")
     lacks = F.col("event_time").isNull()
     (found,) = events.agg(
-        F.count(F.lit(1)).alias("all"), F.count("event_time").alias("timed"),
+        F.count(F.lit(1)).alias("all"),
+        F.count("event_time").alias("timed"),
         F.first(F.when(lacks, shown), ignorenulls=True).alias("example"),
-    ).collect()  # fmt: skip
+    ).collect()
     lacking = found["all"] - found["timed"]
     example = "" if found["example"] is None else f", as {found['example']!r}"
     if found["all"] and not found["timed"]:

@@ -48,9 +48,24 @@ _TYPES: Final = {"integer": "bigint", "number": "double", COMMA_NUMBER: "double"
 _UNITS: Final = {"s": Decimal(1_000_000), "ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
 _NO_QUOTE: Final = "\u0000"
 _PARTS: Final = {
-    "Y": "yyyy", "y": "yy", "m": "M", "d": "d", "e": "d", "H": "H", "I": "h", "M": "mm", "S": "ss", "b": "MMM",
-    "B": "MMMM", "p": "a", "a": "EEE", "A": "EEEE", "z": "[XXX][XX][X]", "j": "D", "%": "%",
-}  # fmt: skip
+    "Y": "yyyy",
+    "y": "yy",
+    "m": "M",
+    "d": "d",
+    "e": "d",
+    "H": "H",
+    "I": "h",
+    "M": "mm",
+    "S": "ss",
+    "b": "MMM",
+    "B": "MMMM",
+    "p": "a",
+    "a": "EEE",
+    "A": "EEEE",
+    "z": "[XXX][XX][X]",
+    "j": "D",
+    "%": "%",
+}
 """Letters of strptime as Spark writes them. Month, day and hour may have one digit or two."""
 _DIGITS: Final = frozenset("mdeHI")
 """Letters whose number has two digits where another one follows or precedes it without anything between."""

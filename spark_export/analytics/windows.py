@@ -18,9 +18,16 @@ _ACCURACY: Final = 10_000  # of percentile_approx: exact up to so many different
 
 
 def rates(
-    events: "DataFrame", size: str | None = None, *, slide: str | None = None, gap: str | None = None,
-    by: Sequence[str] = (), measure: str = "bytes", quantiles: Sequence[float] = QUANTILES, watermark: str = WATERMARK,
-) -> "DataFrame":  # fmt: skip
+    events: "DataFrame",
+    size: str | None = None,
+    *,
+    slide: str | None = None,
+    gap: str | None = None,
+    by: Sequence[str] = (),
+    measure: str = "bytes",
+    quantiles: Sequence[float] = QUANTILES,
+    watermark: str = WATERMARK,
+) -> "DataFrame":
     """Counts events per window, and shows the spread of `measure`.
 
     The columns are start, end, the columns of `by`, records, per_second, total, lowest, highest, and p50, p90, p99 (or
@@ -68,13 +75,16 @@ def sliding(events: "DataFrame", size: str, *, by: Sequence[str] = (), measure: 
     width = _micros(events, size)
     window = Window.partitionBy(*groups).orderBy(F.unix_micros("event_time")).rangeBetween(-width, 0)
     return events.where(F.col("event_time").isNotNull()).select(
-        "index", "event_time", *groups, number,
+        "index",
+        "event_time",
+        *groups,
+        number,
         F.count(F.lit(1)).over(window).alias("records"),
         F.sum(number).over(window).alias("total"),
         F.avg(number).over(window).alias("mean"),
         F.min(number).over(window).alias("lowest"),
         F.max(number).over(window).alias("highest"),
-    )  # fmt: skip
+    )
 
 
 def _micros(events: "DataFrame", interval: str) -> int:

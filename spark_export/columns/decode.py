@@ -323,12 +323,27 @@ def _by_row(rows: _Rows) -> Iterable[tuple[int, list[ChangeRow]]]:
 
 
 _COLUMNS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
-    "index": _index, "term": _term, "time": _time, "kind": _kind, "operation": _operation, "key": _key,
-    "value": _value, "headers": _headers, "client_time": _client_time, "event_time": _event_time, "argument": _argument,
-    "session": _of_session("session"), "sequence": _of_session("sequence"), "result": _result, "revision": _revision,
-    "succeeded": _succeeded, "prior_index": _of_change("prior_index"), "create": _of_change("create"),
-    "version": _of_change("version"), "changes": _changes,
-}  # fmt: skip
+    "index": _index,
+    "term": _term,
+    "time": _time,
+    "kind": _kind,
+    "operation": _operation,
+    "key": _key,
+    "value": _value,
+    "headers": _headers,
+    "client_time": _client_time,
+    "event_time": _event_time,
+    "argument": _argument,
+    "session": _of_session("session"),
+    "sequence": _of_session("sequence"),
+    "result": _result,
+    "revision": _revision,
+    "succeeded": _succeeded,
+    "prior_index": _of_change("prior_index"),
+    "create": _of_change("create"),
+    "version": _of_change("version"),
+    "changes": _changes,
+}
 
 
 def keys(frames: Frames) -> pa.Array:

@@ -24,10 +24,18 @@ from raftlog.statemachine.effects import (
 # The layout of statemachine/effects.py; tests/spark_export/columns/test_frames.py holds it to the bytes.
 EFFECTS: Final = np.dtype(
     [
-        ("magic", "<u4"), ("version", "u1"), ("flags", "u1"), ("reserved", "<u2"), ("index", "<u8"),
-        ("revision", "<u8"), ("rows", "<u4"), ("length", "<u4"), ("payload_crc", "<u4"), ("crc", "<u4"),
+        ("magic", "<u4"),
+        ("version", "u1"),
+        ("flags", "u1"),
+        ("reserved", "<u2"),
+        ("index", "<u8"),
+        ("revision", "<u8"),
+        ("rows", "<u4"),
+        ("length", "<u4"),
+        ("payload_crc", "<u4"),
+        ("crc", "<u4"),
     ]
-)  # fmt: skip
+)
 
 _EFFECTS_HEAD: Final = int.from_bytes(EFFECTS_MAGIC, "little") | EFFECTS_VERSION << 32
 _EFFECTS_HEAD_BITS: Final = LOW | (0xFFFF_00FF | (0xFF & ~EFFECTS_PLAIN) << 8) << 32

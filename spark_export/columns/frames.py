@@ -40,24 +40,49 @@ from raftlog.spark_export.columns.sums import RESIDUE, Crcs, Pieces, behind_head
 # bytes.
 ENTRY: Final = np.dtype(
     [
-        ("magic", "<u4"), ("version", "u1"), ("kind", "u1"), ("flags", "<u2"), ("length", "<u4"), ("count", "<u4"),
-        ("index", "<u8"), ("term", "<u8"), ("time_ms", "<i8"), ("clock_ms", "<u8"), ("data_crc", "<u4"),
-        ("previous", "<u4"), ("reserved", "<u4"), ("crc", "<u4"),
+        ("magic", "<u4"),
+        ("version", "u1"),
+        ("kind", "u1"),
+        ("flags", "<u2"),
+        ("length", "<u4"),
+        ("count", "<u4"),
+        ("index", "<u8"),
+        ("term", "<u8"),
+        ("time_ms", "<i8"),
+        ("clock_ms", "<u8"),
+        ("data_crc", "<u4"),
+        ("previous", "<u4"),
+        ("reserved", "<u4"),
+        ("crc", "<u4"),
     ]
-)  # fmt: skip
+)
 BLOCK: Final = np.dtype(
     [
-        ("version", "u1"), ("flags", "u1"), ("reserved", "<u2"), ("length", "<u4"), ("count", "<u4"),
-        ("namespace", "<u4"), ("admission", "<u4"), ("reserved2", "<u4"), ("session", "<u8"), ("sequence", "<u8"),
-        ("settled", "<u8"), ("time_ms", "<i8"),
+        ("version", "u1"),
+        ("flags", "u1"),
+        ("reserved", "<u2"),
+        ("length", "<u4"),
+        ("count", "<u4"),
+        ("namespace", "<u4"),
+        ("admission", "<u4"),
+        ("reserved2", "<u4"),
+        ("session", "<u8"),
+        ("sequence", "<u8"),
+        ("settled", "<u8"),
+        ("time_ms", "<i8"),
     ]
-)  # fmt: skip
+)
 RECORD: Final = np.dtype(
     [
-        ("operation", "u1"), ("flags", "u1"), ("key", "<u2"), ("value", "<u4"), ("headers", "<u4"), ("reserved", "<u4"),
+        ("operation", "u1"),
+        ("flags", "u1"),
+        ("key", "<u2"),
+        ("value", "<u4"),
+        ("headers", "<u4"),
+        ("reserved", "<u4"),
         ("argument", "<i8"),
     ]
-)  # fmt: skip
+)
 _MAGIC: Final = np.dtype("<u4")
 _ENTRY_WORD: Final = np.uint32(int.from_bytes(ENTRY_MAGIC, "little"))
 _MARK_WORD: Final = np.uint32(int.from_bytes(MARK_MAGIC, "little"))
@@ -165,9 +190,21 @@ def locate(slab: Slab, previous: tuple[int, int] | None = None) -> Frames:
         spread[command_rows] = block_of_command
         block_of_row = spread
     return Frames(
-        slab.first, slab.segment, slab.ledger, entry, entry_at, entry_of_row, None if all_commands else is_command,
-        block, entry_of_block, block_of_row, record, slab.record, effects, (),
-    )  # fmt: skip
+        slab.first,
+        slab.segment,
+        slab.ledger,
+        entry,
+        entry_at,
+        entry_of_row,
+        None if all_commands else is_command,
+        block,
+        entry_of_block,
+        block_of_row,
+        record,
+        slab.record,
+        effects,
+        (),
+    )
 
 
 def _located_singles(slab: Slab, heads: Heads, previous: tuple[int, int] | None) -> Frames:
@@ -181,9 +218,21 @@ def _located_singles(slab: Slab, heads: Heads, previous: tuple[int, int] | None)
     _check_singles(slab, entry, block, record)
     each = np.arange(len(entry))
     return Frames(
-        slab.first, slab.segment, slab.ledger, entry, slab.entry, each, None, block, each, None, record, slab.record,
-        effects, slab.runs,
-    )  # fmt: skip
+        slab.first,
+        slab.segment,
+        slab.ledger,
+        entry,
+        slab.entry,
+        each,
+        None,
+        block,
+        each,
+        None,
+        record,
+        slab.record,
+        effects,
+        slab.runs,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -31,16 +31,25 @@ from raftlog.statemachine.effects import (
 # The layouts of statemachine/effects.py; tests/spark_export/columns/test_frames.py holds them to the bytes.
 ROW: Final = np.dtype(
     [
-        ("result", "u1"), ("flags", "u1"), ("reserved", "<u2"), ("changes", "<u4"), ("revision", "<u8"),
+        ("result", "u1"),
+        ("flags", "u1"),
+        ("reserved", "<u2"),
+        ("changes", "<u4"),
+        ("revision", "<u8"),
         ("first_answer", "<u8"),
     ]
-)  # fmt: skip
+)
 CHANGE: Final = np.dtype(
     [
-        ("prior_index", "<u8"), ("create", "<u8"), ("version", "<u8"), ("flags", "u1"), ("reserved", "u1"),
-        ("key", "<u2"), ("value", "<u4"),
+        ("prior_index", "<u8"),
+        ("create", "<u8"),
+        ("version", "<u8"),
+        ("flags", "u1"),
+        ("reserved", "u1"),
+        ("key", "<u2"),
+        ("value", "<u4"),
     ]
-)  # fmt: skip
+)
 SINGLE: Final = np.dtype([("prior_index", "<i8"), ("create", "<i8"), ("version", "<i8"), ("valid", "?")])
 
 ChangeRow = dict[str, Any]
@@ -159,6 +168,11 @@ def _spelled_out(frames: Frames, where: int, blocks: Ints, single: Rows, explici
 
 def _change_row(change: KeyChange, revision: int) -> ChangeRow:
     return {
-        "key": change.key, "value": change.value, "deleted": change.is_delete, "create": change.create,
-        "mod": revision, "version": change.version, "prior_index": change.prior_index,
-    }  # fmt: skip
+        "key": change.key,
+        "value": change.value,
+        "deleted": change.is_delete,
+        "create": change.create,
+        "mod": revision,
+        "version": change.version,
+        "prior_index": change.prior_index,
+    }

@@ -8,8 +8,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 SIMPLE: Final = (
-    "string", "binary", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "timestamp", "date",
-)  # fmt: skip
+    "string",
+    "binary",
+    "boolean",
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "timestamp",
+    "date",
+)
 
 
 def check_type(name: str, kind: "DataType") -> None:

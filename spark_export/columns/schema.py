@@ -96,10 +96,26 @@ KIND_CONFIGURATION: Final = 2
 KIND_COMMANDS: Final = 4
 
 OPERATIONS: Final[tuple[str | None, ...]] = (
-    None, "append", "put", "delete", "delete_range", "txn", *([None] * 26),
-    "compact", "session_open", "session_keepalive", "session_close", "void", None, None, None, "trim",
-    "digest_point", "consumer", "access",
-)  # fmt: skip
+    None,
+    "append",
+    "put",
+    "delete",
+    "delete_range",
+    "txn",
+    *([None] * 26),
+    "compact",
+    "session_open",
+    "session_keepalive",
+    "session_close",
+    "void",
+    None,
+    None,
+    None,
+    "trim",
+    "digest_point",
+    "consumer",
+    "access",
+)
 APPEND: Final = 1
 PUT: Final = 2
 DELETE: Final = 3
@@ -108,8 +124,14 @@ INTERNAL_FIRST: Final = 32
 """Operations from this number on are internal."""
 
 RESULTS: Final[tuple[str | None, ...]] = (
-    None, "applied", "repeated", "compare_failed", "refused", "expired", "voided",
-)  # fmt: skip
+    None,
+    "applied",
+    "repeated",
+    "compare_failed",
+    "refused",
+    "expired",
+    "voided",
+)
 RESULT_APPLIED: Final = 1
 USER_RESULTS: Final = ("applied", "compare_failed")
 """A user record is a record of kind `commands` with a user's operation and one of these results."""

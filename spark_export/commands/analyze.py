@@ -270,10 +270,12 @@ def _log(context: typer.Context, asked: LogOptions) -> "tuple[DataFrame, list[tu
     if is_stale:
         say_stale(page.index)
     options = {
-        "endpoints": ",".join(urls), "startingOffsets": "earliest",
+        "endpoints": ",".join(urls),
+        "startingOffsets": "earliest",
         "endingOffsets": "latest" if is_stale else str(page.index + 1),
-        "log": page.log, "timeoutSeconds": str(max(1, round(asked.timeout))),
-    }  # fmt: skip
+        "log": page.log,
+        "timeoutSeconds": str(max(1, round(asked.timeout))),
+    }
     known = ", of one node: there was no leader" if is_stale else ""
     facts = [("cluster", ", ".join(urls)), ("log", page.log), ("indexes", f"{page.oldest} to {page.index}{known}")]
     spark = start_spark(asked.master)

@@ -166,9 +166,17 @@ def export_command(
         mode: Mode = "follow" if growth.follow else "append" if growth.append else "once"
         urls = parse_endpoints(where(context, cluster.endpoints))
         wanted = Wanted(
-            urls, to, first, last, _layout(to, layout), mode, growth.batch_records, growth.every, growth.compact_files,
+            urls,
+            to,
+            first,
+            last,
+            _layout(to, layout),
+            mode,
+            growth.batch_records,
+            growth.every,
+            growth.compact_files,
             cluster.timeout,
-        )  # fmt: skip
+        )
         before = find_manifest(to)
         chosen = start_engine(engine, lambda: waiting(wanted))
         with bar("exporting") as tell, _interrupted(wanted.stop) if growth.follow else nullcontext():
@@ -245,10 +253,17 @@ def verify_command(
             chosen = start_engine(engine, lambda: manifest.records.total)
             report = verify(chosen, folder, digests, source, say, told)
     summary = {
-        "verified": report.is_right, "source": source, "log": manifest.log, "first": manifest.first,
-        "last": manifest.last, "rows": report.rows, "log_digest": _digest(report.log),
-        "state_digest": _digest(report.state), "findings": report.findings, "unproved": report.unproved,
-    }  # fmt: skip
+        "verified": report.is_right,
+        "source": source,
+        "log": manifest.log,
+        "first": manifest.first,
+        "last": manifest.last,
+        "rows": report.rows,
+        "log_digest": _digest(report.log),
+        "state_digest": _digest(report.state),
+        "findings": report.findings,
+        "unproved": report.unproved,
+    }
     if summary_json:
         print(json.dumps(summary))
     else:
@@ -322,13 +337,23 @@ def _summary(manifest: "Manifest", before: "Manifest | None", folder: Path, seco
     sizes = [path.stat().st_size for path in data_files(folder, manifest)]
     added = manifest.records.total - (before.records.total if before is not None else 0)
     return {
-        "folder": str(folder), "log": manifest.log, "first": manifest.first, "last": manifest.last,
-        "records": manifest.records.total, "user": manifest.records.user, "internal": manifest.records.internal,
-        "added": added, "files": len(sizes), "bytes": sum(sizes), "format": manifest.layout.table,
-        "partition_by": manifest.layout.partition_by, "seconds": round(seconds, 3),
-        "records_per_second": round(added / seconds), "log_digest": _digest(manifest.digests.log),
+        "folder": str(folder),
+        "log": manifest.log,
+        "first": manifest.first,
+        "last": manifest.last,
+        "records": manifest.records.total,
+        "user": manifest.records.user,
+        "internal": manifest.records.internal,
+        "added": added,
+        "files": len(sizes),
+        "bytes": sum(sizes),
+        "format": manifest.layout.table,
+        "partition_by": manifest.layout.partition_by,
+        "seconds": round(seconds, 3),
+        "records_per_second": round(added / seconds),
+        "log_digest": _digest(manifest.digests.log),
         "state_digest": _digest(manifest.digests.state),
-    }  # fmt: skip
+    }
 
 
 def _show_export(summary: dict[str, Any]) -> None:

@@ -164,10 +164,18 @@ def _cells(path: Path, is_dense: bool) -> list[Cell]:
             index, time = pc.min_max(own.column("index")).as_py(), pc.min_max(times.filter(which)).as_py()
             found.setdefault(number, []).append(
                 Cell(
-                    str(path.resolve()), number, len(own), index["min"], index["max"], bool(in_order[here].all()),
-                    _millis(time["min"]), _millis(time["max"]), count_user(own), set_digest(hashes[here]),
+                    str(path.resolve()),
+                    number,
+                    len(own),
+                    index["min"],
+                    index["max"],
+                    bool(in_order[here].all()),
+                    _millis(time["min"]),
+                    _millis(time["max"]),
+                    count_user(own),
+                    set_digest(hashes[here]),
                 )
-            )  # fmt: skip
+            )
     return [_joined(cells) for cells in found.values()]
 
 

@@ -147,9 +147,13 @@ def opened(path: Path) -> Iterator[Folder]:
 
 
 def write_batch(
-    engine: Engine, folder: Folder, plan: Plan, endpoints: tuple[str, ...], patience_s: float,
+    engine: Engine,
+    folder: Folder,
+    plan: Plan,
+    endpoints: tuple[str, ...],
+    patience_s: float,
     progress: Progress | None = None,
-) -> Manifest:  # fmt: skip
+) -> Manifest:
     """Writes the planned batch and puts it in place; the new manifest holds the earlier content and this batch."""
     if plan != folder.plan:
         write_aside(folder.aside / PLAN, plan)
@@ -188,9 +192,13 @@ def _ranges(plan: Plan) -> list[tuple[int, int]]:
 
 
 def _write(
-    engine: Engine, folder: Folder, plan: Plan, endpoints: tuple[str, ...], patience_s: float,
+    engine: Engine,
+    folder: Folder,
+    plan: Plan,
+    endpoints: tuple[str, ...],
+    patience_s: float,
     progress: Progress | None,
-) -> list[FileEntry]:  # fmt: skip
+) -> list[FileEntry]:
     """Writes the ranges, one task each; this process receives only the list of files."""
     ranges = _ranges(plan)
     data = folder.data.resolve()

@@ -51,9 +51,13 @@ def commit(folder: Path, following: Next) -> None:
     manifest = following.manifest
     schema, column = _schema(manifest.layout), manifest.layout.column
     table = DeltaTable.create(
-        str(folder / DATA), schema, mode="ignore", partition_by=column, name="raftlog",
+        str(folder / DATA),
+        schema,
+        mode="ignore",
+        partition_by=column,
+        name="raftlog",
         description=f"the log {manifest.log}, exported by raftlog",
-    )  # fmt: skip
+    )
     name = application(manifest.log)
     if (table.transaction_version(name) or 0) >= manifest.last:
         return

@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 MASKED: Final = (
-    "operation", "key", "value", "headers", "client_time", "argument", "session", "sequence", "succeeded",
-    "prior_index", "create", "version", "changes",
-)  # fmt: skip
+    "operation",
+    "key",
+    "value",
+    "headers",
+    "client_time",
+    "argument",
+    "session",
+    "sequence",
+    "succeeded",
+    "prior_index",
+    "create",
+    "version",
+    "changes",
+)
 """Columns that may be null, in the order of their bits in the mask."""
 
 _LONG: Final = "bigint"
@@ -33,17 +44,38 @@ def log_row_hash() -> "Column":
     changes = F.transform(
         "changes",
         lambda change: F.struct(
-            change["key"], change["value"], change["deleted"].cast(_LONG), change["create"], change["mod"],
+            change["key"],
+            change["value"],
+            change["deleted"].cast(_LONG),
+            change["create"],
+            change["mod"],
             change["version"],
         ),
-    )  # fmt: skip
+    )
     return F.xxhash64(
-        F.col("index"), F.col("term"), F.unix_millis("time"), F.col("kind"), mask.cast(_LONG), F.col("operation"),
-        F.col("key"), value, _length("headers"), F.col("headers"), F.unix_millis("client_time"),
-        F.col("argument"), F.col("session"), F.col("sequence"), F.col("result"), F.col("revision"),
-        F.col("succeeded").cast(_LONG), F.col("prior_index"), F.col("create"), F.col("version"), _length("changes"),
+        F.col("index"),
+        F.col("term"),
+        F.unix_millis("time"),
+        F.col("kind"),
+        mask.cast(_LONG),
+        F.col("operation"),
+        F.col("key"),
+        value,
+        _length("headers"),
+        F.col("headers"),
+        F.unix_millis("client_time"),
+        F.col("argument"),
+        F.col("session"),
+        F.col("sequence"),
+        F.col("result"),
+        F.col("revision"),
+        F.col("succeeded").cast(_LONG),
+        F.col("prior_index"),
+        F.col("create"),
+        F.col("version"),
+        _length("changes"),
         changes,
-    )  # fmt: skip
+    )
 
 
 def _length(name: str) -> "Column":

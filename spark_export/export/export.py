@@ -137,9 +137,13 @@ def _plan(wanted: Wanted, folder: Folder, page: LogPageJson, last: int) -> Plan 
 
 
 def _follow(
-    engine: Engine, wanted: Wanted, folder: Folder, page: LogPageJson, progress: Progress | None,
+    engine: Engine,
+    wanted: Wanted,
+    folder: Folder,
+    page: LogPageJson,
+    progress: Progress | None,
     told: Callable[[Manifest], None],
-) -> Manifest:  # fmt: skip
+) -> Manifest:
     """Batch after batch: to the end that the log has now, or until it is stopped or `last` is reached."""
     from raftlog.spark_export.export.compaction import compact_if_many
 

@@ -212,9 +212,17 @@ def _write(tables: Iterator[pa.Table], log_id: str, folder: Path, place: str, la
             path.parent.mkdir(exist_ok=True)
             beside.aside.rename(path)
         entry = FileEntry(
-            f"{DATA}/{name}", first, last, main.rows, user, main.sink.bytes, main.sink.sha256.hexdigest(), time_min,
-            time_max, companion,
-        )  # fmt: skip
+            f"{DATA}/{name}",
+            first,
+            last,
+            main.rows,
+            user,
+            main.sink.bytes,
+            main.sink.sha256.hexdigest(),
+            time_min,
+            time_max,
+            companion,
+        )
         return _named(main.aside, entry, log_id, folder, layout)
 
 
@@ -279,9 +287,16 @@ def _entry_of(path: Path, log_id: str, folder: Path, layout: Layout) -> FileEntr
             return None
         user, time_min, time_max = (int(notes[f"raftlog.{name}"]) for name in ("user", "time_min_ms", "time_max_ms"))
         entry = FileEntry(
-            f"{DATA}/{place}", *indexes, pq.read_metadata(path).num_rows, user, path.stat().st_size,
-            sha256_of(path), time_min, time_max, companion,
-        )  # fmt: skip
+            f"{DATA}/{place}",
+            *indexes,
+            pq.read_metadata(path).num_rows,
+            user,
+            path.stat().st_size,
+            sha256_of(path),
+            time_min,
+            time_max,
+            companion,
+        )
         return entry if entry.count == entry.last - entry.first + 1 else None
     except (OSError, pa.ArrowException, KeyError, ValueError):
         return None

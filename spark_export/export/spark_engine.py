@@ -64,14 +64,17 @@ class SparkRows:
             step = index - F.lag("index").over(Window.partitionBy("file").orderBy("row"))
         log = log.withColumn("step", step)
         millis = F.unix_millis("time")
-        summary = log.groupBy(
-            "file", F.floor((F.coalesce("index", F.lit(0)) - 1) / PART_RECORDS).alias("cell")
-        ).agg(
-            F.count(F.lit(1)).alias("rows"), F.min(index).alias("index_min"), F.max(index).alias("index_max"),
-            F.min("step").alias("step_min"), F.max("step").alias("step_max"),
-            F.min(millis).alias("time_min_ms"), F.max(millis).alias("time_max_ms"),
-            F.sum(is_user_row().cast("bigint")).alias("user"), *set_digest(log_row_hash()),
-        )  # fmt: skip
+        summary = log.groupBy("file", F.floor((F.coalesce("index", F.lit(0)) - 1) / PART_RECORDS).alias("cell")).agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.min(index).alias("index_min"),
+            F.max(index).alias("index_max"),
+            F.min("step").alias("step_min"),
+            F.max("step").alias("step_max"),
+            F.min(millis).alias("time_min_ms"),
+            F.max(millis).alias("time_max_ms"),
+            F.sum(is_user_row().cast("bigint")).alias("user"),
+            *set_digest(log_row_hash()),
+        )
         with _readable():
             found = summary.collect()
         least = {row["file"]: row["step_min"] for row in found}
@@ -82,13 +85,20 @@ class SparkRows:
             return row["step_min"] is None or row["step_min"] > 0
 
         return [
-                Cell(
-                    unquote(urlsplit(row["file"]).path), row["cell"], row["rows"], row["index_min"],
-                    row["index_max"], is_in_order(row), row["time_min_ms"], row["time_max_ms"], row["user"],
-                    as_digest(row),
-                )
-                for row in found
-            ]  # fmt: skip
+            Cell(
+                unquote(urlsplit(row["file"]).path),
+                row["cell"],
+                row["rows"],
+                row["index_min"],
+                row["index_max"],
+                is_in_order(row),
+                row["time_min_ms"],
+                row["time_max_ms"],
+                row["user"],
+                as_digest(row),
+            )
+            for row in found
+        ]
 
     def digests(self, first: int, last: int, step: int) -> dict[int, SetDigestHex]:
         """The digest of the rows of every `step` indexes from `first` to `last`, by number; without the empty ones."""

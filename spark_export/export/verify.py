@@ -58,9 +58,13 @@ class Report:
 
 
 def verify(
-    engine: Engine, folder: Path, digests: Digests | Future[Digests] | None, source: str,
-    step: Step = lambda _: None, range_told: Told | None = None,
-) -> Report:  # fmt: skip
+    engine: Engine,
+    folder: Path,
+    digests: Digests | Future[Digests] | None,
+    source: str,
+    step: Step = lambda _: None,
+    range_told: Told | None = None,
+) -> Report:
     """Checks the export in `folder` against `digests` (None: the manifest's own), which may arrive while the files are
     read. `range_told` is asked only where rows are wrong, to name them. Raises NotCheckedError, and what `digests`
     raise."""

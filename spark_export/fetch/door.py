@@ -209,10 +209,17 @@ class TrimmedError(DataLossError):
 
 
 def ask(
-    endpoints: tuple[str, ...], path: str, query: dict[str, object], decode: Callable[[bytes], T], *,
-    patience_s: float = PATIENCE_S, wait_s: float = 0, rotation: NodeRotation | None = None, is_leader_due: bool = True,
+    endpoints: tuple[str, ...],
+    path: str,
+    query: dict[str, object],
+    decode: Callable[[bytes], T],
+    *,
+    patience_s: float = PATIENCE_S,
+    wait_s: float = 0,
+    rotation: NodeRotation | None = None,
+    is_leader_due: bool = True,
     log_id: str | None = None,
-) -> T:  # fmt: skip
+) -> T:
     """A JSON answer of the first node that gives one; `decode` was made at import. A caller that asks often keeps
     a `rotation`: then the node that answered last is asked first. Unless `is_leader_due`, it does not wait for a leader
     once all nodes had their turn. `log_id`: as in `answering`.
@@ -237,9 +244,13 @@ def ask(
 
 
 def bounds(
-    endpoints: tuple[str, ...], *, is_linearizable: bool = True, patience_s: float = PATIENCE_S,
-    rotation: NodeRotation | None = None, log_id: str | None = None,
-) -> LogPageJson:  # fmt: skip
+    endpoints: tuple[str, ...],
+    *,
+    is_linearizable: bool = True,
+    patience_s: float = PATIENCE_S,
+    rotation: NodeRotation | None = None,
+    log_id: str | None = None,
+) -> LogPageJson:
     """Log id, oldest index and, in `index`, a committed end of an entry: linearizable unless not asked for.
 
     `log_id`: as in `answering`.
@@ -257,9 +268,14 @@ def bounds_now(
     wait_s = 0 if is_leader_due else LEADER_WAIT_S
     try:
         page = ask(
-            endpoints, "/v1/log", {"limit": 1}, log_page, patience_s=patience_s, wait_s=wait_s,
+            endpoints,
+            "/v1/log",
+            {"limit": 1},
+            log_page,
+            patience_s=patience_s,
+            wait_s=wait_s,
             is_leader_due=is_leader_due,
-        )  # fmt: skip
+        )
     except NoLeaderError:
         return bounds(endpoints, is_linearizable=False, patience_s=patience_s), True
     return page, False

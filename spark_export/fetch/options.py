@@ -25,11 +25,31 @@ RESCUED: Final = "_rescued_data"  # as Databricks names it
 TRIGGER_DELAY_S: Final = 900.0  # as long as Spark's Kafka connector waits
 
 READING: Final = (
-    "endpoints", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
-    "maxRecordsPerPartition", "failOnDataLoss", "keyPrefix", "operations", "valueFormat", "mode",
-    "log", "timeoutSeconds", "changes", "localFolders", "records",
-    "importSource", "inferSchema", "samplingRecords", "rescuedDataColumn", "columns", "delimiter", "quote", "escape",
-)  # fmt: skip
+    "endpoints",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "keyPrefix",
+    "operations",
+    "valueFormat",
+    "mode",
+    "log",
+    "timeoutSeconds",
+    "changes",
+    "localFolders",
+    "records",
+    "importSource",
+    "inferSchema",
+    "samplingRecords",
+    "rescuedDataColumn",
+    "columns",
+    "delimiter",
+    "quote",
+    "escape",
+)
 BATCH: Final = ("endingOffsets", "endingTimestamp", "asOf")
 STREAM: Final = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "groupId")
 NAMES: Final = READING + BATCH + STREAM
@@ -191,8 +211,17 @@ def _check_together(options: SourceOptions, given: Mapping[str, str]) -> None:
         )
     _check_values(options, given)
     if options.as_of is not None:
-        others = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "operations", "changes",
-                  "records", "valueFormat", "importSource")  # fmt: skip
+        others = (
+            "startingOffsets",
+            "startingTimestamp",
+            "endingOffsets",
+            "endingTimestamp",
+            "operations",
+            "changes",
+            "records",
+            "valueFormat",
+            "importSource",
+        )
         for name in others:
             if name.lower() in given:
                 raise UsageError(f"option {name} says nothing beside asOf, which reads the state and not the log")

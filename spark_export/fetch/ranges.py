@@ -58,8 +58,12 @@ def bytes_end(wanted: Range, bytes_max: int) -> int:
 def query(wanted: Range, position: int) -> dict[str, object]:
     """What asks a node for the raw log from there to the end of the range."""
     return {
-        "format": "raw", "from": position, "to": wanted.stop, "consistency": "stale", "min_index": wanted.stop - 1,
-    }  # fmt: skip
+        "format": "raw",
+        "from": position,
+        "to": wanted.stop,
+        "consistency": "stale",
+        "min_index": wanted.stop - 1,
+    }
 
 
 def trimmed(position: int, oldest: int | None) -> DataLossError:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 MASTER: Final = "local[2,4]"
 """Two cores; a task may fail three times before the job does (plain local[2] gives up at the first)."""
 
+_CHECKPOINTING: Final = "org.apache.spark.sql.execution.streaming.checkpointing"
 LOW_LATENCY: Final = {
-    "spark.sql.streaming.checkpointFileManagerClass":
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-}  # fmt: skip
+}
 """Takes about a third off a small micro-batch, mostly by saving two writes to the checkpoint.
 
 It is optional for two reasons. Spark no longer checks that a checkpoint file is whole. The manager also needs a file
@@ -72,9 +72,12 @@ def check_packages() -> None:
     """Raises SparkMissingError, naming package, version and fix: Spark's own errors name none of them."""
     mend = f"install what Spark needs: {how_to_install('spark')}"
     for package, lowest, below in (
-        ("pyspark", (4, 1), (5,)), ("pyarrow", (18,), None), ("pandas", (2, 2), (3,)), ("protobuf", (6, 33, 5), None),
+        ("pyspark", (4, 1), (5,)),
+        ("pyarrow", (18,), None),
+        ("pandas", (2, 2), (3,)),
+        ("protobuf", (6, 33, 5), None),
         ("numpy", (2,), (3,)),
-    ):  # fmt: skip
+    ):
         try:
             text = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError as error:
@@ -92,9 +95,14 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def session(
-    name: str = "raftlog", *, master: str | None = None, level: str = "error", java_options: str = "",
-    low_latency: bool = False, **settings: str,
-) -> "SparkSession":  # fmt: skip
+    name: str = "raftlog",
+    *,
+    master: str | None = None,
+    level: str = "error",
+    java_options: str = "",
+    low_latency: bool = False,
+    **settings: str,
+) -> "SparkSession":
     """A Spark session that reads `format("raftlog")`. `settings` are Spark's own, with `__` for each dot.
 
     With a master on this machine everything listens on loopback only, unless `settings` say otherwise. `low_latency`

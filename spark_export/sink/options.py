@@ -10,9 +10,16 @@ from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
 Operation = Literal["append", "put"]
 
 NAMES: Final = (
-    "endpoints", "operation", "recordsPerRequest", "sessionTtlSeconds", "timeoutSeconds", "writeId", "valueFormat",
-    "keyColumn", "timeColumn",
-)  # fmt: skip
+    "endpoints",
+    "operation",
+    "recordsPerRequest",
+    "sessionTtlSeconds",
+    "timeoutSeconds",
+    "writeId",
+    "valueFormat",
+    "keyColumn",
+    "timeColumn",
+)
 SESSION_TTL_S: Final = 86_400
 """One day: a query that restarts within it finds its sessions. Later, it must read the log."""
 RECORDS_PER_REQUEST: Final = 1_000

@@ -61,8 +61,9 @@ def check_columns(schema: "StructType", options: SinkOptions) -> None:
 
 def _check_own(schema: "StructType", options: SinkOptions) -> None:
     for option, name, allowed in (
-        ("keyColumn", options.key_column, _KEYS), ("timeColumn", options.time_column, ("timestamp",)),
-    ):  # fmt: skip
+        ("keyColumn", options.key_column, _KEYS),
+        ("timeColumn", options.time_column, ("timestamp",)),
+    ):
         if name is None:
             continue
         if name not in schema.names:
@@ -202,5 +203,7 @@ def _cell(value: Any) -> str:
 
 
 _VALUES: Final[dict[ValueFormat, Callable[[Sequence[str], Sequence[Any]], bytes]]] = {
-    "json": _json, "msgpack": _msgpack, "csv": _csv,
-}  # fmt: skip
+    "json": _json,
+    "msgpack": _msgpack,
+    "csv": _csv,
+}

@@ -59,16 +59,23 @@ def _changes(frames: Frames, begin: int, end: int) -> Iterator[_Change]:
         if place not in explicit:
             deleted = row["version"] == 0
             yield common | {
-                "key": row["key"], "after": None if deleted else row["value"], "prior_index": row["prior_index"],
-                "create": row["create"], "mod": row["revision"], "version": row["version"],
-            }  # fmt: skip
+                "key": row["key"],
+                "after": None if deleted else row["value"],
+                "prior_index": row["prior_index"],
+                "create": row["create"],
+                "mod": row["revision"],
+                "version": row["version"],
+            }
             continue
         for change in explicit[place]:
             yield common | {
-                "key": change["key"], "after": None if change["deleted"] else change["value"],
-                "prior_index": change["prior_index"], "create": change["create"], "mod": change["mod"],
+                "key": change["key"],
+                "after": None if change["deleted"] else change["value"],
+                "prior_index": change["prior_index"],
+                "create": change["create"],
+                "mod": change["mod"],
                 "version": change["version"],
-            }  # fmt: skip
+            }
 
 
 class _Images:

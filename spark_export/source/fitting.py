@@ -256,8 +256,11 @@ def _date(value: Any, kind: pa.DataType, is_text: bool) -> date:
 
 
 _OTHERS: Final[dict[pa.DataType, Callable[[Any, pa.DataType, bool], Any]]] = {
-    pa.string(): _string, pa.binary(): _binary, pa.bool_(): _boolean, pa.date32(): _date,
-}  # fmt: skip
+    pa.string(): _string,
+    pa.binary(): _binary,
+    pa.bool_(): _boolean,
+    pa.date32(): _date,
+}
 
 
 def json_text(value: Any) -> str:

@@ -36,10 +36,21 @@ Kind = Any
 _TEXTS: Final = {"integer": "bigint", "number": "double", "boolean": "boolean"}
 """Types of an import; every other one is text, or JSON text."""
 _ARROW: Final = {
-    "int8": "bigint", "int16": "bigint", "int32": "bigint", "int64": "bigint", "uint8": "bigint", "uint16": "bigint",
-    "uint32": "bigint", "uint64": "decimal(20,0)", "halffloat": "double", "float": "double", "double": "double",
-    "bool": "boolean", "date32[day]": "date", "date64[ms]": "date",
-}  # fmt: skip
+    "int8": "bigint",
+    "int16": "bigint",
+    "int32": "bigint",
+    "int64": "bigint",
+    "uint8": "bigint",
+    "uint16": "bigint",
+    "uint32": "bigint",
+    "uint64": "decimal(20,0)",
+    "halffloat": "double",
+    "float": "double",
+    "double": "double",
+    "bool": "boolean",
+    "date32[day]": "date",
+    "date64[ms]": "date",
+}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARROW_FORMS: Final = (
     (re.compile(r"timestamp\[(?:s|ms|us)(?:, tz=.*)?\]"), "timestamp"),  # ns would lose digits: it stays text
@@ -108,9 +119,13 @@ def _spark_type(kind: Kind, depth: int = 0) -> "DataType":
     if kind is not None and (found := _DECIMAL.fullmatch(kind)):
         return DecimalType(int(found[1]), int(found[2]))
     simple: dict[str | None, DataType] = {
-        "bigint": LongType(), "double": DoubleType(), "boolean": BooleanType(), "binary": BinaryType(),
-        "timestamp": TimestampType(), "date": DateType(),
-    }  # fmt: skip
+        "bigint": LongType(),
+        "double": DoubleType(),
+        "boolean": BooleanType(),
+        "binary": BinaryType(),
+        "timestamp": TimestampType(),
+        "date": DateType(),
+    }
     return simple.get(kind, StringType())
 
 

@@ -93,9 +93,13 @@ def state_of(wanted: Range, revision: int, prefix: bytes) -> Iterator[pa.RecordB
     kept: list[KeyValue] = []  # all at once: what comes later may be refused
     while True:
         query: dict[str, object] = {
-            "prefix_b64": to_b64(prefix), "at": revision, "limit": _PAGE, "encoding": "base64", "consistency": "stale",
+            "prefix_b64": to_b64(prefix),
+            "at": revision,
+            "limit": _PAGE,
+            "encoding": "base64",
+            "consistency": "stale",
             "min_index": wanted.stop - 1,
-        }  # fmt: skip
+        }
         if continuation is not None:
             query["continuation"] = continuation
         page = door.ask(wanted.endpoints, "/v1/kv", query, _ranged, rotation=rotation, log_id=wanted.log_id)

@@ -106,10 +106,15 @@ class LogRows:
 
 
 def log(
-    endpoints: str | Sequence[str], first: int | None = None, last: int | None = None, *,
-    columns: Sequence[str] | None = None, records: Records = "user", timeout_s: float = PATIENCE_S,
+    endpoints: str | Sequence[str],
+    first: int | None = None,
+    last: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    records: Records = "user",
+    timeout_s: float = PATIENCE_S,
     may_be_stale: bool = False,
-) -> LogRows:  # fmt: skip
+) -> LogRows:
     """The rows of a running cluster, from `first` (None: the oldest index) to `last` (None: the committed end).
 
     Without a leader it waits for one, or, if it `may_be_stale`, has the rows that one node has.
@@ -130,9 +135,13 @@ def log(
 
 
 def export(
-    folder: str | Path, first: int | None = None, last: int | None = None, *, columns: Sequence[str] | None = None,
+    folder: str | Path,
+    first: int | None = None,
+    last: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
     records: Records = "user",
-) -> LogRows:  # fmt: skip
+) -> LogRows:
     """The rows of an export, by its manifest. Raises UsageError, and NotCheckedError where there is no export.
 
     The files are read as they are; `raftlog verify` proves them.

@@ -24,11 +24,17 @@ from raftlog.spark_export.tables.arrow import LogRows
 from raftlog.spark_export.tables.value_schema import NESTED, ValueColumn, ValueSchema, of_stored
 
 _TYPES: Final = {
-    "integer": "BIGINT", "number": "DOUBLE", COMMA_NUMBER: "DOUBLE", "boolean": "BOOLEAN",
-} | dict.fromkeys(NESTED, "JSON")  # fmt: skip
+    "integer": "BIGINT",
+    "number": "DOUBLE",
+    COMMA_NUMBER: "DOUBLE",
+    "boolean": "BOOLEAN",
+} | dict.fromkeys(NESTED, "JSON")
 _FITTING: Final = {
-    "integer": r"[+-]?[0-9]+(\.0+)?", "number": "[^_]*", COMMA_NUMBER: "[^_]*", "boolean": "|".join(BOOLEANS),
-}  # fmt: skip
+    "integer": r"[+-]?[0-9]+(\.0+)?",
+    "number": "[^_]*",
+    COMMA_NUMBER: "[^_]*",
+    "boolean": "|".join(BOOLEANS),
+}
 """Patterns of the cells that a column takes. DuckDB alone would take 2.7 as 3, 0x1f and 1_000, and yes, 1 and 0 as
 booleans; the Spark source takes none of them either."""
 

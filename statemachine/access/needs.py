@@ -24,9 +24,11 @@ ACCESS: Final = Grant(Verb.ACCESS, Resource.CLUSTER)
 
 
 _NEED_NOTHING: Final = (
-    Operation.SESSION_KEEPALIVE, Operation.SESSION_CLOSE, Operation.VOID,  # of the session's owner
+    Operation.SESSION_KEEPALIVE,
+    Operation.SESSION_CLOSE,
+    Operation.VOID,  # of the session's owner
     Operation.DIGEST_POINT,  # changes nothing
-)  # fmt: skip
+)
 
 
 def is_permitted(principal: KnownPrincipal, commands: Sequence[Command]) -> bool:

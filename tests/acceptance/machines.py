@@ -63,8 +63,13 @@ def machines(record_property: Measure, count: int = 3) -> Iterator[dict[str, tup
 def run(*words: str, cwd: Path, environment: dict[str, str] | None = None) -> str:
     """What a command prints. Raises CalledProcessError."""
     done = subprocess.run(
-        [*RAFTLOG, *words], cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True,
-        timeout=HANG_S, check=False,
-    )  # fmt: skip
+        [*RAFTLOG, *words],
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
     assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
     return done.stdout

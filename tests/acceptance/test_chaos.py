@@ -28,9 +28,13 @@ OFTEN_BEHIND = "left-behind+partition-leader+kill-leader"
 """In a minute several followers are left behind, also on a busy machine."""
 
 SMALL = [
-    "--set", f"retention.bytes={1 << 19}", "--set", f"limits.snapshot_log_bytes={1 << 15}",
-    "--set", f"limits.trailing_log_bytes={1 << 13}",
-]  # fmt: skip
+    "--set",
+    f"retention.bytes={1 << 19}",
+    "--set",
+    f"limits.snapshot_log_bytes={1 << 15}",
+    "--set",
+    f"limits.trailing_log_bytes={1 << 13}",
+]
 """A third or less of what a run has by default: a slow machine, too, trims and installs snapshots within SECONDS."""
 RUN = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "smoke", "--nodes", "3"]
 
@@ -65,10 +69,25 @@ def test_a_smoke_run_of_chaos_is_valid(
     with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page.
     A run of a minute has snapshots, trims and fetched segments inside the nodes, and requests that met each kind."""
     done = subprocess.run(
-        [*RUN, "--nemesis", faults, "--seconds", str(seconds), "--seed", str(SEED), "--out", str(tmp_path), "--json",
-         *SMALL, *form],
-        cwd=ROOT, capture_output=True, text=True, timeout=230,
-    )  # fmt: skip
+        [
+            *RUN,
+            "--nemesis",
+            faults,
+            "--seconds",
+            str(seconds),
+            "--seed",
+            str(SEED),
+            "--out",
+            str(tmp_path),
+            "--json",
+            *SMALL,
+            *form,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=230,
+    )
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     result = json.loads(done.stdout)
     assert (result["verdict"], result["seed"], result["problems"]) == ("valid", SEED, [])
@@ -103,8 +122,11 @@ def test_families_of_single_nodes(
     run = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "--nemesis", family, "--nodes", str(nodes)]
     done = subprocess.run(
         [*run, "--seconds", "120", "--out", str(tmp_path), "--json"],
-        cwd=ROOT, capture_output=True, text=True, timeout=1_100,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1_100,
+    )
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     result = json.loads(done.stdout)
     installed = [fault for fault in result["faults"] if fault["outcome"] == "installed"]
@@ -119,8 +141,12 @@ def test_nothing_is_left_behind(tmp_path: Path, toxiproxy_path: Path, number: si
     node and the Toxiproxy server are gone."""
     with subprocess.Popen(
         [*RUN, "--seconds", "100", "--out", str(tmp_path), *form],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    ) as harness:  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as harness:
         try:
             wait_until(lambda: len(_processes_of(tmp_path)) >= 4, 60, what="three nodes and Toxiproxy")
             told = harness.stdout

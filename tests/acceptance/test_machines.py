@@ -56,9 +56,15 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
             with SyncClient(urls, tls=client_files, deadline_s=30) as client:
                 wait_until(lambda: _is_closed(client), 30, what="a node that serves nothing")
                 run(
-                    "access", "init", "operator", "--config", "node.toml", "--deadline", "30",
+                    "access",
+                    "init",
+                    "operator",
+                    "--config",
+                    "node.toml",
+                    "--deadline",
+                    "30",
                     cwd=tmp_path / "made" / "machine-1",
-                )  # fmt: skip
+                )
                 for number in range(20):
                     client.put(b"key %d" % number, b"value")
                 leader = client.status().leader
@@ -72,21 +78,30 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
             run("user", "set", "alice", "--role", "reader", cwd=tmp_path, environment=environment)
             run("cert", "client", "alice", "--folder", str(tls), cwd=tmp_path)
             own = {
-                "RAFTLOG_CERTIFICATE": str(tls / "client-alice.pem"), "RAFTLOG_KEY": str(tls / "client-alice.key"),
-            }  # fmt: skip
+                "RAFTLOG_CERTIFICATE": str(tls / "client-alice.pem"),
+                "RAFTLOG_KEY": str(tls / "client-alice.key"),
+            }
             assert "after" in run("get", "after", cwd=tmp_path, environment=environment | own)
             denied = subprocess.run(
-                [*RAFTLOG, "put", "after", "x"], env={**os.environ, **environment, **own}, capture_output=True,
-                text=True, timeout=30, check=False,
-            )  # fmt: skip
+                [*RAFTLOG, "put", "after", "x"],
+                env={**os.environ, **environment, **own},
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
             assert (denied.returncode, "role grant ROLE 'write on keys:after'" in denied.stderr) == (9, True), (
                 denied.stderr
             )
             bare = {name: "" for name in environment if name != "RAFTLOG_ENDPOINTS"}
             refused = subprocess.run(
-                [*RAFTLOG, "get", "after"], env={**os.environ, **environment, **bare}, capture_output=True, text=True,
-                timeout=30, check=False,
-            )  # fmt: skip
+                [*RAFTLOG, "get", "after"],
+                env={**os.environ, **environment, **bare},
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
             assert refused.returncode == 2
             assert "raftlog cert client" in refused.stderr
         finally:

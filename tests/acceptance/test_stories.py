@@ -75,18 +75,28 @@ class Place(NamedTuple):
         """Runs a script under `set -e`; on the machine of `node` what runs a node."""
         more = {"MACHINE": " ".join(self.machines.get(node, ()))}
         done = subprocess.run(
-            ["bash", "-c", "\n".join((SHELL, UP, script))], cwd=self.folder, env=self.environment | more,
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            ["bash", "-c", "\n".join((SHELL, UP, script))],
+            cwd=self.folder,
+            env=self.environment | more,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, f"{script}\n{done.stderr[-4000:]}\n{done.stdout[-2000:]}"
 
 
 def environment_of(urls: Sequence[str], tls: Path | None) -> dict[str, str]:
     """For the commands of an operator."""
-    files = {} if tls is None else {
-        "RAFTLOG_CA": str(tls / "ca.pem"), "RAFTLOG_CERTIFICATE": str(tls / "client-operator.pem"),
-        "RAFTLOG_KEY": str(tls / "client-operator.key"),
-    }  # fmt: skip
+    files = (
+        {}
+        if tls is None
+        else {
+            "RAFTLOG_CA": str(tls / "ca.pem"),
+            "RAFTLOG_CERTIFICATE": str(tls / "client-operator.pem"),
+            "RAFTLOG_KEY": str(tls / "client-operator.key"),
+        }
+    )
     own = {"RAFTLOG_ENDPOINTS": ",".join(urls), "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     return os.environ | own | files
 

@@ -94,10 +94,11 @@ def test_a_cluster_changes_to_tls_and_back_under_load(tmp_path: Path) -> None:
             for node in cluster.nodes:
                 cluster.stop_node(node)
                 own = {
-                    "RAFTLOG_SECURITY_MODE": mode, "RAFTLOG_SECURITY_CA": files.ca,
+                    "RAFTLOG_SECURITY_MODE": mode,
+                    "RAFTLOG_SECURITY_CA": files.ca,
                     "RAFTLOG_SECURITY_CERTIFICATE": str(tmp_path / f"tls/node-{node}.pem"),
                     "RAFTLOG_SECURITY_KEY": str(tmp_path / f"tls/node-{node}.key"),
-                }  # fmt: skip
+                }
                 cluster.environments[node] = {} if mode == "plain" else own
                 cluster.start_node(node)
                 wait_until(lambda node=node: is_ready(node, urls), deadline_s=30, what=f"node {node}")  # type: ignore[misc]
@@ -155,9 +156,10 @@ def test_a_cluster_changes_its_authority_under_load(tmp_path: Path) -> None:
                 authority.make_node(new, log, node, ["127.0.0.1"])
                 own = tls_files(folders[stem], stem)
                 cluster.environments[node] = {
-                    "RAFTLOG_SECURITY_CA": own.ca, "RAFTLOG_SECURITY_CERTIFICATE": own.certificate,
+                    "RAFTLOG_SECURITY_CA": own.ca,
+                    "RAFTLOG_SECURITY_CERTIFICATE": own.certificate,
                     "RAFTLOG_SECURITY_KEY": own.key,
-                }  # fmt: skip
+                }
         files = tls_files(folders["client-operator"], "client-operator")
         load, both = Load(), (old / "ca.pem").read_bytes() + (new / "ca.pem").read_bytes()
 

@@ -37,9 +37,12 @@ def test_a_round_that_did_nothing_makes_no_ratio() -> None:
 def test_only_the_same_load_at_the_same_connections_is_compared() -> None:
     """Ours beside others, never beside ourselves."""
     figures = [
-        figure("raftlog", [2.0]), figure("raftlog, aiohttp", [1.0]), figure("etcd", [1.0]),
-        figure("etcd", [1.0], count=1), figure("etcd", [1.0], load="read"),
-    ]  # fmt: skip
+        figure("raftlog", [2.0]),
+        figure("raftlog, aiohttp", [1.0]),
+        figure("etcd", [1.0]),
+        figure("etcd", [1.0], count=1),
+        figure("etcd", [1.0], load="read"),
+    ]
     found = compare(figures, ["raftlog", "raftlog, aiohttp"])
     assert [(each.ours, each.peer, each.throughput) for each in found] == [
         ("raftlog", "etcd", 2.0),

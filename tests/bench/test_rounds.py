@@ -38,8 +38,11 @@ def test_every_contender_runs_once_a_round_after_an_uncounted_one() -> None:
     warm = [("a", 4, WARM_UP_S), ("b", 4, WARM_UP_S)]
     assert told == [*warm, *([("a", 4, 3), ("b", 4, 3)] * 2), *([("a", 8, 3), ("b", 8, 3)] * 2)]
     assert [(each.contender, each.connections, len(each.runs)) for each in figures] == [
-        ("a", 4, 2), ("b", 4, 2), ("a", 8, 2), ("b", 8, 2),
-    ]  # fmt: skip
+        ("a", 4, 2),
+        ("b", 4, 2),
+        ("a", 8, 2),
+        ("b", 8, 2),
+    ]
     assert figures[0].per_second == 500.0
 
 
@@ -77,8 +80,12 @@ def test_a_load_of_keys_reports_its_progress(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     lines: list[str] = []
     assert list(growth.with_progress([b"a", b"b", b"c", b"d", b"e"], 1_000, 1_500, lines.append)) == [
-        b"a", b"b", b"c", b"d", b"e",
-    ]  # fmt: skip
+        b"a",
+        b"b",
+        b"c",
+        b"d",
+        b"e",
+    ]
     assert lines == ["1,200 of 1,500 keys loaded, 17 a second"]
 
 

@@ -22,9 +22,24 @@ def test_a_short_run_has_every_piece_of_its_results(tmp_path: Path) -> None:
         pytest.skip("the temporary folder is in memory")
     save = tmp_path / "results" / "run.json"
     words = [
-        "--only", "commits,followers", "--no-peers", "--connections", "8", "--rounds", "1", "--seconds", "1",
-        "--followers", "6", "--rate", "40", "--data", str(tmp_path), "--save", str(save),
-    ]  # fmt: skip
+        "--only",
+        "commits,followers",
+        "--no-peers",
+        "--connections",
+        "8",
+        "--rounds",
+        "1",
+        "--seconds",
+        "1",
+        "--followers",
+        "6",
+        "--rate",
+        "40",
+        "--data",
+        str(tmp_path),
+        "--save",
+        str(save),
+    ]
     ran = CliRunner().invoke(app, words)
     assert ran.exit_code == 0, ran.output
     report = msgspec.json.decode(save.read_bytes(), type=Report)

@@ -221,12 +221,26 @@ class FakeNode:
     def status(self) -> Status:
         """As Node.status."""
         return Status(
-            log=self.log_id, node=1, disk=fingerprint("ab" * 16), role="leader", term=self.term, leader=self.leader,
-            last=self.applied, persisted=self.applied, committed=self.applied, applied=self.applied,
-            oldest=self.oldest, last_user_index=self.last_user_index, revision=self.machine.revision,
-            state=SetDigestHex(*self.machine.digest().as_hex()), followers=[], sessions=self.machine.session_count,
-            uptime_ms=1, version="0", index=self.applied,
-        )  # fmt: skip
+            log=self.log_id,
+            node=1,
+            disk=fingerprint("ab" * 16),
+            role="leader",
+            term=self.term,
+            leader=self.leader,
+            last=self.applied,
+            persisted=self.applied,
+            committed=self.applied,
+            applied=self.applied,
+            oldest=self.oldest,
+            last_user_index=self.last_user_index,
+            revision=self.machine.revision,
+            state=SetDigestHex(*self.machine.digest().as_hex()),
+            followers=[],
+            sessions=self.machine.session_count,
+            uptime_ms=1,
+            version="0",
+            index=self.applied,
+        )
 
     @property
     def configuration(self) -> Configuration:
@@ -236,9 +250,29 @@ class FakeNode:
     def view(self) -> NodeView:
         """As Node.view."""
         return NodeView(
-            self.log_id, 1, "leader", self.term, 1, 1, [1], [], 1, self.applied, self.term, self.applied, self.applied,
-            self.applied, self.is_fenced, False, 0, 2_000, 1_200, False, [], [],
-        )  # fmt: skip
+            self.log_id,
+            1,
+            "leader",
+            self.term,
+            1,
+            1,
+            [1],
+            [],
+            1,
+            self.applied,
+            self.term,
+            self.applied,
+            self.applied,
+            self.applied,
+            self.is_fenced,
+            False,
+            0,
+            2_000,
+            1_200,
+            False,
+            [],
+            [],
+        )
 
     def members(self) -> Members:
         """As Node.members."""
@@ -277,9 +311,14 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    node: NodeInterface | None = None, *, http: HttpSettings | None = None, fast_path: bool = True, port: int = 0,
-    credentials: Credentials | None = None, **limits: int,
-) -> AsyncIterator[Served]:  # fmt: skip
+    node: NodeInterface | None = None,
+    *,
+    http: HttpSettings | None = None,
+    fast_path: bool = True,
+    port: int = 0,
+    credentials: Credentials | None = None,
+    **limits: int,
+) -> AsyncIterator[Served]:
     """The fake node (or the one given) behind the real HTTP server, on that port or a free one of its own.
 
     `credentials`: it takes itself for a node with TLS. The port is a plain one all the same."""

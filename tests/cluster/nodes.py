@@ -162,9 +162,14 @@ class Nodes:
             loaded.data, log_id=self.cluster.cluster.log, node=node, segment_bytes=loaded.settings.disk.segment_bytes
         )
         host = Host(
-            loaded.settings, disk, recovered, metrics=Metrics(), logger=get_logger(node=node),
-            cluster=self.cluster, making=Making(knows=knows),
-        )  # fmt: skip
+            loaded.settings,
+            disk,
+            recovered,
+            metrics=Metrics(),
+            logger=get_logger(node=node),
+            cluster=self.cluster,
+            making=Making(knows=knows),
+        )
         await host.start()
         self.running[node] = host.replica
         return host.replica

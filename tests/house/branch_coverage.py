@@ -62,10 +62,22 @@ def measure(package: str, *arguments: str) -> dict[str, object]:
     report.parent.mkdir(exist_ok=True)
     tests = sorted(str(path.relative_to(ROOT)) for pattern in PACKAGES[package] for path in ROOT.glob(pattern))
     command = [
-        sys.executable, "-m", "pytest", "-q", "--no-header", "--durations=0", "--durations-min=99",
-        "-p", "no:cacheprovider", "--hypothesis-seed=1", f"--cov={package}", "--cov-branch",
-        f"--cov-report=json:{report}", *tests, *arguments,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--no-header",
+        "--durations=0",
+        "--durations-min=99",
+        "-p",
+        "no:cacheprovider",
+        "--hypothesis-seed=1",
+        f"--cov={package}",
+        "--cov-branch",
+        f"--cov-report=json:{report}",
+        *tests,
+        *arguments,
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     measured: dict[str, object] = json.loads(report.read_text(encoding="utf-8"))
     return measured

@@ -65,8 +65,9 @@ def signature_of(name: str, thing: Any) -> str:
     signature = inspect.signature(thing)
     shown = [
         each.replace(annotation=each.empty, default=_Hidden() if repr(each.default).startswith("<f") else each.default)
-        for each in signature.parameters.values() if each.name != "self"
-    ]  # fmt: skip
+        for each in signature.parameters.values()
+        if each.name != "self"
+    ]
     told = str(signature.replace(parameters=shown, return_annotation=signature.empty))
     returned = signature.return_annotation
     returned = getattr(returned, "__name__", returned)

@@ -11,10 +11,23 @@ from collections.abc import Iterable, Iterator
 from tests.house.rules import ROOT, Finding, Source
 
 _REFUSED_BASES = frozenset(
-    {"ArithmeticError", "AssertionError", "AttributeError", "BufferError", "EOFError", "ImportError", "MemoryError",
-     "OSError", "RuntimeError", "TypeError", "asyncio.Protocol", "asyncio.TimerHandle", "msgspec.Struct",
-     "threading.Thread"}
-)  # fmt: skip
+    {
+        "ArithmeticError",
+        "AssertionError",
+        "AttributeError",
+        "BufferError",
+        "EOFError",
+        "ImportError",
+        "MemoryError",
+        "OSError",
+        "RuntimeError",
+        "TypeError",
+        "asyncio.Protocol",
+        "asyncio.TimerHandle",
+        "msgspec.Struct",
+        "threading.Thread",
+    }
+)
 
 
 @functools.cache

@@ -31,9 +31,13 @@ def main() -> None:
     """Runs the demo. Ends with its exit code."""
     shown = {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(COLUMNS), "COLORTERM": "truecolor"}
     done = subprocess.run(
-        [sys.executable, "-m", "raftlog.cluster.cli.main", "demo"], env=os.environ | shown, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "raftlog.cluster.cli.main", "demo"],
+        env=os.environ | shown,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     print(done.stdout)
     if done.returncode:
         raise SystemExit(done.returncode)

@@ -10,12 +10,31 @@ from collections.abc import Iterable, Iterator
 from tests.house.rules import PACKAGES, Finding, Source
 
 # Modules of the standard library that only hold, shape or check values: no clock, no chance, no input, no output.
-# fmt: off
-VALUE_MODULES = frozenset({
-    "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "copy", "dataclasses", "enum",
-    "functools", "heapq", "itertools", "math", "operator", "re", "string", "struct", "textwrap", "types", "typing",
-})
-# fmt: on
+VALUE_MODULES = frozenset(
+    {
+        "__future__",
+        "abc",
+        "array",
+        "base64",
+        "binascii",
+        "bisect",
+        "collections",
+        "copy",
+        "dataclasses",
+        "enum",
+        "functools",
+        "heapq",
+        "itertools",
+        "math",
+        "operator",
+        "re",
+        "string",
+        "struct",
+        "textwrap",
+        "types",
+        "typing",
+    }
+)
 
 # package -> what its modules may import beside themselves
 ALLOWED: dict[str, frozenset[str]] = {
@@ -25,9 +44,13 @@ ALLOWED: dict[str, frozenset[str]] = {
 
 # What the simulator shares with the harness around it. commands.py joins it to the command line.
 SIM_MAY_TAKE_FROM_CHAOS = (
-    "raftlog.chaos.sim", "raftlog.chaos.judge.history", "raftlog.chaos.judge.models",
-    "raftlog.chaos.judge.linearizable", "raftlog.chaos.judge.verdicts", "raftlog.chaos.judge.checks",
-)  # fmt: skip
+    "raftlog.chaos.sim",
+    "raftlog.chaos.judge.history",
+    "raftlog.chaos.judge.models",
+    "raftlog.chaos.judge.linearizable",
+    "raftlog.chaos.judge.verdicts",
+    "raftlog.chaos.judge.checks",
+)
 
 
 def pure_packages_import_only_values(files: Iterable[Source]) -> Iterator[Finding]:

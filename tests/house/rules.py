@@ -380,9 +380,16 @@ def _first(call: ast.Call) -> str:
 
 def _is_msgspec(call: ast.Call) -> bool:
     return _dotted(call.func) in {
-        "Decoder", "convert", "json.Decoder", "msgpack.Decoder", "msgspec.json.Decoder", "msgspec.msgpack.Decoder",
-        "msgspec.convert", "msgspec.toml.decode", "msgspec.yaml.decode",
-    }  # fmt: skip
+        "Decoder",
+        "convert",
+        "json.Decoder",
+        "msgpack.Decoder",
+        "msgspec.json.Decoder",
+        "msgspec.msgpack.Decoder",
+        "msgspec.convert",
+        "msgspec.toml.decode",
+        "msgspec.yaml.decode",
+    }
 
 
 def _of_cluster(files: Iterable[Source], excepted: Iterable[str]) -> Iterator[Source]:

@@ -11,10 +11,14 @@ from tests.house import architecture, compiling, imports, names, rules, structur
 from tests.house.rules import Finding, Rule, Source
 
 RULES: tuple[Rule, ...] = (
-    *rules.RULES, *imports.RULES, *words.RULES, *names.RULES, *weight.RULES,
+    *rules.RULES,
+    *imports.RULES,
+    *words.RULES,
+    *names.RULES,
+    *weight.RULES,
     compiling.compiled_modules_compile,
     structure.imports_form_no_circle,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,39 +60,80 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
     (rules.only_disk_opens_files, "cluster/replica/replica.py", "path.read_text()\n", "request.read()\n"),
     (rules.only_clock_reads_time, "cluster/replica/replica.py", "import time\n", "from cluster import clock\n"),
     (rules.only_clock_reads_time, "cluster/replica/replica.py", "loop.time()\n", "clock.now_ms\n"),
-    (rules.decoders_are_made_at_import, "cluster/x.py", "def f(a):\n return msgspec.json.decode(a, type=T)\n",
-     "D = msgspec.json.Decoder(T)\ndef f(a):\n return D.decode(a), msgspec.json.decode(a)\n"),
-    (rules.decoders_are_made_at_import, "chaos/x.py", "f = lambda a: json.Decoder(T).decode(a)\n",
-     "def f(a):\n return json.Decoder().decode(a), FrameDecoder(a)\n"),
-    (rules.decoders_are_made_at_import, "spark_export/x.py", "def f(a):\n return msgspec.convert(a, T)\n",
-     "_D = msgspec.json.Decoder(T)\ndef f(a):\n return msgspec.convert(a, T)\n"),
-    (rules.decoders_are_made_at_import, "cluster/x.py", "def f():\n return Request(answers.plain(T))\n",
-     "_t = answers.plain(T)\ndef f():\n return Request(_t)\n"),
+    (
+        rules.decoders_are_made_at_import,
+        "cluster/x.py",
+        "def f(a):\n return msgspec.json.decode(a, type=T)\n",
+        "D = msgspec.json.Decoder(T)\ndef f(a):\n return D.decode(a), msgspec.json.decode(a)\n",
+    ),
+    (
+        rules.decoders_are_made_at_import,
+        "chaos/x.py",
+        "f = lambda a: json.Decoder(T).decode(a)\n",
+        "def f(a):\n return json.Decoder().decode(a), FrameDecoder(a)\n",
+    ),
+    (
+        rules.decoders_are_made_at_import,
+        "spark_export/x.py",
+        "def f(a):\n return msgspec.convert(a, T)\n",
+        "_D = msgspec.json.Decoder(T)\ndef f(a):\n return msgspec.convert(a, T)\n",
+    ),
+    (
+        rules.decoders_are_made_at_import,
+        "cluster/x.py",
+        "def f():\n return Request(answers.plain(T))\n",
+        "_t = answers.plain(T)\ndef f():\n return Request(_t)\n",
+    ),
     (imports.pure_packages_import_only_values, "raft/x.py", "import os.path\n", "from raftlog.raft import log\n"),
     (imports.pure_packages_import_only_values, "raft/x.py", "import xxhash\n", "import msgpack\n"),
-    (imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "import raftlog.chaos.deploy.deployment\n",
-     "import raftlog.chaos.judge.models\n"),
+    (
+        imports.sim_takes_little_from_chaos,
+        "chaos/sim/x.py",
+        "import raftlog.chaos.deploy.deployment\n",
+        "import raftlog.chaos.judge.models\n",
+    ),
     (imports.sim_takes_little_from_chaos, "chaos/sim/x.py", "from .. import runs\n", "from . import world\n"),
-    (imports.packages_are_imported_by_one_name, "tests/x.py", "from raft import log\n",
-     "import raftlog.raft.log\n"),
-    (imports.class_names_mean_one_thing, "raft/x.py", "class _A: ...\n_Ab = 1\n_Ab = dict[str, int]\n",
-     "class A: ...\nclass _A: ...\n"),
-    (imports.class_names_mean_one_thing, "cluster/x.py", "class A:\n class A: ...\n",
-     "AB = {}\nAB = {}\n"),
+    (imports.packages_are_imported_by_one_name, "tests/x.py", "from raft import log\n", "import raftlog.raft.log\n"),
+    (
+        imports.class_names_mean_one_thing,
+        "raft/x.py",
+        "class _A: ...\n_Ab = 1\n_Ab = dict[str, int]\n",
+        "class A: ...\nclass _A: ...\n",
+    ),
+    (imports.class_names_mean_one_thing, "cluster/x.py", "class A:\n class A: ...\n", "AB = {}\nAB = {}\n"),
     (imports.class_names_are_no_riddles, "cluster/x.py", "class NodeFace: ...\n", "class Surface: ...\n"),
     (compiling.compiled_modules_compile, "raft/x.py", "class A(RuntimeError): ...\n", "class A(ValueError): ...\n"),
-    (compiling.compiled_modules_compile, "raft/x.py",
-     "async def f(a):\n if a.b is not None:\n  raise a.b\n await g()\n if a.b:\n  raise a.b\n",
-     "async def f(a):\n if a.b is not None:\n  raise a.b\n await g()\n a.b = None\n if a.b:\n  raise a.b\n"),
+    (
+        compiling.compiled_modules_compile,
+        "raft/x.py",
+        "async def f(a):\n if a.b is not None:\n  raise a.b\n await g()\n if a.b:\n  raise a.b\n",
+        "async def f(a):\n if a.b is not None:\n  raise a.b\n await g()\n a.b = None\n if a.b:\n  raise a.b\n",
+    ),
     (compiling.compiled_modules_compile, "raft/x.py", "class A:\n a = b = 0\n", "class A:\n a = 0\n"),
-    (compiling.compiled_modules_compile, "raft/x.py", "class A(NamedTuple):\n a: memoryview\n",
-     "class A(NamedTuple):\n a: bytes | memoryview\n"),
-    (compiling.compiled_modules_compile, "raft/x.py", "@dataclass\nclass A:\n a: ClassVar[int] = 1\n",
-     "@dataclass\nclass A:\n a: int = 1\n"),
-    (compiling.compiled_modules_compile, "raft/x.py", "@dataclass(slots=True)\nclass A:\n a = 1\n",
-     "class A:\n a = 1\n"),
-    (compiling.compiled_modules_compile, "raft/x.py", "class A:\n def f(self): ...\n t = {1: f}\n",
-     "class A:\n def f(self): ...\nt = {1: A.f}\n"),
+    (
+        compiling.compiled_modules_compile,
+        "raft/x.py",
+        "class A(NamedTuple):\n a: memoryview\n",
+        "class A(NamedTuple):\n a: bytes | memoryview\n",
+    ),
+    (
+        compiling.compiled_modules_compile,
+        "raft/x.py",
+        "@dataclass\nclass A:\n a: ClassVar[int] = 1\n",
+        "@dataclass\nclass A:\n a: int = 1\n",
+    ),
+    (
+        compiling.compiled_modules_compile,
+        "raft/x.py",
+        "@dataclass(slots=True)\nclass A:\n a = 1\n",
+        "class A:\n a = 1\n",
+    ),
+    (
+        compiling.compiled_modules_compile,
+        "raft/x.py",
+        "class A:\n def f(self): ...\n t = {1: f}\n",
+        "class A:\n def f(self): ...\nt = {1: A.f}\n",
+    ),
     (words.references_are_words, "raft/x.py", "# DESIGN section 3\n", "# design\n"),
     (words.references_are_words, "raft/x.py", "# pitfall 5\n", "# (pitfall 5: field by field)\n"),
     (words.references_are_words, "raft/x.py", '"""See pitfalls 5 and 6."""\n', "def test_pitfall_05(): ...\n"),
@@ -96,8 +141,12 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
     (words.references_are_words, "docs/x.md", "see promise 8.\n", "[promise 8](promises.md)\n"),
     (words.references_are_words, "docs/x.md", "since issue 19\n", "this issue\n"),
     (words.references_are_words, "raft/x.py", "# found by seed 600391\n", "a = 'seed 600391'\n"),
-    (words.promises_are_cited_by_heading, "raft/x.py", "# docs/promises.md: no heading\n",
-     "# (docs/promises.md: identity is not\n# address)\n"),
+    (
+        words.promises_are_cited_by_heading,
+        "raft/x.py",
+        "# docs/promises.md: no heading\n",
+        "# (docs/promises.md: identity is not\n# address)\n",
+    ),
     (words.links_lead_somewhere, "docs/x.md", "[a](gone.md)\n", "[a](promises.md) [b](https://example.org/a)\n"),
     (words.links_lead_somewhere, "docs/x.md", "# A b\n[a](#a)\n", "# A b, c\n[a](#a-b-c)\n"),
     (names.names_lead_somewhere, "raft/x.py", "# `raftlog.raft.gone`\n", "# `raftlog.raft.types.NOBODY`\n"),
@@ -108,7 +157,7 @@ PLANTED: list[tuple[Callable[[Iterable[Source]], Iterator[Finding]], str, str, s
     (names.names_lead_somewhere, "raft/x.py", "# `node_end.fail`\n", "# `disk_reports.Hold`, `disk_full`\n"),
     (words.no_riddles, "new/x.py", "# nobody is told\n", "# no node is informed\n"),
     (words.no_riddles, "new/x.md", "whoever asks\n", "each client that asks\n"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("rule", "path", "bad", "good"), PLANTED, ids=range(len(PLANTED)))

@@ -5,6 +5,7 @@ import pytest
 from tests.house import structure
 from tests.house.rules import Source
 from tests.house.structure import circles, clashing_classes, folder_circles, full_folders, module_graph, rows
+from tests.house.weight import VAGUE
 
 RIDDLE = "nobo" + "dy"  # in two parts, so that this file has none
 
@@ -49,13 +50,13 @@ def test_full_folder_and_clashing_class_are_counted_once() -> None:
 
 def test_table_has_the_counts_of_both_trees_in_one_row(capsys: pytest.CaptureFixture[str]) -> None:
     """Each row shows the older tree first; a commit that does not exist is an error that names it."""
-    older = rows([Source("raft/a.py", f"# {RIDDLE}\n" * 7 + "told = 1\n")])
+    older = rows([Source("raft/a.py", f"# {RIDDLE}\n" * 7 + f"{VAGUE} = 1\n")])
     newer = rows([Source("raft/a.py", "# no node\n")])
     lines = structure.table({"older": older, "newer": newer}, details=True).splitlines()
     cells = {row[0]: row[1:] for row in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines) if row}
-    assert cells["uses of the name told"] == ["1", "0"]
+    assert cells["uses of a vague name"] == ["1", "0"]
     assert cells["riddle words"] == ["7", "0"]
     assert cells["lines of production"] == ["8", "1"]
-    assert "  raft/a.py:8: a name `told`; fix: uses of the name told" in lines
+    assert "  raft/a.py:8: a vague name; fix: uses of a vague name" in lines
     assert structure.main(["--at", "no-such-commit"]) == 2
     assert "no-such-commit" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Bounds how much there is to read: attributes, parameters, imports, vague names, and the lines of each room.
 
-tests/house/test_rules.py runs the rule. tests/house/weight.toml holds what is allowed: it may only fall. What a feature
-adds to a room comes off another one, in the same commit.
+tests/house/test_rules.py runs the rule. tests/house/weight.toml has the numbers that are allowed; they fall, and never
+rise. A feature that adds lines to a room takes out as many.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ TABLE: Final = "tests/house/weight.toml"
 ATTRIBUTES_MAX: Final = 20
 PARAMETERS_MAX: Final = 10
 IMPORTS_MAX: Final = 30
+VAGUE: Final = "to" + "ld"  # in two parts, so that this file has none
 ROOM_PARTS: Final = 2  # a room is `cluster/http`, or `raft/consensus`; the modules beside them are the room `raft`
 
 
@@ -72,18 +73,18 @@ def wide_imports(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def vague_names(source: Source) -> Iterator[tuple[int, str]]:
-    """Uses of the name `told`: it says that somebody said something, not what it is."""
+    """Uses of a name that says that somebody said something, and not what it is."""
     for node in source.nodes:
         name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
-        if name == "told":
-            yield getattr(node, "lineno", 1), "a name `told`"
+        if name == VAGUE:
+            yield getattr(node, "lineno", 1), "a vague name"
 
 
 COUNTED: Final[dict[str, Callable[[Source], Iterator[tuple[int, str]]]]] = {
     f"classes with more than {ATTRIBUTES_MAX} attributes": large_classes,
     f"functions with more than {PARAMETERS_MAX} parameters": long_signatures,
     f"files with more than {IMPORTS_MAX} imports": wide_imports,
-    "uses of the name told": vague_names,
+    "uses of a vague name": vague_names,
 }
 
 

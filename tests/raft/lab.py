@@ -54,9 +54,14 @@ def extend(previous: Mark, *entries: int | tuple[int, int], data: bytes = b"x", 
 def log_of(members: Configuration, *entries: int | tuple[int, int], data: bytes = b"x") -> list[Entry]:
     """A log: the configuration at index 1 in term 1, then entries as in `extend`."""
     first = seal_entry(
-        GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0,
+        GENESIS,
+        term=1,
+        kind=EntryKind.CONFIGURATION,
+        count=1,
+        time_ms=0,
+        clock_ms=0,
         data=encode_configuration(members),
-    )  # fmt: skip
+    )
     return [first, *extend(first.mark, *entries, data=data)]
 
 
@@ -89,9 +94,18 @@ def make_core(
     log = log_of(members, *entries)
     hard_state = HardState(log[-1].term if term is None else term, vote, 1)
     return RaftCore(
-        node, options or Options(), hard_state=hard_state, log=log_start(log, tail), configuration=members,
-        configuration_index=1, commit=commit, applied=commit, random=random, now=at(now_ms), knows=knows,
-    )  # fmt: skip
+        node,
+        options or Options(),
+        hard_state=hard_state,
+        log=log_start(log, tail),
+        configuration=members,
+        configuration_index=1,
+        commit=commit,
+        applied=commit,
+        random=random,
+        now=at(now_ms),
+        knows=knows,
+    )
 
 
 def start_core(
@@ -109,10 +123,21 @@ def start_core(
 ) -> RaftCore:
     """A core that starts from these durable entries; node n draws its timeouts n * 10 ms above the least."""
     return RaftCore(
-        node, options, hard_state=hard_state, log=log_start(disk, tail), configuration=members, configuration_index=1,
-        commit=commit, applied=commit, random=lambda low, high: min(low + node * 10, high), now=at(now_ms),
-        floor=hard_state.floor, incarnation=f"{node:032x}", run=run, kept=kept,
-    )  # fmt: skip
+        node,
+        options,
+        hard_state=hard_state,
+        log=log_start(disk, tail),
+        configuration=members,
+        configuration_index=1,
+        commit=commit,
+        applied=commit,
+        random=lambda low, high: min(low + node * 10, high),
+        now=at(now_ms),
+        floor=hard_state.floor,
+        incarnation=f"{node:032x}",
+        run=run,
+        kept=kept,
+    )
 
 
 @dataclass(slots=True)
@@ -179,9 +204,15 @@ def append(
 ) -> AppendEntriesReply:
     """Feed an AppendEntries, and give the one reply (its promises are synced first)."""
     message = AppendEntries(
-        sender=sender, to=core.state.node, term=term, prev_index=prev[0], prev_term=prev[1], commit=commit,
-        round=round, entries=tuple(entries),
-    )  # fmt: skip
+        sender=sender,
+        to=core.state.node,
+        term=term,
+        prev_index=prev[0],
+        prev_term=prev[1],
+        commit=commit,
+        round=round,
+        entries=tuple(entries),
+    )
     core.step(message, at(now_ms))
     replies = [reply for reply in drain(core, now_ms).to(sender) if isinstance(reply, AppendEntriesReply)]
     assert len(replies) == 1, replies
@@ -203,11 +234,18 @@ def reply(
     """Feed a leader a follower's answer."""
     core.step(
         AppendEntriesReply(
-            sender=sender, to=core.state.node, term=core.state.term if term is None else term, success=success,
-            match=match, prev_index=prev, round=round, hint_index=hint[0], hint_term=hint[1],
+            sender=sender,
+            to=core.state.node,
+            term=core.state.term if term is None else term,
+            success=success,
+            match=match,
+            prev_index=prev,
+            round=round,
+            hint_index=hint[0],
+            hint_term=hint[1],
         ),
         at(now_ms),
-    )  # fmt: skip
+    )
 
 
 def vote_request(
@@ -222,9 +260,15 @@ def vote_request(
 ) -> RequestVote:
     """A RequestVote; `last` is (index, term)."""
     return RequestVote(
-        sender=sender, to=to, term=term, last_index=last[0], last_term=last[1], pre=pre, transfer=transfer,
+        sender=sender,
+        to=to,
+        term=term,
+        last_index=last[0],
+        last_term=last[1],
+        pre=pre,
+        transfer=transfer,
         link_closed=link_closed,
-    )  # fmt: skip
+    )
 
 
 def lead(core: RaftCore, *, now_ms: int | None = None) -> Drained:
@@ -236,11 +280,15 @@ def lead(core: RaftCore, *, now_ms: int | None = None) -> Drained:
         for request in [each for each in [*out.messages, *out.after_sync] if isinstance(each, RequestVote)]:
             core.step(
                 RequestVoteReply(
-                    sender=request.to, to=core.state.node, term=min(core.state.term, request.term),
-                    request_term=request.term, granted=True, pre=request.pre,
+                    sender=request.to,
+                    to=core.state.node,
+                    term=min(core.state.term, request.term),
+                    request_term=request.term,
+                    granted=True,
+                    pre=request.pre,
                 ),
                 at(now_ms),
-            )  # fmt: skip
+            )
     assert isinstance(core.state.role, Leader), core.state.role
     return drain(core, now_ms)
 
@@ -300,9 +348,14 @@ class Lab:
         self.applied[node] = []
         self.queues[node] = SyncQueue()
         self.cores[node] = start_core(
-            node, self.options, self.hard_states[node], self.disks[node], members=self.members, tail=tail,
+            node,
+            self.options,
+            self.hard_states[node],
+            self.disks[node],
+            members=self.members,
+            tail=tail,
             now_ms=self.now_ms,
-        )  # fmt: skip
+        )
         return self.cores[node]
 
     def stop(self, node: NodeId) -> None:

@@ -88,16 +88,26 @@ class Cluster:
         node.hard_state = replace(node.hard_state, boot=node.hard_state.boot + 1)
         node.queue, node.under_way, node.applied = SyncQueue(), None, []
         node.core = start_core(
-            number, self.options, node.hard_state, node.disk, members=self.members, commit=node.commit, tail=node.tail,
-            now_ms=self.now_ms, run=100 * number + node.hard_state.boot if self.has_runs else 0,
+            number,
+            self.options,
+            node.hard_state,
+            node.disk,
+            members=self.members,
+            commit=node.commit,
+            tail=node.tail,
+            now_ms=self.now_ms,
+            run=100 * number + node.hard_state.boot if self.has_runs else 0,
             kept=node.replaced.kept(node.disk[-1].mark),
-        )  # fmt: skip
+        )
         last_term, last_index = node.core.state.kept
         if self.has_runs:
             self.starts[number] = Start(
-                run=node.core.state.run, last_index=last_index, last_term=last_term, term=node.hard_state.term,
+                run=node.core.state.run,
+                last_index=last_index,
+                last_term=last_term,
+                term=node.hard_state.term,
                 floor=node.hard_state.floor,
-            )  # fmt: skip
+            )
         self.pump(number)
 
     def hello(self, number: NodeId) -> None:

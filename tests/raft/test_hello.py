@@ -56,14 +56,22 @@ def test_words_that_a_later_version_adds_to_a_start_are_passed_over() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "nonsense", "run=0000000000000abc", f" {START_TEXT}", f"{START_TEXT} ", f"{START_TEXT} Free=1",
+        "nonsense",
+        "run=0000000000000abc",
+        f" {START_TEXT}",
+        f"{START_TEXT} ",
+        f"{START_TEXT} Free=1",
         f"{START_TEXT}\n",
-        START_TEXT.replace("abc", "0"), START_TEXT.replace("abc", "ABC"),
-        START_TEXT.replace("run=0000000000000abc", f"run={0:016x}"), START_TEXT.replace("last=7", "last=-7"),
-        START_TEXT.replace("last=7", f"last={INDEX_MAX + 1}"), START_TEXT.replace("last=7", "last=\u0667"),
-        START_TEXT.replace("term=3", "term=1"), f"{START_TEXT} more={'x' * 600}",
+        START_TEXT.replace("abc", "0"),
+        START_TEXT.replace("abc", "ABC"),
+        START_TEXT.replace("run=0000000000000abc", f"run={0:016x}"),
+        START_TEXT.replace("last=7", "last=-7"),
+        START_TEXT.replace("last=7", f"last={INDEX_MAX + 1}"),
+        START_TEXT.replace("last=7", "last=\u0667"),
+        START_TEXT.replace("term=3", "term=1"),
+        f"{START_TEXT} more={'x' * 600}",
     ],
-)  # fmt: skip
+)
 def test_any_other_text_of_a_start_is_corrupt(text: str) -> None:
     """Too long, a number out of bounds, a run of 0, a term below that of the newest entry, other digits."""
     with pytest.raises(Corrupt, match="a hello says of its process"):
@@ -73,10 +81,13 @@ def test_any_other_text_of_a_start_is_corrupt(text: str) -> None:
 @pytest.mark.parametrize(
     ("met", "run", "is_taken"),
     [
-        (Met(4, 0xA, "n:1"), 0xA, True), (Met(4, 0xA, "n:1"), 0xB, False), (Met(3, 0xA, "n:1"), 0xB, True),
-        (Met(4, 0, "n:1"), 0xB, True), (Met(4, 0xA, "n:1"), 0, True),
+        (Met(4, 0xA, "n:1"), 0xA, True),
+        (Met(4, 0xA, "n:1"), 0xB, False),
+        (Met(3, 0xA, "n:1"), 0xB, True),
+        (Met(4, 0, "n:1"), 0xB, True),
+        (Met(4, 0xA, "n:1"), 0, True),
     ],
-)  # fmt: skip
+)
 def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_named(
     met: Met, run: int, is_taken: bool
 ) -> None:

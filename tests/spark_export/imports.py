@@ -15,9 +15,13 @@ def schema(
 ) -> Schema:
     """A schema with these columns."""
     return Schema(
-        version=1, source=source, format=InputFormat.CSV if values == "csv" else InputFormat.NDJSON, values=values,
-        columns=tuple(InputColumn(*column) for column in columns), dialect=dialect,
-    )  # fmt: skip
+        version=1,
+        source=source,
+        format=InputFormat.CSV if values == "csv" else InputFormat.NDJSON,
+        values=values,
+        columns=tuple(InputColumn(*column) for column in columns),
+        dialect=dialect,
+    )
 
 
 def add_import(log: logs.RealLog, stored: Schema, *batches: Sequence[bytes | BlockRecord], repeat: bool = False) -> int:

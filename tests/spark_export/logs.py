@@ -57,14 +57,25 @@ class Log:
     revision: int = 1
 
     def add(
-        self, kind: EntryKind, data: bytes, count: int = 1, *, requests: Sequence[RequestEffect] = (),
-        is_plain: bool = False, term: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        kind: EntryKind,
+        data: bytes,
+        count: int = 1,
+        *,
+        requests: Sequence[RequestEffect] = (),
+        is_plain: bool = False,
+        term: int | None = None,
+    ) -> None:
         """One entry, 7 ms after the one before, and what it did."""
         entry = seal_entry(
-            self.last, term=term or max(self.last.term, 1), kind=kind, count=count,
-            time_ms=max(self.last.time_ms, START_MS) + 7, clock_ms=self.last.clock_ms + 7, data=data,
-        )  # fmt: skip
+            self.last,
+            term=term or max(self.last.term, 1),
+            kind=kind,
+            count=count,
+            time_ms=max(self.last.time_ms, START_MS) + 7,
+            clock_ms=self.last.clock_ms + 7,
+            data=data,
+        )
         self.last = entry.mark
         self.entries.append(entry)
         if requests:
@@ -89,9 +100,15 @@ class Log:
             rows.append(index_rows(entry, base + len(segment)))
             segment += entry.header + entry.data
         return raw_chunk(
-            b"".join(rows), bytes(segment), effects[0] + effects[-1] if brief else b"".join(effects), base,
-            entries[0].first, entries[-1].index + 1, committed=self.last.index, brief=brief,
-        )  # fmt: skip
+            b"".join(rows),
+            bytes(segment),
+            effects[0] + effects[-1] if brief else b"".join(effects),
+            base,
+            entries[0].first,
+            entries[-1].index + 1,
+            committed=self.last.index,
+            brief=brief,
+        )
 
 
 def raw_chunk(
@@ -107,9 +124,18 @@ def raw_chunk(
 ) -> bytes:
     """A raw chunk of these parts, its CRCs in order."""
     head = RawHeader(
-        len(rows) // IDX_ROW.size, len(segment), len(ledger), crc32c(rows), base, first, following, 1,
-        committed, committed, brief,
-    )  # fmt: skip
+        len(rows) // IDX_ROW.size,
+        len(segment),
+        len(ledger),
+        crc32c(rows),
+        base,
+        first,
+        following,
+        1,
+        committed,
+        committed,
+        brief,
+    )
     return encode_raw_header(head) + rows + segment + ledger
 
 
@@ -236,9 +262,12 @@ def _request(chance: random.Random, records_max: int, log: Log) -> tuple[list[Bl
     if operation is Operation.APPEND:
         return _appends(chance, records_max), RequestEffect(result, revision)
     record = BlockRecord(
-        operation, chance.choice([None, b"k%d" % chance.randrange(9)]), chance.choice([None, _bytes(chance)]),
-        _headers(chance), chance.choice([None, 0, 17]),
-    )  # fmt: skip
+        operation,
+        chance.choice([None, b"k%d" % chance.randrange(9)]),
+        chance.choice([None, _bytes(chance)]),
+        _headers(chance),
+        chance.choice([None, 0, 17]),
+    )
     if operation in (Operation.TXN, Operation.DELETE_RANGE) and chance.random() < 0.8:
         changes = tuple(
             KeyChange(b"k%d" % i, None, chance.randrange(9), 0, 0, True)
@@ -290,9 +319,24 @@ def naive_rows(entries: Iterable[Entry], effects: Iterable[bytes]) -> Iterator[R
 
 
 _NOTHING: Row = dict.fromkeys(
-    ("operation", "key", "value", "headers", "client_time", "argument", "session", "sequence", "result", "revision",
-     "succeeded", "prior_index", "create", "version", "changes")
-)  # fmt: skip
+    (
+        "operation",
+        "key",
+        "value",
+        "headers",
+        "client_time",
+        "argument",
+        "session",
+        "sequence",
+        "result",
+        "revision",
+        "succeeded",
+        "prior_index",
+        "create",
+        "version",
+        "changes",
+    )
+)
 
 
 def _time(ms: int) -> datetime:
@@ -309,11 +353,15 @@ def _record(block: Block, record: BlockRecord) -> Row:
     if record.headers is not None:
         headers = [{"name": name, "value": value} for name, value in decode_headers(record.headers)]
     return {
-        "operation": Operation(record.operation).name.lower(), "key": record.key, "value": record.value,
-        "headers": headers, "client_time": None if time_ms is None else _time(time_ms),
-        "argument": None if is_append else record.argument, "session": block.session if has_session else None,
+        "operation": Operation(record.operation).name.lower(),
+        "key": record.key,
+        "value": record.value,
+        "headers": headers,
+        "client_time": None if time_ms is None else _time(time_ms),
+        "argument": None if is_append else record.argument,
+        "session": block.session if has_session else None,
         "sequence": block.sequence if has_session else None,
-    }  # fmt: skip
+    }
 
 
 def _effect(did: Effects, request: RequestEffect | None, record: BlockRecord) -> Row:
@@ -327,11 +375,15 @@ def _effect(did: Effects, request: RequestEffect | None, record: BlockRecord) ->
     if explicit:
         row["changes"] = [
             {
-                "key": change.key, "value": change.value, "deleted": change.is_delete, "create": change.create,
-                "mod": request.revision, "version": change.version,
+                "key": change.key,
+                "value": change.value,
+                "deleted": change.is_delete,
+                "create": change.create,
+                "mod": request.revision,
+                "version": change.version,
             }
             for change in explicit
-        ]  # fmt: skip
+        ]
     elif request.changes:
         change = request.changes[0]
         row |= {"prior_index": change.prior_index, "create": change.create, "version": change.version}
@@ -365,10 +417,14 @@ class RealLog(Log):
         """One entry with these blocks, or of another kind with this data."""
         count = sum(block.count for block in decode_blocks(b"".join(blocks))) if blocks else 1
         entry = seal_entry(
-            self.last, term=max(self.last.term, 1) + (kind is EntryKind.NOOP), kind=kind, count=count,
-            time_ms=max(self.last.time_ms, START_MS) + 7, clock_ms=self.last.clock_ms + 7,
+            self.last,
+            term=max(self.last.term, 1) + (kind is EntryKind.NOOP),
+            kind=kind,
+            count=count,
+            time_ms=max(self.last.time_ms, START_MS) + 7,
+            clock_ms=self.last.clock_ms + 7,
             data=b"".join(blocks) or data,
-        )  # fmt: skip
+        )
         self.last = entry.mark
         self.entries.append(entry)
         self.effects.append(encode_effects(self.machine.apply(log_entry(entry))))
@@ -425,7 +481,10 @@ def _round(number: int) -> Iterator[bytes]:
         yield block([record(Operation.DELETE_RANGE, b"e", b"f")])
     headers = encode_headers([("type", b"click"), ("type", b""), ("ü", b"\xff")])
     yield block(
-        [record(Operation.APPEND, b"a%d" % (number % 3), b"line %d" % number, headers, START_MS - number),
-         record(Operation.APPEND, None, None), record(Operation.APPEND, b"", b"", encode_headers([]))],
+        [
+            record(Operation.APPEND, b"a%d" % (number % 3), b"line %d" % number, headers, START_MS - number),
+            record(Operation.APPEND, None, None),
+            record(Operation.APPEND, b"", b"", encode_headers([])),
+        ],
         plain=True,
-    )  # fmt: skip
+    )

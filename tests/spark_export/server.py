@@ -177,10 +177,20 @@ def serving(served: Served) -> Iterator[str]:
 
         def _problem(self, code: Code, nearest: tuple[int, int] | None = None) -> None:
             row = ERRORS[code]
-            self._json(row.status, Problem(
-                code, f"node 1: {code}", row.status, row.outcome, row.retryable, "r", 1, oldest=served.oldest,
-                nearest=nearest,
-            ))  # fmt: skip
+            self._json(
+                row.status,
+                Problem(
+                    code,
+                    f"node 1: {code}",
+                    row.status,
+                    row.outcome,
+                    row.retryable,
+                    "r",
+                    1,
+                    oldest=served.oldest,
+                    nearest=nearest,
+                ),
+            )
 
         def _json(self, status: int, value: object) -> None:
             body = msgspec.json.encode(value)
@@ -213,15 +223,26 @@ def as_record(row: Row) -> LogRecord:
     """A row as the log's JSON pages show it, as far as the source looks."""
     changes = [
         ChangeJson(
-            change["deleted"], change["create"], change["mod"], change["version"], key_b64=to_b64(change["key"]),
+            change["deleted"],
+            change["create"],
+            change["mod"],
+            change["version"],
+            key_b64=to_b64(change["key"]),
             value_b64=to_b64(change["value"] or b""),
         )
         for change in row["changes"] or ()
-    ]  # fmt: skip
+    ]
     return LogRecord(
-        row["index"], row["term"], _ms(row["time"]) or 0, row["kind"], row["operation"] or "", row["result"],
-        value_b64=to_b64(row["value"] or b""), revision=row["revision"], changes=changes or None,
-    )  # fmt: skip
+        row["index"],
+        row["term"],
+        _ms(row["time"]) or 0,
+        row["kind"],
+        row["operation"] or "",
+        row["result"],
+        value_b64=to_b64(row["value"] or b""),
+        revision=row["revision"],
+        changes=changes or None,
+    )
 
 
 def right_digest(log: Log, index: int, log_from: int, log_id: str = LOG_ID) -> DigestAnswer:

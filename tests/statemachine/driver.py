@@ -12,9 +12,16 @@ from raftlog.statemachine.txn import encode_txn
 
 
 def request(
-    operation: int, key: bytes | None = None, value: bytes | None = None, argument: int | None = None, *,
-    session: int = 0, sequence: int = 0, settled: int = 0, payload_hash: int = 0,
-) -> RequestBlock:  # fmt: skip
+    operation: int,
+    key: bytes | None = None,
+    value: bytes | None = None,
+    argument: int | None = None,
+    *,
+    session: int = 0,
+    sequence: int = 0,
+    settled: int = 0,
+    payload_hash: int = 0,
+) -> RequestBlock:
     """A request of one command."""
     command = Command(operation, key, value, None, argument)
     return RequestBlock(1, (command,), session, sequence, settled, payload_hash)
@@ -41,9 +48,15 @@ class Driver:
         """Applies one entry (without requests: a no-op) at the clock of the driver."""
         count = sum(one.count for one in requests) or 1
         entry = LogEntry(
-            self.machine.applied_index + count, 1, count, 1_000 + self.clock_ms, self.clock_ms, requests, parameters,
+            self.machine.applied_index + count,
+            1,
+            count,
+            1_000 + self.clock_ms,
+            self.clock_ms,
+            requests,
+            parameters,
             version,
-        )  # fmt: skip
+        )
         effects = self.machine.apply(entry)
         self.entries.append(entry)
         decoded = decode_effects(encode_effects(effects))

@@ -24,9 +24,13 @@ FAILED = Answer(Result.COMPARE_FAILED, 9, 12, 12, current_mod=4)
 REFUSED = Answer(Result.REFUSED, 2, 5, 6, reason=Reason.MALFORMED)
 FENCED = Answer(Result.COMPARE_FAILED, 2, 9, 9, consumer=ConsumerGroup(5, 7, b"host", 1_000, 10))
 TXN = Answer(
-    Result.APPLIED, 5, 8, 8, succeeded=True,
+    Result.APPLIED,
+    5,
+    8,
+    8,
+    succeeded=True,
     responses=(StepAnswer(0, count=1, items=((b"a", Version(b"v", 2, 3, 2, 6)),)), StepAnswer(Operation.DELETE, 1)),
-)  # fmt: skip
+)
 
 GOLDEN = {
     PUT: "01 01 00 00 00000000 0300000000000000 0700000000000000 0700000000000000 0000000000000000",
@@ -66,10 +70,18 @@ items = st.tuples(st.binary(max_size=5), st.builds(Version, st.binary(max_size=5
 responses = st.builds(StepAnswer, st.integers(0, 4), numbers, numbers, st.lists(items, max_size=2).map(tuple))
 consumers = st.builds(ConsumerGroup, numbers, numbers, st.binary(max_size=5), numbers, numbers)
 answers = st.builds(
-    Answer, st.sampled_from(Result), numbers, numbers, numbers, st.integers(0, 2**32 - 1), st.booleans(),
-    st.lists(responses, max_size=3).map(tuple), st.one_of(st.none(), st.sampled_from(Reason)), numbers,
+    Answer,
+    st.sampled_from(Result),
+    numbers,
+    numbers,
+    numbers,
+    st.integers(0, 2**32 - 1),
+    st.booleans(),
+    st.lists(responses, max_size=3).map(tuple),
+    st.one_of(st.none(), st.sampled_from(Reason)),
+    numbers,
     st.one_of(st.none(), consumers),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60)

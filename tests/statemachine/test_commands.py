@@ -18,13 +18,29 @@ from raftlog.statemachine.commands import (
 def test_numbers_stay_for_ever() -> None:
     """Operations, results and compares keep their numbers: they are in logs, ledgers and snapshots."""
     assert {one.name: one.value for one in Operation} == {
-        "APPEND": 1, "PUT": 2, "DELETE": 3, "DELETE_RANGE": 4, "TXN": 5,
-        "COMPACT": 32, "SESSION_OPEN": 33, "SESSION_KEEPALIVE": 34, "SESSION_CLOSE": 35, "VOID": 36,
-        "TRIM": 40, "DIGEST_POINT": 41, "CONSUMER": 42, "ACCESS": 43,
-    }  # fmt: skip
+        "APPEND": 1,
+        "PUT": 2,
+        "DELETE": 3,
+        "DELETE_RANGE": 4,
+        "TXN": 5,
+        "COMPACT": 32,
+        "SESSION_OPEN": 33,
+        "SESSION_KEEPALIVE": 34,
+        "SESSION_CLOSE": 35,
+        "VOID": 36,
+        "TRIM": 40,
+        "DIGEST_POINT": 41,
+        "CONSUMER": 42,
+        "ACCESS": 43,
+    }
     assert {one.name: one.value for one in Result} == {
-        "APPLIED": 1, "REPEATED": 2, "COMPARE_FAILED": 3, "REFUSED": 4, "EXPIRED": 5, "VOIDED": 6
-    }  # fmt: skip
+        "APPLIED": 1,
+        "REPEATED": 2,
+        "COMPARE_FAILED": 3,
+        "REFUSED": 4,
+        "EXPIRED": 5,
+        "VOIDED": 6,
+    }
     assert [one.value for one in (*CompareTarget, *CompareOperator)] == [1, 2, 3, 4, 1, 2, 3, 4]
     assert INTERNAL_FIRST == 32
 

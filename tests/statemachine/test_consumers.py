@@ -24,9 +24,15 @@ CLAIM, COMMIT, RESET, DELETE = ConsumerAction
 
 
 def asked(
-    action: int, name: bytes | None = b"g", *, generation: int = 0, next: int = 0, owner: bytes = b"",
-    session: int = 0, sequence: int = 0,
-) -> RequestBlock:  # fmt: skip
+    action: int,
+    name: bytes | None = b"g",
+    *,
+    generation: int = 0,
+    next: int = 0,
+    owner: bytes = b"",
+    session: int = 0,
+    sequence: int = 0,
+) -> RequestBlock:
     """A request of one consumer command."""
     value = encode_consumer(ConsumerCommand(action, generation, next, owner))
     return request(Operation.CONSUMER, name, value, session=session, sequence=sequence, payload_hash=len(value))

@@ -31,24 +31,92 @@ def log_row_hash(row: LogRow) -> int:
 
 
 CONFIGURATION = LogRow(
-    1, 1, 1_700_000_000_000, "configuration", None, None, b"\x93\x01", None, None, None, None, None, "applied", 1,
-    None, None, None, None, None,
-)  # fmt: skip
+    1,
+    1,
+    1_700_000_000_000,
+    "configuration",
+    None,
+    None,
+    b"\x93\x01",
+    None,
+    None,
+    None,
+    None,
+    None,
+    "applied",
+    1,
+    None,
+    None,
+    None,
+    None,
+    None,
+)
 APPEND = LogRow(
-    7, 2, 1_700_000_000_123, "commands", "append", b"k\xc3\xa9y", b"v" * 40, (("trace", b"\x00\xff"), ("trace", b"")),
-    1_699_999_999_999, None, 9, 4, "applied", 3, None, None, None, None, None,
-)  # fmt: skip
+    7,
+    2,
+    1_700_000_000_123,
+    "commands",
+    "append",
+    b"k\xc3\xa9y",
+    b"v" * 40,
+    (("trace", b"\x00\xff"), ("trace", b"")),
+    1_699_999_999_999,
+    None,
+    9,
+    4,
+    "applied",
+    3,
+    None,
+    None,
+    None,
+    None,
+    None,
+)
 PUT = LogRow(
     8, 2, 1_700_000_000_123, "commands", "put", b"a", b"", None, None, 0, None, None, "applied", 4, None, 0, 4, 1, None
 )
 TXN = LogRow(
-    9, 2, 1_700_000_000_124, "commands", "txn", None, b"\x94\x01", None, None, None, None, None, "applied", 5, True,
-    None, None, None, (ChangeRow(b"a", b"2", False, 4, 5, 2), ChangeRow(b"b", None, True, 0, 5, 0)),
-)  # fmt: skip
+    9,
+    2,
+    1_700_000_000_124,
+    "commands",
+    "txn",
+    None,
+    b"\x94\x01",
+    None,
+    None,
+    None,
+    None,
+    None,
+    "applied",
+    5,
+    True,
+    None,
+    None,
+    None,
+    (ChangeRow(b"a", b"2", False, 4, 5, 2), ChangeRow(b"b", None, True, 0, 5, 0)),
+)
 REFUSED = LogRow(
-    10, 2, 1_700_000_000_125, "commands", "delete_range", b"", b"", (), -5, None, None, None, "refused", 5, False,
-    None, None, None, (),
-)  # fmt: skip
+    10,
+    2,
+    1_700_000_000_125,
+    "commands",
+    "delete_range",
+    b"",
+    b"",
+    (),
+    -5,
+    None,
+    None,
+    None,
+    "refused",
+    5,
+    False,
+    None,
+    None,
+    None,
+    (),
+)
 
 # pyspark 4.3.0: xxhash64(index, term, unix_millis(time), kind, mask, operation, key, value, size(headers), headers, …)
 GOLDEN = {

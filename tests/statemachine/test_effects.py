@@ -76,13 +76,21 @@ changes = st.builds(
     lambda key, value, prior, create, gone: KeyChange(
         key, None if gone else value, prior, 0 if gone else create, 0 if gone else 3, True
     ),
-    st.binary(min_size=1, max_size=9), st.binary(max_size=9), st.integers(0, 2**53 - 1), st.integers(1, 2**53 - 1),
+    st.binary(min_size=1, max_size=9),
+    st.binary(max_size=9),
+    st.integers(0, 2**53 - 1),
+    st.integers(1, 2**53 - 1),
     st.booleans(),
-)  # fmt: skip
+)
 rows = st.builds(
-    RequestEffect, st.sampled_from(Result), st.integers(1, 2**53 - 1), st.booleans(), st.integers(0, 9),
-    st.lists(changes, max_size=3).map(tuple), st.just(b""),
-)  # fmt: skip
+    RequestEffect,
+    st.sampled_from(Result),
+    st.integers(1, 2**53 - 1),
+    st.booleans(),
+    st.integers(0, 9),
+    st.lists(changes, max_size=3).map(tuple),
+    st.just(b""),
+)
 effects = st.builds(
     Effects, st.integers(1, 2**53 - 1), st.integers(1, 2**53 - 1), st.lists(rows, max_size=4).map(tuple), st.just(False)
 )

@@ -107,9 +107,26 @@ def _payload_of(frames: list[bytes], kind: int) -> bytes:
 
 def _row_hash() -> bytes:
     row = LogRow(
-        9, 2, 1_700_000_000_124, "commands", "txn", None, b"\x94\x01", None, None, None, None, None, "applied", 5, True,
-        None, None, None, (ChangeRow(b"a", b"2", False, 4, 5, 2), ChangeRow(b"b", None, True, 0, 5, 0)),
-    )  # fmt: skip
+        9,
+        2,
+        1_700_000_000_124,
+        "commands",
+        "txn",
+        None,
+        b"\x94\x01",
+        None,
+        None,
+        None,
+        None,
+        None,
+        "applied",
+        5,
+        True,
+        None,
+        None,
+        None,
+        (ChangeRow(b"a", b"2", False, 4, 5, 2), ChangeRow(b"b", None, True, 0, 5, 0)),
+    )
     return next(log_row_hashes((row,))).to_bytes(8, "big")
 
 

@@ -39,25 +39,29 @@ def test_golden_bytes_of_an_empty_machine() -> None:
     assert end[FRAME_SIZE:] == bytes.fromhex("95 00 00 01 00 00")
 
 
-HEAD = bytes.fromhex("9a 00 00 00 00 01 01 94 00 00 00 00 9e") + b"".join(
-    b"\x92" + bytes((0xA0 + len(name),)) + name.encode() + bytes.fromhex(number)
-    for name, number in (
-        ("answer_bytes_max", "ce00100000"),
-        ("consumer_name_bytes_max", "ccff"),
-        ("consumer_owner_bytes_max", "ccff"),
-        ("consumers_max", "cd03e8"),
-        ("digests_kept", "cd2710"),
-        ("history_bytes_max", "ce10000000"),
-        ("history_revisions_max", "ce000186a0"),
-        ("request_keys_max", "cd1388"),
-        ("session_answers_bytes_max", "ce10000000"),
-        ("session_ttl_max_ms", "ce240c8400"),
-        ("session_ttl_min_ms", "cd03e8"),
-        ("session_window_max", "cd0400"),
-        ("sessions_max", "cd2710"),
-        ("txn_operations_max", "cc80"),
+HEAD = (
+    bytes.fromhex("9a 00 00 00 00 01 01 94 00 00 00 00 9e")
+    + b"".join(
+        b"\x92" + bytes((0xA0 + len(name),)) + name.encode() + bytes.fromhex(number)
+        for name, number in (
+            ("answer_bytes_max", "ce00100000"),
+            ("consumer_name_bytes_max", "ccff"),
+            ("consumer_owner_bytes_max", "ccff"),
+            ("consumers_max", "cd03e8"),
+            ("digests_kept", "cd2710"),
+            ("history_bytes_max", "ce10000000"),
+            ("history_revisions_max", "ce000186a0"),
+            ("request_keys_max", "cd1388"),
+            ("session_answers_bytes_max", "ce10000000"),
+            ("session_ttl_max_ms", "ce240c8400"),
+            ("session_ttl_min_ms", "cd03e8"),
+            ("session_window_max", "cd0400"),
+            ("sessions_max", "cd2710"),
+            ("txn_operations_max", "cc80"),
+        )
     )
-) + bytes.fromhex("01 01")  # fmt: skip
+    + bytes.fromhex("01 01")
+)
 
 
 def test_pitfall_58_everything_that_apply_looks_at_is_in_the_snapshot() -> None:

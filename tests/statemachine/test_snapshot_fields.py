@@ -18,20 +18,33 @@ from tests.statemachine.driver import Driver, appends, request
 
 NAMES = st.sampled_from(["a", "b", "of a", "~", "root"])
 ROLES = st.lists(st.sampled_from(["r", "s", "reader", "admin"]), max_size=3, unique=True).map(tuple)
-GRANTS = st.sampled_from([
-    Grant(Verb.READ, Resource.KEYS), Grant(Verb.WRITE, Resource.KEYS, b"a"),
-    Grant(Verb.WRITE, Resource.KEYS, b"a", b"b"),
-    Grant(Verb.READ, Resource.GROUPS, b"", b"g"), Grant(Verb.APPEND, Resource.LOG),
-    Grant(Verb.ACCESS, Resource.CLUSTER),
-])  # fmt: skip
+GRANTS = st.sampled_from(
+    [
+        Grant(Verb.READ, Resource.KEYS),
+        Grant(Verb.WRITE, Resource.KEYS, b"a"),
+        Grant(Verb.WRITE, Resource.KEYS, b"a", b"b"),
+        Grant(Verb.READ, Resource.GROUPS, b"", b"g"),
+        Grant(Verb.APPEND, Resource.LOG),
+        Grant(Verb.ACCESS, Resource.CLUSTER),
+    ]
+)
 KEYS = st.sampled_from([b"a", b"b", b"\0", b"\xff" * 3])
 VALUES = st.sampled_from([b"", b"v", b"v" * 200])
 SMALL = st.integers(0, 12)
 
 ACCESS = st.builds(
-    AccessCommand, st.sampled_from(AccessAction), NAMES, ROLES, st.lists(GRANTS, max_size=3).map(tuple), st.booleans(),
-    st.sampled_from(Condition), NAMES, st.just(b"h" * HASH_BYTES), SMALL, st.sampled_from(["", "for what"]),
-).map(lambda command: request(Operation.ACCESS, None, encode_access(command)))  # fmt: skip
+    AccessCommand,
+    st.sampled_from(AccessAction),
+    NAMES,
+    ROLES,
+    st.lists(GRANTS, max_size=3).map(tuple),
+    st.booleans(),
+    st.sampled_from(Condition),
+    NAMES,
+    st.just(b"h" * HASH_BYTES),
+    SMALL,
+    st.sampled_from(["", "for what"]),
+).map(lambda command: request(Operation.ACCESS, None, encode_access(command)))
 CONSUMER = st.builds(
     lambda name, command: request(Operation.CONSUMER, name, encode_consumer(command)),
     st.sampled_from([b"g", b"h", "ü".encode()]),
@@ -43,15 +56,18 @@ STORED = st.one_of(
     st.builds(lambda end: request(Operation.DELETE_RANGE, b"a", end), st.sampled_from([b"", b"b"])),
     st.builds(
         lambda key, other, value: request(
-            Operation.TXN, None,
+            Operation.TXN,
+            None,
             encode_txn(Txn((), (TxnOperation(Operation.PUT, key, value), TxnOperation(Operation.DELETE, other)), ())),
         ),
-        KEYS, KEYS, VALUES,
+        KEYS,
+        KEYS,
+        VALUES,
     ),
     st.builds(lambda at: request(Operation.COMPACT, argument=at), SMALL),
     st.builds(lambda at: request(Operation.TRIM, argument=at), SMALL),
     st.just(request(Operation.DIGEST_POINT)),
-)  # fmt: skip
+)
 OPEN = st.integers(900, 3_000).map(lambda ttl: request(Operation.SESSION_OPEN, argument=ttl))
 Step = Callable[[Driver], RequestBlock]
 

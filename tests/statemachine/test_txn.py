@@ -52,19 +52,31 @@ def test_golden_bytes() -> None:
 
 
 operations = st.builds(
-    TxnOperation, st.sampled_from([int(PUT), int(DELETE), int(DELETE_RANGE), GET]), st.binary(max_size=4),
-    st.one_of(st.none(), st.binary(max_size=4)), st.one_of(st.none(), st.binary(max_size=4)), st.integers(0, 9),
-)  # fmt: skip
+    TxnOperation,
+    st.sampled_from([int(PUT), int(DELETE), int(DELETE_RANGE), GET]),
+    st.binary(max_size=4),
+    st.one_of(st.none(), st.binary(max_size=4)),
+    st.one_of(st.none(), st.binary(max_size=4)),
+    st.integers(0, 9),
+)
 compares = st.one_of(
     st.builds(
-        Compare, st.binary(max_size=4), st.sampled_from([VERSION, CREATE, MOD]), st.sampled_from(CompareOperator),
-        st.integers(0, 2**53), st.one_of(st.none(), st.binary(max_size=4)),
-    ),
-    st.builds(
-        Compare, st.binary(max_size=4), st.just(VALUE), st.sampled_from(CompareOperator), st.binary(max_size=4),
+        Compare,
+        st.binary(max_size=4),
+        st.sampled_from([VERSION, CREATE, MOD]),
+        st.sampled_from(CompareOperator),
+        st.integers(0, 2**53),
         st.one_of(st.none(), st.binary(max_size=4)),
     ),
-)  # fmt: skip
+    st.builds(
+        Compare,
+        st.binary(max_size=4),
+        st.just(VALUE),
+        st.sampled_from(CompareOperator),
+        st.binary(max_size=4),
+        st.one_of(st.none(), st.binary(max_size=4)),
+    ),
+)
 txns = st.builds(
     Txn,
     st.lists(compares, max_size=3).map(tuple),
@@ -161,10 +173,15 @@ def test_comparing_the_value_of_a_missing_key_fails_whatever_the_operator(operat
 @pytest.mark.parametrize(
     ("operator", "operand", "holds"),
     [
-        (EQUAL, b"m", True), (NOT_EQUAL, b"m", False), (LESS, b"m", False), (GREATER, b"m", False),
-        (LESS, b"n", True), (GREATER, b"l\xff", True), (NOT_EQUAL, b"", True),
+        (EQUAL, b"m", True),
+        (NOT_EQUAL, b"m", False),
+        (LESS, b"m", False),
+        (GREATER, b"m", False),
+        (LESS, b"n", True),
+        (GREATER, b"l\xff", True),
+        (NOT_EQUAL, b"", True),
     ],
-)  # fmt: skip
+)
 def test_values_compare_as_bytes(operator: CompareOperator, operand: bytes, holds: bool) -> None:
     """Values are compared byte by byte."""
     driver = Driver()

@@ -148,9 +148,14 @@ class Errand:
                 self.book, self.sequence = client.book, client.book.take()
         now_ms = self.now_ms
         call, step = begin(
-            client.routes, client.policy, safety, now_ms=now_ms, deadline_ms=now_ms + client.deadline_ms,
-            random=client.random.randint, maybe=self.first_answer is not None,
-        )  # fmt: skip
+            client.routes,
+            client.policy,
+            safety,
+            now_ms=now_ms,
+            deadline_ms=now_ms + client.deadline_ms,
+            random=client.random.randint,
+            maybe=self.first_answer is not None,
+        )
         self.take(call, step)
 
     @property
@@ -236,9 +241,13 @@ class Errand:
             session, sequence = self.voids.book.session, self.voids.sequence
             block = task.block(session, 0, 0)
             replica.submit(
-                block, 1, session, 0, deadline_us,
+                block,
+                1,
+                session,
+                0,
+                deadline_us,
                 lambda answer: done(self.receipt(node, life, session, sequence, answer)),
-            )  # fmt: skip
+            )
         else:
             book, sequence = self.book, self.sequence
             session = book.session if book is not None else 0
@@ -286,10 +295,15 @@ class Errand:
         self.world.count(f"attempts {failure}")
         self.take(
             *failed(
-                client.routes, client.policy, self.call, failure, reason, now_ms=self.now_ms,
+                client.routes,
+                client.policy,
+                self.call,
+                failure,
+                reason,
+                now_ms=self.now_ms,
                 random=client.random.randint,
             )
-        )  # fmt: skip
+        )
 
     def answer(
         self, attempt: int, node: NodeId, life: int, answer: Applied | Told | ReceiptState | Problem | None

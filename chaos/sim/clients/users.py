@@ -52,12 +52,21 @@ GRANTS: Final = tuple(
     map(
         parse_grant,
         (
-            "read on keys:~1*", "read on keys:~2*", "write on keys:~1*", "write on keys:~1/*", "write on keys:~1/x..~3",
-            "write on keys:~2", "append on log", "append on keys:~1*", "read on log", "write on groups:~g*",
-            "read on keys:*", "operate on cluster",
+            "read on keys:~1*",
+            "read on keys:~2*",
+            "write on keys:~1*",
+            "write on keys:~1/*",
+            "write on keys:~1/x..~3",
+            "write on keys:~2",
+            "append on log",
+            "append on keys:~1*",
+            "read on log",
+            "write on groups:~g*",
+            "read on keys:*",
+            "operate on cluster",
         ),
     )
-)  # fmt: skip
+)
 CHANGE_US: Final = 700_000
 ASK_US: Final = 120_000
 """How often the admin changes something, and how often a user asks for something, on average, in microseconds."""
@@ -223,9 +232,14 @@ class User:
         def arrive() -> None:
             if replica.life == life:
                 replica.submit(
-                    block, len(records), session, sequence, world.now_us + world.patience_us,
-                    partial(self._answered, records), is_admitted=True,
-                )  # fmt: skip
+                    block,
+                    len(records),
+                    session,
+                    sequence,
+                    world.now_us + world.patience_us,
+                    partial(self._answered, records),
+                    is_admitted=True,
+                )
 
         world.after(random.randint(1, TRAVEL_US), arrive)
 

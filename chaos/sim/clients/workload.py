@@ -213,6 +213,13 @@ def problem(
     if index is None and applied is not None:
         index = applied.index
     return Problem(
-        code=code, message=str(code), status=row.status, outcome=outcome_of(code, has_session=has_session),
-        retryable=row.retryable, request_id="", node=node, index=index, term=applied.term if applied else None,
-    )  # fmt: skip
+        code=code,
+        message=str(code),
+        status=row.status,
+        outcome=outcome_of(code, has_session=has_session),
+        retryable=row.retryable,
+        request_id="",
+        node=node,
+        index=index,
+        term=applied.term if applied else None,
+    )

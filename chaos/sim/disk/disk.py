@@ -58,13 +58,25 @@ class SimDisk(DiskState):
     __slots__ = ()
 
     def __init__(
-        self, node: NodeId, log: LogIdentity, first: Entry, *, incarnation: str, random: Random,
-        segment_bytes: int = SEGMENT_BYTES, torn_percent: int = 90,
-    ) -> None:  # fmt: skip
+        self,
+        node: NodeId,
+        log: LogIdentity,
+        first: Entry,
+        *,
+        incarnation: str,
+        random: Random,
+        segment_bytes: int = SEGMENT_BYTES,
+        torn_percent: int = 90,
+    ) -> None:
         super().__init__(
-            node, log, first, incarnation=incarnation, random=random, segment_bytes=segment_bytes,
+            node,
+            log,
+            first,
+            incarnation=incarnation,
+            random=random,
+            segment_bytes=segment_bytes,
             torn_percent=torn_percent,
-        )  # fmt: skip
+        )
         self.format(incarnation)
 
     def format(self, incarnation: str, floor: int = 0) -> None:

@@ -237,8 +237,17 @@ class MemoryFiles:
     lies."""
 
     __slots__ = (
-        "_after", "_before", "folders", "is_full", "lie", "nodes", "reserved", "space", "torn_percent", "whole"
-    )  # fmt: skip
+        "_after",
+        "_before",
+        "folders",
+        "is_full",
+        "lie",
+        "nodes",
+        "reserved",
+        "space",
+        "torn_percent",
+        "whole",
+    )
 
     def __init__(self, content: dict[str, bytes] | None = None, *, torn_percent: int = 50) -> None:
         self.nodes = {name: Inode(data) for name, data in (content or {}).items()}  # as a reader sees them

@@ -51,17 +51,44 @@ class DiskState:
     """The files of one disk, the damage that was done to them, and what the process that runs has open."""
 
     __slots__ = (
-        "_fail", "_reader", "_storage", "damaged", "failed", "files", "first", "incarnation", "is_busy",
-        "is_half_repaired", "log", "met", "node", "old_hard_state", "random", "received", "refused",
-        "reserve", "segment_bytes", "slow_us", "view", "was_hit", "watch",
-    )  # fmt: skip
+        "_fail",
+        "_reader",
+        "_storage",
+        "damaged",
+        "failed",
+        "files",
+        "first",
+        "incarnation",
+        "is_busy",
+        "is_half_repaired",
+        "log",
+        "met",
+        "node",
+        "old_hard_state",
+        "random",
+        "received",
+        "refused",
+        "reserve",
+        "segment_bytes",
+        "slow_us",
+        "view",
+        "was_hit",
+        "watch",
+    )
     view: View
     """The durable entries, for the checks; `SimDisk.format` makes it."""
 
     def __init__(
-        self, node: NodeId, log: LogIdentity, first: Entry, *, incarnation: str, random: Random,
-        segment_bytes: int = SEGMENT_BYTES, torn_percent: int = 90,
-    ) -> None:  # fmt: skip
+        self,
+        node: NodeId,
+        log: LogIdentity,
+        first: Entry,
+        *,
+        incarnation: str,
+        random: Random,
+        segment_bytes: int = SEGMENT_BYTES,
+        torn_percent: int = 90,
+    ) -> None:
         self.node, self.log, self.first, self.random = node, log, first, random
         self.incarnation = incarnation
         self.segment_bytes = segment_bytes

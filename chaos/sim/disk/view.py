@@ -40,9 +40,19 @@ class View:
     def copy(self) -> View:
         """The same once more."""
         return View(
-            self.entries[:], self.ends[:], self.synced, self.hard_state, self.coming, dict(self.snapshots), self.base,
-            self.installing, self.floor, self.forgotten, self.is_healing, self.is_uninformed,
-        )  # fmt: skip
+            self.entries[:],
+            self.ends[:],
+            self.synced,
+            self.hard_state,
+            self.coming,
+            dict(self.snapshots),
+            self.base,
+            self.installing,
+            self.floor,
+            self.forgotten,
+            self.is_healing,
+            self.is_uninformed,
+        )
 
     @property
     def durable_last(self) -> int:

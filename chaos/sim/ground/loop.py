@@ -88,8 +88,11 @@ class SimLoop:
         self._is_closed = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._time: dict[str, Callable[[], Any]] = {
-            "read": self._read, "monotonic": self.time, "wall_ms": self._wall_ms, "thread_s": _no_time,
-        }  # fmt: skip
+            "read": self._read,
+            "monotonic": self.time,
+            "wall_ms": self._wall_ms,
+            "thread_s": _no_time,
+        }
 
     # -- time
 

@@ -226,7 +226,23 @@ def _options(random: Random) -> Options:
 def quiet(nodes: int = 3) -> Swarm:
     """A world without trouble: what a healthy cluster does."""
     return replace(
-        draw(Random(0)), nodes=nodes, loss=0, duplicate=0, replay=0, slow_message=0, slow_sync=0, crash_at_step=0,
-        faults=(), compact_every_us=0, trim_every_us=0, drift=0, delay_min_us=100, delay_max_us=200, sync_min_us=200,
-        sync_max_us=400, encode=False, apply_us=0, save_us=0,
-    )  # fmt: skip
+        draw(Random(0)),
+        nodes=nodes,
+        loss=0,
+        duplicate=0,
+        replay=0,
+        slow_message=0,
+        slow_sync=0,
+        crash_at_step=0,
+        faults=(),
+        compact_every_us=0,
+        trim_every_us=0,
+        drift=0,
+        delay_min_us=100,
+        delay_max_us=200,
+        sync_min_us=200,
+        sync_max_us=400,
+        encode=False,
+        apply_us=0,
+        save_us=0,
+    )

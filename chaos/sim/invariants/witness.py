@@ -79,10 +79,32 @@ class Witness:
     """Sees everything; raises InvariantBroken."""
 
     __slots__ = (
-        "_append_only", "_asked", "_cores", "_diverged", "_effects", "_elections", "_groups", "_hand_overs",
-        "_machines", "_oldest", "_once", "_one_process", "_persisted", "_pictures", "_pre_votes", "_progress",
-        "_quorum", "_reads", "_seen", "_terms", "_times", "_votes", "checks", "known", "permitted",
-    )  # fmt: skip
+        "_append_only",
+        "_asked",
+        "_cores",
+        "_diverged",
+        "_effects",
+        "_elections",
+        "_groups",
+        "_hand_overs",
+        "_machines",
+        "_oldest",
+        "_once",
+        "_one_process",
+        "_persisted",
+        "_pictures",
+        "_pre_votes",
+        "_progress",
+        "_quorum",
+        "_reads",
+        "_seen",
+        "_terms",
+        "_times",
+        "_votes",
+        "checks",
+        "known",
+        "permitted",
+    )
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
         self.known = Known(configuration, first)
@@ -200,9 +222,17 @@ class Witness:
         node, log, role = state.node, state.log, state.role
         self.checks += 1
         picture = (
-            role, state.term, state.vote, state.durable_term, log.last, log.handed, log.persisted, log.committed,
-            log.given, log.applied,
-        )  # fmt: skip
+            role,
+            state.term,
+            state.vote,
+            state.durable_term,
+            log.last,
+            log.handed,
+            log.persisted,
+            log.committed,
+            log.given,
+            log.applied,
+        )
         if picture != self._pictures.get(node):
             self._pictures[node] = picture
             self._changed(core)

@@ -140,10 +140,16 @@ def forged(state: State, node: NodeId, random: Random) -> Message:
         RequestVoteReply(request_term=term, granted=True, **head),
         TimeoutNow(last_index=last.index, **head),
         InstallSnapshot(
-            snapshot_index=last.index + 1, snapshot_term=term, offset=0, total=4, crc=crc32c(b"fake"), done=True,
-            data=b"fake", **head,
+            snapshot_index=last.index + 1,
+            snapshot_term=term,
+            offset=0,
+            total=4,
+            crc=crc32c(b"fake"),
+            done=True,
+            data=b"fake",
+            **head,
         ),
-    ]  # fmt: skip
+    ]
     return random.choice(made)
 
 

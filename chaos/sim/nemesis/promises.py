@@ -222,9 +222,13 @@ class Clone:
         disk = world.disks[node]
         self._number = sum(fault.kind == "clone" for fault in world.faults)
         self._disk = SimDisk(
-            node, disk.log, disk.first, incarnation=disk.incarnation, segment_bytes=disk.segment_bytes,
+            node,
+            disk.log,
+            disk.first,
+            incarnation=disk.incarnation,
+            segment_bytes=disk.segment_bytes,
             random=world.random_of(f"disk {node} copy {self._number}"),
-        )  # fmt: skip
+        )
         self._disk.roll_back(image)
         self._turns = random.randint(1, 8)
 

@@ -43,9 +43,13 @@ def settings_of(world: World) -> Settings:
     trailing_bytes = random.choice((0, 500, segment_bytes, NEVER_BYTES))
     trailing_percent = random.choice((0, 100))
     limits = LimitSettings(
-        inbox_requests_max=64, inbox_bytes_max=64 << 10, inflight_requests_max=256,
+        inbox_requests_max=64,
+        inbox_bytes_max=64 << 10,
+        inflight_requests_max=256,
         batch_bytes_max=1_900,  # below `Options.entry_bytes_max` of the swarm
-        batch_records_max=64, batch_eager_bytes=1_000, waiters_max=256,
+        batch_records_max=64,
+        batch_eager_bytes=1_000,
+        waiters_max=256,
         recent_bytes_max=random.choice((400, 4_000, 32 << 10)),
         ledger_queue_bytes_max=random.choice((1_000, 64 << 10)),
         digest_point_entries=world.point_entries,
@@ -53,7 +57,7 @@ def settings_of(world: World) -> Settings:
         snapshot_log_percent=100,
         trailing_log_bytes=trailing_bytes if world.swarm.compact_every_us else 0,
         trailing_log_percent=trailing_percent if world.swarm.compact_every_us else 0,
-    )  # fmt: skip
+    )
     kept, keeps_all = random.choice((3, 6, 12)), random.randrange(2) == 0 or not world.swarm.trim_every_us
     retention = RetentionSettings() if keeps_all else RetentionSettings(bytes=kept * segment_bytes)
     if world.swarm.trim_every_us and world.random_of("age").randrange(3) == 0:

@@ -67,9 +67,15 @@ class NodeDisk:
         around: Any = FillSurroundings(node)
         worker: Any = FillWorker(node, self._read)
         self.backfill = Backfill(
-            self._journal, files, files, worker, around, around, free=lambda: self._disk.files.free,
+            self._journal,
+            files,
+            files,
+            worker,
+            around,
+            around,
+            free=lambda: self._disk.files.free,
             begin_worker=lambda: worker,
-        )  # fmt: skip
+        )
         self._queued_bytes = self._effects_last = 0
         is_slow = bool(node.world.swarm.save_us)
         self._queue_bytes, self._flush_us = (QUEUE_BYTES // 10, FLUSH_US) if is_slow else (QUEUE_BYTES, 0)
@@ -158,9 +164,13 @@ class NodeDisk:
     # -- damage
 
     def scrub(
-        self, found: Callable[[list[Finding]], None], failed: Callable[[Exception], None], *, bytes_per_second: int,
+        self,
+        found: Callable[[list[Finding]], None],
+        failed: Callable[[Exception], None],
+        *,
+        bytes_per_second: int,
         pause_s: float,
-    ) -> Scrubbing:  # fmt: skip
+    ) -> Scrubbing:
         """See `Disk.scrub`."""
         return Scrubbing(
             self._node, Looker(ScrubbedFiles(self._disk.files), self._journal, self._storage.ledger), found

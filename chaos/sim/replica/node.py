@@ -110,23 +110,42 @@ class Node(Watching):
         snapshot: Any = None if opened.snapshot is None else Stored(disk, opened.snapshot)
         log = opened.log
         recovered = Recovered(
-            identity=DiskIdentity(disk.log.log_id.hex(), self.node, disk.incarnation), hard_state=opened.hard_state,
-            first=log.first, base=log.base, runs=log.runs, last=log.last, tail=tail,
-            configuration=opened.configuration, configuration_index=opened.configuration_index,
-            earlier=opened.earlier, snapshot=snapshot, ledger_last=opened.ledger_last,
-            committed=opened.committed, notices=opened.notices, floor=opened.floor, kept=opened.kept,
-        )  # fmt: skip
+            identity=DiskIdentity(disk.log.log_id.hex(), self.node, disk.incarnation),
+            hard_state=opened.hard_state,
+            first=log.first,
+            base=log.base,
+            runs=log.runs,
+            last=log.last,
+            tail=tail,
+            configuration=opened.configuration,
+            configuration_index=opened.configuration_index,
+            earlier=opened.earlier,
+            snapshot=snapshot,
+            ledger_last=opened.ledger_last,
+            committed=opened.committed,
+            notices=opened.notices,
+            floor=opened.floor,
+            kept=opened.kept,
+        )
         self.hello = Hello(disk.incarnation, opened.hard_state.boot, recovered.start(run))
         own: Any = NodeDisk(self, 0 if opened.snapshot is None else opened.snapshot.size)
         self._files = own
         logger: Any = SimLogger(self._logged, LOGGED)
         replica = WatchedReplica(
-            world.settings, own, recovered, process=self, links=NodeLinks(self), run=run, logger=logger,
+            world.settings,
+            own,
+            recovered,
+            process=self,
+            links=NodeLinks(self),
+            run=run,
+            logger=logger,
             making=Making(
-                core=WatchedCore, applier=WatchedApplier, machine=world.machine_class,
+                core=WatchedCore,
+                applier=WatchedApplier,
+                machine=world.machine_class,
                 random=self.core_random,
             ),
-        )  # fmt: skip
+        )
         core, applier = replica.state.core, replica.state.applier
         assert isinstance(core, WatchedCore)
         assert isinstance(applier, WatchedApplier)
@@ -252,10 +271,15 @@ class Node(Watching):
         if core is None:
             return "it is down"
         return hello.refusal(
-            sender=sender, boot=said.boot, knows=CLUSTER_VERSION, node=self.node,
-            met=self.met.get((sender, said.incarnation), hello.NEVER_MET), version=core.state.configuration.version,
-            run=said.run, is_removed=core.state.has_removed(NOBODY, said.incarnation),
-        )  # fmt: skip
+            sender=sender,
+            boot=said.boot,
+            knows=CLUSTER_VERSION,
+            node=self.node,
+            met=self.met.get((sender, said.incarnation), hello.NEVER_MET),
+            version=core.state.configuration.version,
+            run=said.run,
+            is_removed=core.state.has_removed(NOBODY, said.incarnation),
+        )
 
     def greet(self, sender: NodeId, said: Hello) -> bool:
         """A process of `sender` connected and said so of itself; whether it is taken."""

@@ -30,9 +30,13 @@ def admitted(block: bytes, admission: bytes) -> bytes:
     """The request block with that admission."""
     (one,) = decode_blocks(block)
     return encode_block(
-        tuple(decode_records(one)), admission=admission, session=one.session, sequence=one.sequence,
-        settled=one.settled, plain=bool(one.flags & BLOCK_PLAIN),
-    )  # fmt: skip
+        tuple(decode_records(one)),
+        admission=admission,
+        session=one.session,
+        sequence=one.sequence,
+        settled=one.settled,
+        plain=bool(one.flags & BLOCK_PLAIN),
+    )
 
 
 ANSWERED: Final = "a process that lives answers every request"
@@ -66,9 +70,16 @@ class Serving(Life):
         self.world.after(LATE_US - runs_us, self._overdue, asked, number)
 
     def submit(
-        self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None],
-        *, is_admitted: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: bytes,
+        count: int,
+        session: int,
+        sequence: int,
+        deadline_us: int,
+        done: Callable[[Answer], None],
+        *,
+        is_admitted: bool = False,
+    ) -> None:
         """A client's request block of `count` records arrives here. `deadline_us` is world time.
 
         While access control is on here, it is a request of ADMIN, unless it `is_admitted` already. `done` is called
@@ -167,9 +178,14 @@ class Serving(Life):
         hint = LeaderHint(leader, url_of(leader)) if leader != NOBODY else None
         term = self.core.state.term if self.core is not None else 0
         return make_problem(
-            error, node=self.node, request_id="", leader=hint, index=self.applied_index, term=term,
+            error,
+            node=self.node,
+            request_id="",
+            leader=hint,
+            index=self.applied_index,
+            term=term,
             has_session=has_session,
-        )  # fmt: skip
+        )
 
     def seconds(self, deadline_us: int) -> float:
         """A deadline in world time by this node's clock: a request says how long is left, not until when."""

@@ -79,9 +79,12 @@ class Thread:
             steps.close()
 
     def _put(
-        self, job: Callable[[], Steps], future: asyncio.Future[Any] | None, then: Callable[[], Steps] | None,
+        self,
+        job: Callable[[], Steps],
+        future: asyncio.Future[Any] | None,
+        then: Callable[[], Steps] | None,
         weight: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self._node.life != self._life:
             return
         self._jobs.append(_Job(job, future, then, weight))
@@ -95,9 +98,12 @@ class Thread:
             self._advance()
 
     def _whole(
-        self, job: Callable[[], Steps], future: asyncio.Future[Any] | None, then: Callable[[], Steps] | None,
+        self,
+        job: Callable[[], Steps],
+        future: asyncio.Future[Any] | None,
+        then: Callable[[], Steps] | None,
         weight: int,
-    ) -> Generator[int, None, None]:  # fmt: skip
+    ) -> Generator[int, None, None]:
         result: Any = None
         try:
             result = yield from self._timed(job(), weight)

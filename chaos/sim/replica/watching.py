@@ -21,11 +21,23 @@ from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.effects import Effects
 
-LOGGED: Final = frozenset({
-    "log_deleted", "snapshot_not_saved", "note_not_written", "damage_stays", "handing_over", "followers_held",
-    "digest_point_agreed", "states_differ", "file_damaged", "backfill_segment", "backfill_kept_segment",
-    "backfill_wrong", "disk_hangs",
-})  # fmt: skip
+LOGGED: Final = frozenset(
+    {
+        "log_deleted",
+        "snapshot_not_saved",
+        "note_not_written",
+        "damage_stays",
+        "handing_over",
+        "followers_held",
+        "digest_point_agreed",
+        "states_differ",
+        "file_damaged",
+        "backfill_segment",
+        "backfill_kept_segment",
+        "backfill_wrong",
+        "disk_hangs",
+    }
+)
 """Lines of the server's log that a world counts."""
 
 HANDS_OVER: Final = {
@@ -155,9 +167,15 @@ class Watching(Serving):
             (each for each in self.disk.segment_firsts if each > first), default=core.state.log.last.index + 1
         )
         self._check(
-            self.world.witness.segment_deleted, self.node, part, (first, following - 1), self.mark,
-            oldest=self.state.machine.oldest, core_first=core.state.log.first, snapshots=self.disk.snapshots(),
-        )  # fmt: skip
+            self.world.witness.segment_deleted,
+            self.node,
+            part,
+            (first, following - 1),
+            self.mark,
+            oldest=self.state.machine.oldest,
+            core_first=core.state.log.first,
+            snapshots=self.disk.snapshots(),
+        )
 
     def looks_at_others(self) -> None:
         """The server asks for a digest point, to see whether all others are well."""

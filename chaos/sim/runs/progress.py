@@ -27,9 +27,14 @@ class Display:
         self._live: Progress | None = None
         if self.console.is_terminal:
             self._live = Progress(
-                BarColumn(bar_width=10), MofNCompleteColumn(), TimeElapsedColumn(),
-                TextColumn("{task.fields[words]}"), console=self.console, transient=True, refresh_per_second=4,
-            )  # fmt: skip
+                BarColumn(bar_width=10),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[words]}"),
+                console=self.console,
+                transient=True,
+                refresh_per_second=4,
+            )
             self._task = self._live.add_task("", total=total, words="")
 
     def __enter__(self) -> Self:

@@ -65,9 +65,14 @@ class World:
     """Virtual time, the nodes, and what clients saw."""
 
     def __init__(
-        self, seed: int, swarm: Swarm | None = None, trace: Trace | None = None, *,
-        skip: frozenset[int] = frozenset(), machine: str = MACHINE,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        swarm: Swarm | None = None,
+        trace: Trace | None = None,
+        *,
+        skip: frozenset[int] = frozenset(),
+        machine: str = MACHINE,
+    ) -> None:
         self.seed = seed
         self.random = self.random_of("world")
         self.swarm = swarm or draw(self.random_of("swarm"))
@@ -119,9 +124,13 @@ class World:
     def _formatted(self, node: NodeId) -> SimDisk:
         """A new disk for that node; the first entry of the log names the first members."""
         return SimDisk(
-            node, LogIdentity(self.seed.to_bytes(16, "big")), self.first, incarnation=self.incarnation_of(node),
-            random=self.random_of(f"disk {node}"), segment_bytes=self.swarm.segment_bytes,
-        )  # fmt: skip
+            node,
+            LogIdentity(self.seed.to_bytes(16, "big")),
+            self.first,
+            incarnation=self.incarnation_of(node),
+            random=self.random_of(f"disk {node}"),
+            segment_bytes=self.swarm.segment_bytes,
+        )
 
     def newcomer(self) -> Member:
         """A member that this world has not seen yet."""

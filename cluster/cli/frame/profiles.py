@@ -31,9 +31,11 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     def variables(self) -> dict[str, str]:
         """The variables by which this process's clients, and other programs, use the files."""
         files = {
-            CA_VARIABLE: self.ca, CERTIFICATE_VARIABLE: self.certificate, KEY_VARIABLE: self.key,
+            CA_VARIABLE: self.ca,
+            CERTIFICATE_VARIABLE: self.certificate,
+            KEY_VARIABLE: self.key,
             TOKEN_FILE_VARIABLE: self.token_file,
-        }  # fmt: skip
+        }
         return {name: path for name, path in files.items() if path}
 
 

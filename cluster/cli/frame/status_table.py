@@ -15,9 +15,17 @@ from rich.table import Table
 from raftlog.cluster.cli.frame.output import UNBOUNDED, Row
 
 COLUMNS: Final = {
-    "node": "node", "role": "role", "term": "term", "committed": "commit", "applied": "applied", "match": "match",
-    "lag": "lag", "lag_seconds": "lag s", "last_contact_ms": "ms ago", "url": "url",
-}  # fmt: skip
+    "node": "node",
+    "role": "role",
+    "term": "term",
+    "committed": "commit",
+    "applied": "applied",
+    "match": "match",
+    "lag": "lag",
+    "lag_seconds": "lag s",
+    "last_contact_ms": "ms ago",
+    "url": "url",
+}
 """The fields of a node's row, each with the short name above its column."""
 
 
@@ -33,10 +41,14 @@ def status_table(shown: Row) -> Table:
     facts = [leader]
     if "term" in shown:
         facts += [
-            f"term {shown['term']}", f"committed {shown['committed']}", f"revision {shown['revision']}",
-            f"{shown['keys']} keys", f"{shown['sessions']} sessions", f"log {shown['log']}",
+            f"term {shown['term']}",
+            f"committed {shown['committed']}",
+            f"revision {shown['revision']}",
+            f"{shown['keys']} keys",
+            f"{shown['sessions']} sessions",
+            f"log {shown['log']}",
             f"cluster version {_version_text(shown)}",
-        ]  # fmt: skip
+        ]
     table = Table(
         title="  ".join(facts), title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1, 0, 0)
     )

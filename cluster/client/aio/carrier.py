@@ -56,9 +56,13 @@ class Carrier:
     """
 
     def __init__(
-        self, state: ClientState, deadline_s: float, connections_max: int, session_ttl_ms: int | None,
+        self,
+        state: ClientState,
+        deadline_s: float,
+        connections_max: int,
+        session_ttl_ms: int | None,
         credentials: Credentials | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.state = state
         self.session = None if session_ttl_ms is None else OwnSession(self._carry_ahead, session_ttl_ms)
         self._deadline_s = deadline_s
@@ -82,9 +86,13 @@ class Carrier:
             raise closed()
 
     async def call(
-        self, request: ApiRequest[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
+        self,
+        request: ApiRequest[T],
+        *,
+        deadline_s: float | None = None,
+        ticket: Ticket | None = None,
         took: Callable[[Ticket], None] | None = None,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """As `Client.call`. `took` is called with each ticket that is taken for the request."""
         return await self._in_line(lambda deadline_ms: self._call(request, deadline_ms, ticket, took), deadline_s)
 

@@ -61,11 +61,29 @@ from raftlog.cluster.security.bearer import bearer_for
 from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
 __all__ = [
-    "Client", "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage",
-    "NewRecord", "NotApplied", "OutcomeUnknown", "Page", "Policy", "Progress", "Record", "SequenceSettled",
-    "SessionBook", "Ticket", "TxnResult", "WatchEvent", "compare",
-    "prefix_end", "step",
-]  # fmt: skip
+    "Client",
+    "ClientError",
+    "Compacted",
+    "CompareFailed",
+    "Item",
+    "KeyNotFound",
+    "LogPage",
+    "NewRecord",
+    "NotApplied",
+    "OutcomeUnknown",
+    "Page",
+    "Policy",
+    "Progress",
+    "Record",
+    "SequenceSettled",
+    "SessionBook",
+    "Ticket",
+    "TxnResult",
+    "WatchEvent",
+    "compare",
+    "prefix_end",
+    "step",
+]
 
 T = TypeVar("T")
 _new = tuple.__new__  # a NamedTuple without the cost of its constructor
@@ -107,9 +125,12 @@ class Client:
         self.deadline_s = deadline_s
         self._ttl_ms = session_ttl_ms
         self._carrier = carrier = Carrier(
-            self.state, deadline_s, connections_max, session_ttl_ms if sessions else None,
+            self.state,
+            deadline_s,
+            connections_max,
+            session_ttl_ms if sessions else None,
             credentials_for(routes.configured, tls),
-        )  # fmt: skip
+        )
         self._batcher: Batcher | None = None
         self._writes: WriteBatcher | None = None
         if batch_records_max > 1:
@@ -157,9 +178,14 @@ class Client:
     # Log.
 
     async def append(
-        self, value: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (),
-        time_ms: int | None = None, deadline_s: float | None = None,
-    ) -> Appended:  # fmt: skip
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        time_ms: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Appended:
         """Appends one record, in one request with other appends that wait in this client."""
         self.state.check_process()
         record = _new(NewRecord, (value, key, tuple(headers), time_ms))
@@ -181,14 +207,26 @@ class Client:
         return await self._carrier.call(requests.append(records), deadline_s=deadline_s, took=took)
 
     async def log_page(
-        self, from_index: int, *, to: int | None = None, limit: int | None = None, wait_ms: int = 0,
-        internal: bool = False, consistency: Consistency = "linearizable", min_index: int | None = None,
-    ) -> LogPage:  # fmt: skip
+        self,
+        from_index: int,
+        *,
+        to: int | None = None,
+        limit: int | None = None,
+        wait_ms: int = 0,
+        internal: bool = False,
+        consistency: Consistency = "linearizable",
+        min_index: int | None = None,
+    ) -> LogPage:
         """One page of the log from an index on. `wait_ms`: longest wait for a record."""
         request = requests.log_page(
-            from_index, to=to, limit=limit, wait_ms=wait_ms, internal=internal, consistency=consistency,
+            from_index,
+            to=to,
+            limit=limit,
+            wait_ms=wait_ms,
+            internal=internal,
+            consistency=consistency,
             min_index=self._at_least(consistency, min_index),
-        )  # fmt: skip
+        )
         return await self.call(request, deadline_s=self.deadline_s + wait_ms / 1000)
 
     async def log(
@@ -217,9 +255,13 @@ class Client:
     # Key-value store.
 
     async def get(
-        self, key: bytes, *, at: int | None = None, consistency: Consistency = "linearizable",
+        self,
+        key: bytes,
+        *,
+        at: int | None = None,
+        consistency: Consistency = "linearizable",
         min_index: int | None = None,
-    ) -> Item | None:  # fmt: skip
+    ) -> Item | None:
         """A key's value, now or at a revision; None if it is not there."""
         try:
             return await self.call(
@@ -263,21 +305,41 @@ class Client:
         return await self.call(requests.delete_range(start, end), deadline_s=deadline_s)
 
     async def range_page(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int | None = None,
-        continuation: str | None = None, at: int | None = None, keys_only: bool = False,
-        consistency: Consistency = "linearizable", min_index: int | None = None, prefix: bytes | None = None,
-    ) -> Page:  # fmt: skip
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int | None = None,
+        continuation: str | None = None,
+        at: int | None = None,
+        keys_only: bool = False,
+        consistency: Consistency = "linearizable",
+        min_index: int | None = None,
+        prefix: bytes | None = None,
+    ) -> Page:
         """One page of the keys [start, end), None: to the last key; or of the keys that begin with `prefix`."""
         request = requests.range_page(
-            start, end, limit=limit, continuation=continuation, at=at, keys_only=keys_only, consistency=consistency,
-            min_index=self._at_least(consistency, min_index), prefix=prefix,
-        )  # fmt: skip
+            start,
+            end,
+            limit=limit,
+            continuation=continuation,
+            at=at,
+            keys_only=keys_only,
+            consistency=consistency,
+            min_index=self._at_least(consistency, min_index),
+            prefix=prefix,
+        )
         return await self.call(request)
 
     async def range(
-        self, start: bytes = b"", end: bytes | None = None, *, prefix: bytes | None = None, at: int | None = None,
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        at: int | None = None,
         keys_only: bool = False,
-    ) -> AsyncGenerator[Item, None]:  # fmt: skip
+    ) -> AsyncGenerator[Item, None]:
         """The keys [start, end) or those that begin with `prefix`, page after page, all as they were at the first."""
         continuation: str | None = None
         while True:
@@ -298,9 +360,14 @@ class Client:
         return await self.call(requests.compact(revision))
 
     async def watch(
-        self, *, prefix: bytes | None = None, key: bytes | None = None, from_index: int | None = None,
-        from_revision: int | None = None, progress: bool = False,
-    ) -> AsyncGenerator[WatchEvent | Progress, None]:  # fmt: skip
+        self,
+        *,
+        prefix: bytes | None = None,
+        key: bytes | None = None,
+        from_index: int | None = None,
+        from_revision: int | None = None,
+        progress: bool = False,
+    ) -> AsyncGenerator[WatchEvent | Progress, None]:
         """Changes, one event per index, each once; from an index, a revision, or from now on. Has no end."""
         cursor = WatchCursor(prefix, key, from_index, from_revision)
         async with aclosing(self.stream(cursor)) as told:
@@ -349,8 +416,12 @@ class Client:
     # Any request.
 
     async def call(
-        self, request: ApiRequest[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
-    ) -> T:  # fmt: skip
+        self,
+        request: ApiRequest[T],
+        *,
+        deadline_s: float | None = None,
+        ticket: Ticket | None = None,
+    ) -> T:
         """Carries out any request of `raftlog.cluster.client.requests`. With a `ticket` the session is the caller's.
 
         `deadline_s` includes the wait for a connection. Without it the request has the client's `deadline_s` once it

@@ -51,10 +51,32 @@ from raftlog.cluster.security.bearer import bearer_for
 from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
 __all__ = [
-    "ClientError", "Compacted", "CompareFailed", "Item", "KeyNotFound", "LogPage", "NewRecord", "NotApplied",
-    "OutcomeUnknown", "Page", "Policy", "RawChunk", "Record", "SequenceSettled", "SessionBook", "SessionExpired",
-    "SyncClient", "Ticket", "TxnResult", "Unavailable", "UnknownInBatch", "WatchEvent", "compare", "prefix_end", "step",
-]  # fmt: skip
+    "ClientError",
+    "Compacted",
+    "CompareFailed",
+    "Item",
+    "KeyNotFound",
+    "LogPage",
+    "NewRecord",
+    "NotApplied",
+    "OutcomeUnknown",
+    "Page",
+    "Policy",
+    "RawChunk",
+    "Record",
+    "SequenceSettled",
+    "SessionBook",
+    "SessionExpired",
+    "SyncClient",
+    "Ticket",
+    "TxnResult",
+    "Unavailable",
+    "UnknownInBatch",
+    "WatchEvent",
+    "compare",
+    "prefix_end",
+    "step",
+]
 
 T = TypeVar("T")
 
@@ -149,9 +171,14 @@ class SyncClient:
     # Log.
 
     def append(
-        self, value: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (),
-        time_ms: int | None = None, deadline_s: float | None = None,
-    ) -> Appended:  # fmt: skip
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        time_ms: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Appended:
         """Appends one record, in one request with other threads' appends."""
         self.state.check_process()
         record = NewRecord(value, key, tuple(headers), time_ms)
@@ -172,14 +199,26 @@ class SyncClient:
         return self.call(requests.append(records), deadline_s=deadline_s, took=took)
 
     def log_page(
-        self, from_index: int, *, to: int | None = None, limit: int | None = None, wait_ms: int = 0,
-        internal: bool = False, consistency: Consistency = "linearizable", min_index: int | None = None,
-    ) -> LogPage:  # fmt: skip
+        self,
+        from_index: int,
+        *,
+        to: int | None = None,
+        limit: int | None = None,
+        wait_ms: int = 0,
+        internal: bool = False,
+        consistency: Consistency = "linearizable",
+        min_index: int | None = None,
+    ) -> LogPage:
         """One page of the log from an index on. `wait_ms`: longest wait for a record."""
         request = requests.log_page(
-            from_index, to=to, limit=limit, wait_ms=wait_ms, internal=internal, consistency=consistency,
+            from_index,
+            to=to,
+            limit=limit,
+            wait_ms=wait_ms,
+            internal=internal,
+            consistency=consistency,
             min_index=self._at_least(consistency, min_index),
-        )  # fmt: skip
+        )
         return self.call(request, deadline_s=self.deadline_s + wait_ms / 1000)
 
     def log(
@@ -204,9 +243,13 @@ class SyncClient:
     # Key-value store.
 
     def get(
-        self, key: bytes, *, at: int | None = None, consistency: Consistency = "linearizable",
+        self,
+        key: bytes,
+        *,
+        at: int | None = None,
+        consistency: Consistency = "linearizable",
         min_index: int | None = None,
-    ) -> Item | None:  # fmt: skip
+    ) -> Item | None:
         """A key's value, now or at a revision; None if it is not there."""
         at_least = self._at_least(consistency, min_index)
         try:
@@ -229,21 +272,41 @@ class SyncClient:
         return self.call(requests.delete_range(start, end), deadline_s=deadline_s)
 
     def range_page(
-        self, start: bytes = b"", end: bytes | None = None, *, limit: int | None = None,
-        continuation: str | None = None, at: int | None = None, keys_only: bool = False,
-        consistency: Consistency = "linearizable", min_index: int | None = None, prefix: bytes | None = None,
-    ) -> Page:  # fmt: skip
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int | None = None,
+        continuation: str | None = None,
+        at: int | None = None,
+        keys_only: bool = False,
+        consistency: Consistency = "linearizable",
+        min_index: int | None = None,
+        prefix: bytes | None = None,
+    ) -> Page:
         """One page of the keys [start, end), None: to the last key; or of the keys that begin with `prefix`."""
         request = requests.range_page(
-            start, end, limit=limit, continuation=continuation, at=at, keys_only=keys_only, consistency=consistency,
-            min_index=self._at_least(consistency, min_index), prefix=prefix,
-        )  # fmt: skip
+            start,
+            end,
+            limit=limit,
+            continuation=continuation,
+            at=at,
+            keys_only=keys_only,
+            consistency=consistency,
+            min_index=self._at_least(consistency, min_index),
+            prefix=prefix,
+        )
         return self.call(request)
 
     def range(
-        self, start: bytes = b"", end: bytes | None = None, *, prefix: bytes | None = None, at: int | None = None,
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        at: int | None = None,
         keys_only: bool = False,
-    ) -> Iterator[Item]:  # fmt: skip
+    ) -> Iterator[Item]:
         """The keys [start, end) or those that begin with `prefix`, page after page, all as they were at the first."""
         continuation: str | None = None
         while True:
@@ -257,9 +320,13 @@ class SyncClient:
         return self.call(requests.txn(transaction), deadline_s=deadline_s)
 
     def watch(
-        self, *, prefix: bytes | None = None, key: bytes | None = None, from_index: int | None = None,
+        self,
+        *,
+        prefix: bytes | None = None,
+        key: bytes | None = None,
+        from_index: int | None = None,
         from_revision: int | None = None,
-    ) -> Iterator[WatchEvent]:  # fmt: skip
+    ) -> Iterator[WatchEvent]:
         """Changes, one event per index, each once; from an index, a revision, or from now on. Has no end."""
         cursor = WatchCursor(prefix, key, from_index, from_revision)
         return (told for told in self.stream(cursor) if isinstance(told, WatchEvent))
@@ -305,9 +372,13 @@ class SyncClient:
     # Any request.
 
     def call(
-        self, request: ApiRequest[T], *, deadline_s: float | None = None, ticket: Ticket | None = None,
+        self,
+        request: ApiRequest[T],
+        *,
+        deadline_s: float | None = None,
+        ticket: Ticket | None = None,
         took: Callable[[Ticket], None] | None = None,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """Carries out any request of `raftlog.cluster.client.requests`. With a `ticket` the session is the caller's.
         Otherwise `took` is called with each ticket that is taken for it."""
         self._check_open()

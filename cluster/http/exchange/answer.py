@@ -73,9 +73,16 @@ class HttpAnswer:
     __slots__ = ("body", "content_type", "extra", "identity", "index", "keep_alive", "request_id", "status", "term")
 
     def __init__(
-        self, identity: ServerIdentity, body: bytes, index: int, term: int, *, status: int = 200,
-        content_type: str = JSON, extra: Sequence[tuple[str, str]] = (),
-    ) -> None:  # fmt: skip
+        self,
+        identity: ServerIdentity,
+        body: bytes,
+        index: int,
+        term: int,
+        *,
+        status: int = 200,
+        content_type: str = JSON,
+        extra: Sequence[tuple[str, str]] = (),
+    ) -> None:
         self.identity = identity
         # A large body that ends with a newline is not copied.
         self.body = body + b"\n" if content_type in _JSON and body[-1:] != b"\n" else body
@@ -141,9 +148,14 @@ def encode_answer(identity: ServerIdentity, body: Any, index: int, term: int) ->
 def problem_answer(identity: ServerIdentity, problem: Problem, extra: Sequence[tuple[str, str]] = ()) -> HttpAnswer:
     """The answer with that problem."""
     answer = HttpAnswer(
-        identity, encode_json(problem), problem.index or 0, problem.term or 0, status=problem.status,
-        content_type=PROBLEM, extra=extra,
-    )  # fmt: skip
+        identity,
+        encode_json(problem),
+        problem.index or 0,
+        problem.term or 0,
+        status=problem.status,
+        content_type=PROBLEM,
+        extra=extra,
+    )
     answer.request_id = problem.request_id
     return answer
 

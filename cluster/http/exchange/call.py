@@ -36,9 +36,17 @@ READS: Final = frozenset({"GET", "HEAD"})
 _SCHEME: Final = "bearer "
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
 _OWN_NAMES: Final = (
-    H_SESSION, H_SEQUENCE, H_SETTLED, H_DEADLINE, H_REQUEST_ID, H_KEY, H_TIME,
-    H_LOG, H_PASSED_ON, H_PRINCIPAL,
-)  # fmt: skip
+    H_SESSION,
+    H_SEQUENCE,
+    H_SETTLED,
+    H_DEADLINE,
+    H_REQUEST_ID,
+    H_KEY,
+    H_TIME,
+    H_LOG,
+    H_PASSED_ON,
+    H_PRINCIPAL,
+)
 _OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
@@ -72,9 +80,17 @@ class Call:
     has_waited = False  # for an index, as it asked
 
     def __init__(
-        self, method: str, target: str, path: str, query_text: str, headers: Mapping[str, str],
-        request: web.BaseRequest | None = None, whole: bytes | None = None, has_options: bool = True, key: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        method: str,
+        target: str,
+        path: str,
+        query_text: str,
+        headers: Mapping[str, str],
+        request: web.BaseRequest | None = None,
+        whole: bytes | None = None,
+        has_options: bool = True,
+        key: str = "",
+    ) -> None:
         """Either aiohttp's `request` or the `whole` body. `has_options` and `key` come from the fast path's parser
         alone: see `raftlog.cluster.http.fast.head.RequestHead`."""
         self._request = request

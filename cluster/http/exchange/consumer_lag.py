@@ -51,9 +51,14 @@ class Lags:
         lag = self.records(group)
         seconds = 0.0 if lag == 0 else await self._seconds(group.next)
         return ConsumerStatus(
-            name.decode(), position_of(self._node.log_id, group.next), group.generation,
-            group.owner.decode("utf-8", "replace"), lag, seconds, group.time_ms,
-        )  # fmt: skip
+            name.decode(),
+            position_of(self._node.log_id, group.next),
+            group.generation,
+            group.owner.decode("utf-8", "replace"),
+            lag,
+            seconds,
+            group.time_ms,
+        )
 
     async def statuses(self, groups: Iterable[tuple[bytes, ConsumerGroup]]) -> list[ConsumerStatus]:
         """The status of several groups, in their order."""

@@ -41,9 +41,13 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
     left_s = max(0.001, call.deadline - service.clock())
     host = leader.url.partition("://")[2]
     headers = (
-        ("Content-Type", JSON), (H_PASSED_ON, str(node.node_id)), (H_LOG, node.log_id),
-        (H_REQUEST_ID, call.request_id), (H_DEADLINE, str(max(1, int(left_s * 1000)))), *_principal(service, call),
-    )  # fmt: skip
+        ("Content-Type", JSON),
+        (H_PASSED_ON, str(node.node_id)),
+        (H_LOG, node.log_id),
+        (H_REQUEST_ID, call.request_id),
+        (H_DEADLINE, str(max(1, int(left_s * 1000)))),
+        *_principal(service, call),
+    )
     pool = Pool(1, service.credentials)
     try:
         data = encode_request(call.method, call.path, host, headers, body)
@@ -57,9 +61,13 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
             )
         raise ApiError(Code.LEADER_LOST, f"passed on to {at}, which did not answer: {told.reason}; look at the members")
     answer = HttpAnswer(
-        service.identity, told.body, _number(told.head, H_INDEX), _number(told.head, H_TERM),
-        status=told.head.status, content_type=told.head.content_type or JSON,
-    )  # fmt: skip
+        service.identity,
+        told.body,
+        _number(told.head, H_INDEX),
+        _number(told.head, H_TERM),
+        status=told.head.status,
+        content_type=told.head.content_type or JSON,
+    )
     return answer
 
 

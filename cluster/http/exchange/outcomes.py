@@ -45,13 +45,23 @@ def _encode(
     if type(records[0]) is bytes:
         values = cast(Sequence[bytes], records)
         return encode_values(
-            _APPEND, values, session=number, sequence=sequence, settled=settled, time_ms=time_ms,
+            _APPEND,
+            values,
+            session=number,
+            sequence=sequence,
+            settled=settled,
+            time_ms=time_ms,
             admission=admission,
-        )  # fmt: skip
+        )
     return encode_block(
-        cast(Sequence[BlockRecord], records), session=number, sequence=sequence, settled=settled, time_ms=time_ms,
-        plain=is_plain, admission=admission,
-    )  # fmt: skip
+        cast(Sequence[BlockRecord], records),
+        session=number,
+        sequence=sequence,
+        settled=settled,
+        time_ms=time_ms,
+        plain=is_plain,
+        admission=admission,
+    )
 
 
 def _too_large(service: Service, block: bytes) -> ApiError:
@@ -63,9 +73,16 @@ def _too_large(service: Service, block: bytes) -> ApiError:
 
 
 def send_record(
-    service: Service, call: Call, session: SessionHeaders, operation: int, key: bytes | None, value: bytes,
-    argument: int | None = None, *, is_plain: bool = False,
-) -> asyncio.Future[Settled]:  # fmt: skip
+    service: Service,
+    call: Call,
+    session: SessionHeaders,
+    operation: int,
+    key: bytes | None,
+    value: bytes,
+    argument: int | None = None,
+    *,
+    is_plain: bool = False,
+) -> asyncio.Future[Settled]:
     """Submits a request of one record to the node. Raises ApiError, as the future does."""
     number, sequence, _ = session
     if service.node.machine.access.is_on:

@@ -135,9 +135,13 @@ class Stream(StreamedAnswer):
         """The error that ends the stream, as its last message carries it."""
         node = self._service.node
         return make_problem(
-            ApiError(error.code, error.message, **{**error.more, **more}), node=self._service.identity.node_id,
-            request_id=self._call.request_id, leader=node.leader_hint(), index=node.applied, term=node.term,
-        )  # fmt: skip
+            ApiError(error.code, error.message, **{**error.more, **more}),
+            node=self._service.identity.node_id,
+            request_id=self._call.request_id,
+            leader=node.leader_hint(),
+            index=node.applied,
+            term=node.term,
+        )
 
     def _send(self, parts: Sequence[bytes | memoryview]) -> None:
         transport = self._transport()

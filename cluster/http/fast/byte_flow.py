@@ -83,11 +83,33 @@ class ByteFlow:
     """
 
     __slots__ = (
-        "_address", "_at", "_body", "_body_timer", "_buffer", "_gate", "_handler", "_head", "_idle_since",
-        "_idle_timer", "_in", "_is_leaving", "_is_reading_paused", "_is_writing_paused", "_keepalive_s", "_loop",
-        "_out", "_parser", "_rest_timer", "_served", "_server", "_state", "_transport", "_write_timer", "ended",
+        "_address",
+        "_at",
+        "_body",
+        "_body_timer",
+        "_buffer",
+        "_gate",
+        "_handler",
+        "_head",
+        "_idle_since",
+        "_idle_timer",
+        "_in",
+        "_is_leaving",
+        "_is_reading_paused",
+        "_is_writing_paused",
+        "_keepalive_s",
+        "_loop",
+        "_out",
+        "_parser",
+        "_rest_timer",
+        "_served",
+        "_server",
+        "_state",
+        "_transport",
+        "_write_timer",
+        "ended",
         "holder",
-    )  # fmt: skip
+    )
 
     def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
         self._server, self._gate, self._parser = server, gate, parser

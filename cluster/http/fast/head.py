@@ -88,11 +88,28 @@ _FIELD_BEGUN: Final = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?::[ \t!-~]*
 _LENGTH: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 
 KNOWN_NAMES: Final = (
-    "Host", "Origin", "Authorization", "Accept", "Content-Type", "Content-Length", "Content-Encoding", "Expect",
-    "Connection", "Transfer-Encoding", "Upgrade", "Last-Event-ID", H_SESSION, H_SEQUENCE, H_SETTLED, H_DEADLINE,
-    H_REQUEST_ID, H_KEY, H_TIME, H_LOG,
+    "Host",
+    "Origin",
+    "Authorization",
+    "Accept",
+    "Content-Type",
+    "Content-Length",
+    "Content-Encoding",
+    "Expect",
+    "Connection",
+    "Transfer-Encoding",
+    "Upgrade",
+    "Last-Event-ID",
+    H_SESSION,
+    H_SEQUENCE,
+    H_SETTLED,
+    H_DEADLINE,
+    H_REQUEST_ID,
+    H_KEY,
+    H_TIME,
+    H_LOG,
     H_PRINCIPAL,
-)  # fmt: skip
+)
 """Every header that a handler reads, spelt as the handler does."""
 _KNOWN: Final = {name.lower().encode(): name for name in KNOWN_NAMES}
 _ITS_OWN: Final = (H_SEQUENCE, H_REQUEST_ID)

@@ -45,15 +45,17 @@ async def get_access(service: Service, call: Call) -> HttpAnswer:
     roles = [RoleView(name, [*map(str, grants)], True) for name, grants in BUILT_IN.items()]
     roles += [RoleView(name, [*map(str, grants)], False) for name, grants in sorted(table.roles.items())]
     answer = AccessAnswer(
-        table.is_on, table.revision,
+        table.is_on,
+        table.revision,
         [UserView(name, list(user.roles), user.is_blocked) for name, user in sorted(table.users.items())],
         roles,
         [
             TokenView(name, token.user, token.label, token.created_ms, token.expires_ms)
             for name, token in sorted(table.tokens.items())
         ],
-        node.applied, node.term,
-    )  # fmt: skip
+        node.applied,
+        node.term,
+    )
     return service.answer(answer)
 
 
@@ -72,10 +74,17 @@ async def change_access(service: Service, call: Call) -> HttpAnswer:
     if not table.is_on:
         _check_first(service, call)
     command = AccessCommand(
-        int(AccessAction[asked.action.upper()]), asked.name, tuple(asked.roles), tuple(map(_grant, asked.grants)),
-        asked.blocked, int(_CONDITIONS[asked.condition]), asked.token, _hash(asked.token_hash), asked.expires_ms,
+        int(AccessAction[asked.action.upper()]),
+        asked.name,
+        tuple(asked.roles),
+        tuple(map(_grant, asked.grants)),
+        asked.blocked,
+        int(_CONDITIONS[asked.condition]),
+        asked.token,
+        _hash(asked.token_hash),
+        asked.expires_ms,
         asked.label,
-    )  # fmt: skip
+    )
     done = await submit(service, call, (BlockRecord(int(Operation.ACCESS), None, encode_access(command)),))
     revision = service.access.table.revision
     return service.answer(AccessChanged(Outcome.APPLIED, done.result, revision, done.last, done.term), done.last)

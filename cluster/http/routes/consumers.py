@@ -115,9 +115,15 @@ async def _moved(service: Service, call: Call, name: bytes, command: ConsumerCom
     group = answer.consumer
     assert group is not None, "an applied command leaves a group"
     body = ConsumerMoved(
-        Outcome.APPLIED, result, name.decode(), position_of(service.node.log_id, group.next), group.generation,
-        group.owner.decode("utf-8", "replace"), answer.last, term,
-    )  # fmt: skip
+        Outcome.APPLIED,
+        result,
+        name.decode(),
+        position_of(service.node.log_id, group.next),
+        group.generation,
+        group.owner.decode("utf-8", "replace"),
+        answer.last,
+        term,
+    )
     return service.answer(body, answer.last, term)
 
 

@@ -68,10 +68,23 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
     words = tell_record(at, "applied", record, as_time(entry.time_ms), replicas, past, before)
     return service.answer(
         EntryView(
-            view.node, view.role, at, "applied", words, replicas, node.applied, view.term, record, entry.first,
-            entry.index, entry.size, entry.clock_ms, past, before,
+            view.node,
+            view.role,
+            at,
+            "applied",
+            words,
+            replicas,
+            node.applied,
+            view.term,
+            record,
+            entry.first,
+            entry.index,
+            entry.size,
+            entry.clock_ms,
+            past,
+            before,
         )
-    )  # fmt: skip
+    )
 
 
 def _replicas(view: NodeView, at: int) -> list[ReplicaView]:

@@ -153,12 +153,18 @@ def got(service: Service, call: Call, _: object, what: _What) -> HttpAnswer:
         raise ApiError(Code.KEY_NOT_FOUND, "there is no such key", index=index, term=term, revision=revision)
     if call.headers.get("Accept") == _OCTETS:
         return HttpAnswer(
-            service.identity, version.value, index, term, content_type=_OCTETS,
+            service.identity,
+            version.value,
+            index,
+            term,
+            content_type=_OCTETS,
             extra=(
-                ("Raftlog-Revision", str(revision)), ("Raftlog-Create", str(version.create)),
-                ("Raftlog-Mod", str(version.mod)), ("Raftlog-Version", str(version.version)),
+                ("Raftlog-Revision", str(revision)),
+                ("Raftlog-Create", str(version.create)),
+                ("Raftlog-Mod", str(version.mod)),
+                ("Raftlog-Version", str(version.version)),
             ),
-        )  # fmt: skip
+        )
     return HttpAnswer(
         service.identity, encode_json(Got(key_value(key, version, encoding), revision, index, term)), index, term
     )
@@ -211,9 +217,14 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
     service.access.check(call, Grant(Verb.READ, Resource.KEYS, start, end))
     try:
         found, count, more = machine.range(
-            start, end, limit, at, keys_only=keys_only, after=token.after if token else None,
+            start,
+            end,
+            limit,
+            at,
+            keys_only=keys_only,
+            after=token.after if token else None,
             bytes_max=limits.page_bytes_max // 2,
-        )  # fmt: skip
+        )
     except (store.RevisionCompacted, store.FutureRevision) as error:
         raise unreadable(error) from error
     continuation = None

@@ -98,9 +98,14 @@ def _item(service: Service, call: Call, each: asyncio.Future[Settled] | ApiError
     except ApiError as error:
         node = service.node
         problem = make_problem(
-            error, node=service.identity.node_id, request_id=call.request_id, leader=node.leader_hint(),
-            index=node.applied, term=node.term, has_session=session.session > 0,
-        )  # fmt: skip
+            error,
+            node=service.identity.node_id,
+            request_id=call.request_id,
+            leader=node.leader_hint(),
+            index=node.applied,
+            term=node.term,
+            has_session=session.session > 0,
+        )
         return BatchItem(problem=problem)
 
 

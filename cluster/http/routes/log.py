@@ -49,8 +49,17 @@ FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
 ENCODINGS: Final = ("auto", "base64")
 EFFECTS: Final = ("whole", "brief")
 PARAMETERS: Final = READ_PARAMETERS | {
-    "from", "to", "from_time", "limit", "wait", "format", "follow", "internal", "encoding", "effects",
-}  # fmt: skip
+    "from",
+    "to",
+    "from_time",
+    "limit",
+    "wait",
+    "format",
+    "follow",
+    "internal",
+    "encoding",
+    "effects",
+}
 SLICE_RECORDS: Final = 1_000
 """Records decoded row by row without a pause of the event loop: some milliseconds,"""
 PLAIN_RECORDS: Final = 4_000
@@ -227,9 +236,13 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
         start, end = encode_json(LogPageJson(node.log_id, [], *marks)).split(b'"records":[]', 1)
         body, content_type = b'%b"records":[%b]%b\n' % (start, b",".join(shown), end), JSON
     return HttpAnswer(
-        service.identity, body, node.applied, node.term, content_type=content_type,
+        service.identity,
+        body,
+        node.applied,
+        node.term,
+        content_type=content_type,
         extra=((H_NEXT, str(position)),),
-    )  # fmt: skip
+    )
 
 
 def check_oldest(service: Service, index: int) -> None:

@@ -121,9 +121,19 @@ async def _raw_chunk(service: Service, query: LogQuery, start: int, stop: int, s
         ledger = ledger[:FRAME_HEADER_SIZE] + ledger[-FRAME_HEADER_SIZE:]
     segment = piece.segment if query.sees is None else await _blanked(service, piece, query.sees)
     header = RawHeader(
-        rows, len(segment), len(ledger), google_crc32c.value(piece.rows), piece.base, piece.first, piece.next,
-        node.oldest, node.committed, node.last_user_index, is_brief, query.sees is not None,
-    )  # fmt: skip
+        rows,
+        len(segment),
+        len(ledger),
+        google_crc32c.value(piece.rows),
+        piece.base,
+        piece.first,
+        piece.next,
+        node.oldest,
+        node.committed,
+        node.last_user_index,
+        is_brief,
+        query.sees is not None,
+    )
     return (encode_raw_header(header), piece.rows, segment, ledger), piece.next
 
 

@@ -180,9 +180,12 @@ async def _join_file(service: Service, members: Configuration, newcomer: Member)
     first = await service.node.first_entry()
     parameters = dict(decode_configuration(first.data).parameters)
     head = ClusterHead(
-        log=service.node.log_id, time_ms=first.time_ms, parameters=parameters, join=newcomer.node,
+        log=service.node.log_id,
+        time_ms=first.time_ms,
+        parameters=parameters,
+        join=newcomer.node,
         first=to_b64(first.header + first.data),
-    )  # fmt: skip
+    )
     nodes = [
         ClusterNode(each.node, each.peer, each.url, f"node-{each.node}", each.incarnation)
         for each in sorted([*others, newcomer], key=lambda each: each.node)

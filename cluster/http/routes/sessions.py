@@ -98,9 +98,16 @@ def _receipt(service: Service, call: Call, session: int, sequence: int, index: i
         receipt = Receipt(session, sequence, state.state.value, index, term)
     else:
         receipt = Receipt(
-            session, sequence, state.state.value, index, term, answer.first, answer.last, answer.revision,
+            session,
+            sequence,
+            state.state.value,
+            index,
+            term,
+            answer.first,
+            answer.last,
+            answer.revision,
             RESULTS[answer.result],
-        )  # fmt: skip
+        )
     return service.answer(receipt, index, term)
 
 

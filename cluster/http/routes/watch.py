@@ -29,8 +29,15 @@ from raftlog.statemachine.access.grants import Grant, Resource, Verb
 
 _FORMATS: Final = ("sse", "ndjson")
 _PARAMETERS: Final = READ_PARAMETERS | {
-    "prefix", "prefix_b64", "key", "key_b64", "from", "from_revision", "format", "encoding",
-}  # fmt: skip
+    "prefix",
+    "prefix_b64",
+    "key",
+    "key_b64",
+    "from",
+    "from_revision",
+    "format",
+    "encoding",
+}
 
 _PAUSE_MESSAGES: Final = 500
 """Messages encoded without a pause of the event loop: some milliseconds."""

@@ -17,9 +17,12 @@ _HEAD: Final = re.compile(rb"(\S+) \S+ (\S+(?: \S+)*?) \[([^\]]*)\]")
 _REQUEST: Final = re.compile(rb' "((?:[^"\\]|\\.)*)("|$)')
 _STATUS: Final = re.compile(rb" (\d{3}) (\d+|-)")
 _TIME: Final = re.compile(rb"(\d{1,2})/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)")
-_MONTHS: Final = {name: number for number, name in enumerate(
-    (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), start=1
-)}  # fmt: skip
+_MONTHS: Final = {
+    name: number
+    for number, name in enumerate(
+        (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), start=1
+    )
+}
 
 
 def is_access_line(line: bytes) -> bool:
@@ -53,9 +56,14 @@ def read_time_ms(line: bytes) -> int | None:
     offset = timedelta(hours=int(offset_hours), minutes=int(offset_minutes))
     try:
         when = datetime(
-            int(year), _MONTHS[month], int(day), int(hour), int(minute), int(second),
+            int(year),
+            _MONTHS[month],
+            int(day),
+            int(hour),
+            int(minute),
+            int(second),
             tzinfo=timezone(-offset if sign == b"-" else offset),
-        )  # fmt: skip
+        )
     except (KeyError, ValueError):
         return None
     return round(when.timestamp() * 1000)

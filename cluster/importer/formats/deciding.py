@@ -406,8 +406,9 @@ def _doubts(rule: TimeRule, found: Sequence[tuple[Line, Any]]) -> list[str]:
     return [
         f"{len(lines[why])} of the first {len(found):,} rows have a time that {why} in zone {rule.zone}, as line "
         f"{lines[why][0].number}: {what}"
-        for why, what in told.items() if why in lines
-    ]  # fmt: skip
+        for why, what in told.items()
+        if why in lines
+    ]
 
 
 def _rule(form: str, zone: str, sample: Sample, options: ImportOptions) -> TimeRule:

@@ -153,9 +153,14 @@ def cells_of(lines: Iterable[str], dialect: Dialect) -> Iterator[list[str]]:
     """The cells of each row, by the module csv, which may raise its Error at each row."""
     csv.field_size_limit(_CELL_MAX)  # it is of the whole process, so other code may have set another one
     return csv.reader(
-        lines, delimiter=dialect.delimiter, quotechar=dialect.quote, escapechar=dialect.escape,
-        doublequote=dialect.escape is None, strict=False, skipinitialspace=dialect.space,
-    )  # fmt: skip
+        lines,
+        delimiter=dialect.delimiter,
+        quotechar=dialect.quote,
+        escapechar=dialect.escape,
+        doublequote=dialect.escape is None,
+        strict=False,
+        skipinitialspace=dialect.space,
+    )
 
 
 def names_of(cells: Sequence[str]) -> tuple[str, ...]:

@@ -22,9 +22,27 @@ PREFIX: Final = b"raftlog/import/"
 SCHEMA_VERSION: Final = 1
 
 LOG_COLUMNS: Final = (
-    "index", "term", "time", "kind", "operation", "key", "value", "headers", "client_time", "argument", "session",
-    "sequence", "result", "revision", "succeeded", "prior_index", "create", "version", "changes", "event_time",
-)  # fmt: skip
+    "index",
+    "term",
+    "time",
+    "kind",
+    "operation",
+    "key",
+    "value",
+    "headers",
+    "client_time",
+    "argument",
+    "session",
+    "sequence",
+    "result",
+    "revision",
+    "succeeded",
+    "prior_index",
+    "create",
+    "version",
+    "changes",
+    "event_time",
+)
 """The columns that SQL and Spark have for each record, before those of its value."""
 
 
@@ -80,9 +98,18 @@ def schema_of(reading: InputOptions, source: str) -> Schema:
     else:
         values = "json" if reading.format in OBJECTS else reading.format.value
     return Schema(
-        version=SCHEMA_VERSION, source=source, format=reading.format, values=values, columns=columns, dialect=dialect,
-        charset=reading.charset, key=reading.key, time=reading.time, times=reading.times, headers=reading.headers,
-    )  # fmt: skip
+        version=SCHEMA_VERSION,
+        source=source,
+        format=reading.format,
+        values=values,
+        columns=columns,
+        dialect=dialect,
+        charset=reading.charset,
+        key=reading.key,
+        time=reading.time,
+        times=reading.times,
+        headers=reading.headers,
+    )
 
 
 def encode(schema: Schema) -> bytes:

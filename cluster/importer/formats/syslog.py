@@ -10,8 +10,17 @@ import re
 from typing import Final
 
 FIELDS: Final = (
-    "time", "host", "app", "procid", "msgid", "severity", "facility", "priority", "data", "message",
-)  # fmt: skip
+    "time",
+    "host",
+    "app",
+    "procid",
+    "msgid",
+    "severity",
+    "facility",
+    "priority",
+    "data",
+    "message",
+)
 """The fields of a line. A line of RFC 3164 has no msgid and no structured data."""
 
 _5424: Final = re.compile(

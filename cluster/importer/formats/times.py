@@ -26,16 +26,38 @@ _RANGES: Final = (("s", 10**8, 10**10), ("ms", 10**11, 10**13), ("us", 10**14, 1
 
 _CLOCKS: Final = (" %H:%M:%S.%f", " %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", "")
 _DATES: Final = (
-    "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y",
-    "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y",
-)  # fmt: skip
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d-%m-%Y",
+    "%m-%d-%Y",
+    "%d/%m/%y",
+    "%m/%d/%y",
+    "%d %b %Y",
+    "%d-%b-%Y",
+    "%b %d, %Y",
+    "%d %B %Y",
+    "%B %d, %Y",
+)
 COMMON: Final = (
     *(day + clock for day in _DATES for clock in _CLOCKS),
-    "%Y/%m/%dT%H:%M:%S.%f", "%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d-%H.%M.%S.%f", "%Y%m%d%H%M%S", "%Y%m%d",
-    "%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z", "%d %b %Y %H:%M:%S %z", "%a %b %d %H:%M:%S %Y",
-    "%a %b %d %Y %H:%M:%S GMT%z", "%Y-%m-%d %H:%M:%S %z", "%Y-%m-%d %H:%M:%S.%f %z", "%Y/%m/%d %H:%M:%S %z",
+    "%Y/%m/%dT%H:%M:%S.%f",
+    "%Y-%m-%d %I:%M:%S %p",
+    "%Y-%m-%d-%H.%M.%S.%f",
+    "%Y%m%d%H%M%S",
+    "%Y%m%d",
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%a, %d %b %Y %H:%M:%S %z",
+    "%d %b %Y %H:%M:%S %z",
+    "%a %b %d %H:%M:%S %Y",
+    "%a %b %d %Y %H:%M:%S GMT%z",
+    "%Y-%m-%d %H:%M:%S %z",
+    "%Y-%m-%d %H:%M:%S.%f %z",
+    "%Y/%m/%d %H:%M:%S %z",
     "%Y-%m-%d %H:%M:%S,%f",
-)  # fmt: skip
+)
 """Forms that are recognised beside ISO 8601 and Unix time. Day or month first: the values must decide."""
 
 NOMINATING: Final = 20
@@ -50,12 +72,25 @@ _NAMES: Final = (
     "|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 )
 _PARTS: Final = {
-    "Y": r"(?P<Y>\d{4})", "y": r"(?P<y>\d\d)", "m": r"(?P<m>\d{1,2})", "d": r" ?(?P<d>\d{1,2})",
+    "Y": r"(?P<Y>\d{4})",
+    "y": r"(?P<y>\d\d)",
+    "m": r"(?P<m>\d{1,2})",
+    "d": r" ?(?P<d>\d{1,2})",
     "e": r" ?(?P<d>\d{1,2})",
-    "H": r"(?P<H>\d{1,2})", "I": r"(?P<I>\d{1,2})", "M": r"(?P<M>\d\d)", "S": r"(?P<S>\d\d)", "f": r"(?P<f>\d{1,9})",
-    "b": rf"(?P<b>{_NAMES})", "B": rf"(?P<b>{_NAMES})", "p": r"(?P<p>[AaPp]\.?[Mm]\.?)", "a": r"[A-Za-z]{2,3}",
-    "A": r"[A-Za-z]+", "z": r"(?P<z>Z|UTC|GMT|[+-]\d\d:?\d\d)", "Z": r"(?P<z>Z|UTC|GMT)", "%": "%",
-}  # fmt: skip
+    "H": r"(?P<H>\d{1,2})",
+    "I": r"(?P<I>\d{1,2})",
+    "M": r"(?P<M>\d\d)",
+    "S": r"(?P<S>\d\d)",
+    "f": r"(?P<f>\d{1,9})",
+    "b": rf"(?P<b>{_NAMES})",
+    "B": rf"(?P<b>{_NAMES})",
+    "p": r"(?P<p>[AaPp]\.?[Mm]\.?)",
+    "a": r"[A-Za-z]{2,3}",
+    "A": r"[A-Za-z]+",
+    "z": r"(?P<z>Z|UTC|GMT|[+-]\d\d:?\d\d)",
+    "Z": r"(?P<z>Z|UTC|GMT)",
+    "%": "%",
+}
 _NUMERIC: Final = tuple("YymdeHIMSf")
 _CLOCK_LAST: Final = re.compile(r"(?P<hour>.*%[Yy].*%H):%M:%S(?:(?P<mark>[.,])%f)?", re.DOTALL)
 _TWO_DIGITS: Final = {f"{number:02d}": number for number in range(60)}

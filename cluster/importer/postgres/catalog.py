@@ -93,9 +93,12 @@ def check_tables(connection: PgConnection, name: str, tables: Sequence[str]) -> 
 
 
 def _tables_of(connection: PgConnection, publication: str) -> set[tuple[str, str]]:
-    return {(schema or "", table or "") for schema, table in connection.query(
-        f"SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = {literal(publication)}"
-    )}  # fmt: skip
+    return {
+        (schema or "", table or "")
+        for schema, table in connection.query(
+            f"SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = {literal(publication)}"
+        )
+    }
 
 
 def _found(connection: PgConnection, name: str) -> tuple[str, str]:
@@ -166,17 +169,21 @@ def _published(
     for name, type, is_primary, is_identity, number_in_table in columns:  # a column may be in both indexes
         _, before_primary, before_identity, _ = found.get(name or "", (0, False, False, 0))
         found[name or ""] = (
-            int(type or 0), before_primary or is_primary == "t", before_identity or is_identity == "t",
+            int(type or 0),
+            before_primary or is_primary == "t",
+            before_identity or is_identity == "t",
             int(number_in_table or 0),
-        )  # fmt: skip
+        )
     is_key = {"d": 1, "i": 2}.get(identity)
     relation = Relation(
-        int(number), f"{schema}.{table}", identity,
+        int(number),
+        f"{schema}.{table}",
+        identity,
         tuple(
             PgColumn(name, each[0], identity == "f" or (is_key is not None and bool(each[is_key])))
             for name, each in found.items()
         ),
-    )  # fmt: skip
+    )
     names = ", ".join(map(identifier, found))
     only = "" if kind == "p" else "ONLY "
     where = f" WHERE {rows}" if rows else ""

@@ -151,9 +151,15 @@ class Changes:
         return [self._record(table, b"update", place, before, new)]
 
     def _record(
-        self, table: PgTable, op: bytes, place: Place, before: bytes, new: Row | None, key: Row | None = None,
+        self,
+        table: PgTable,
+        op: bytes,
+        place: Place,
+        before: bytes,
+        new: Row | None,
+        key: Row | None = None,
         more: bytes = b"",
-    ) -> NewRecord:  # fmt: skip
+    ) -> NewRecord:
         after, unchanged = (b"null", []) if new is None else table.image(new)
         if unchanged:
             more += b',"unchanged":%b' % msgspec.json.encode(unchanged)

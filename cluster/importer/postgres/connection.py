@@ -20,10 +20,17 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from raftlog.cluster.importer.source import SourceError
 
 _SETTINGS: Final = {
-    "datestyle": "ISO", "intervalstyle": "iso_8601", "timezone": "UTC", "bytea_output": "hex",
-    "extra_float_digits": "1", "standard_conforming_strings": "on", "search_path": "public", "statement_timeout": "0",
-    "idle_in_transaction_session_timeout": "0", "idle_session_timeout": "0",
-}  # fmt: skip
+    "datestyle": "ISO",
+    "intervalstyle": "iso_8601",
+    "timezone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "standard_conforming_strings": "on",
+    "search_path": "public",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+}
 """What decides how values are written, whatever the role or the database has set."""
 
 _CONNECT_S: Final = "10"

@@ -55,10 +55,20 @@ IN_USE_S: Final = 90.0
 """How long to wait for a slot that an earlier connection still holds: longer than PostgreSQL takes to miss it."""
 
 _COLUMNS: Final = (
-    ("op", "string"), ("table", "string"), ("lsn", "string"), ("n", "integer"), ("xid", "integer"), ("time", "string"),
-    ("before", "object"), ("after", "object"), ("unchanged", "array"), ("moved_to", "object"), ("moved_from", "object"),
-    ("cascade", "boolean"), ("restart_identity", "boolean"),
-)  # fmt: skip
+    ("op", "string"),
+    ("table", "string"),
+    ("lsn", "string"),
+    ("n", "integer"),
+    ("xid", "integer"),
+    ("time", "string"),
+    ("before", "object"),
+    ("after", "object"),
+    ("unchanged", "array"),
+    ("moved_to", "object"),
+    ("moved_from", "object"),
+    ("cascade", "boolean"),
+    ("restart_identity", "boolean"),
+)
 """Members of a record's value, as docs/postgres.md explains them. Columns of tables may change: `after` has them."""
 
 PART_RECORDS: Final = 500
@@ -113,9 +123,12 @@ class Postgres:
         self.name = f"PostgreSQL slot {slot}"
         self.reads_ahead = True  # its confirmations must not wait for the next change
         self.schema = Schema(
-            version=SCHEMA_VERSION, source=slot, format=InputFormat.NDJSON, values="json",
+            version=SCHEMA_VERSION,
+            source=slot,
+            format=InputFormat.NDJSON,
+            values="json",
             columns=tuple(InputColumn(*column) for column in _COLUMNS),
-        )  # fmt: skip
+        )
         self._conninfo = parse_conninfo(conninfo)
         self._tables = tables
         self._snapshot = snapshot
@@ -300,9 +313,12 @@ class Postgres:
                     at = PgPosition(at.system, changes.lsn, changes.commit, changes.done)
                     yield _part(records, at)
                     records, size, moved_at = [], 0, now
-                is_at_end = self._target is not None and not records and not changes.commit and (
-                    changes.lsn >= self._target or stands >= _STANDS_MAX
-                )  # fmt: skip
+                is_at_end = (
+                    self._target is not None
+                    and not records
+                    and not changes.commit
+                    and (changes.lsn >= self._target or stands >= _STANDS_MAX)
+                )
                 if (
                     not records
                     and changes.lsn > at.lsn

@@ -193,8 +193,13 @@ class PgTable:
     def record(self, key: bytes, op: bytes, place: Place, number: int, members: bytes) -> NewRecord:
         """The record of one change. Raises MessageError if it is too large."""
         value = b'{"op":"%b","table":%b,"lsn":"%b","n":%d,%b,%b}' % (
-            op, self._name, place.lsn, number, place.rest, members
-        )  # fmt: skip
+            op,
+            self._name,
+            place.lsn,
+            number,
+            place.rest,
+            members,
+        )
         if len(value) > ROW_BYTES_MAX:
             raise MessageError(
                 f"a change of {self.name} has {len(value)} bytes as JSON: the limit is {ROW_BYTES_MAX}. Leave a column "

@@ -73,9 +73,15 @@ class PeerLog:
         return sorted(state.configuration.peers(node), key=lambda peer: (peer != self._good, peer == state.leader))
 
     async def ask(
-        self, peer: NodeId, what: QuestionKind, first: int = 0, last: int = 0, bytes_max: int = 0, *,
+        self,
+        peer: NodeId,
+        what: QuestionKind,
+        first: int = 0,
+        last: int = 0,
+        bytes_max: int = 0,
+        *,
         timeout_s: float | None = None,
-    ) -> Had:  # fmt: skip
+    ) -> Had:
         """Asks that peer and returns its answer. Raises NoAnswer."""
         links = self._links
         if not links.is_bulk_up(peer):
@@ -159,9 +165,11 @@ class PeerLog:
         raise self._nobody(what, told)
 
     async def _first(
-        self, ask: Callable[[NodeId], Coroutine[Any, Any, T]], is_wanted: Callable[[], bool],
+        self,
+        ask: Callable[[NodeId], Coroutine[Any, Any, T]],
+        is_wanted: Callable[[], bool],
         told: dict[NodeId, NoAnswer],
-    ) -> T | None:  # fmt: skip
+    ) -> T | None:
         """The answer of the first peer that has the entries; None if there is none, `told` says why."""
         while is_wanted():
             told.clear()

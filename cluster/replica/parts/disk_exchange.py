@@ -40,9 +40,12 @@ _WORDS: Final = {
 def rules(limits: LimitSettings) -> Rules:
     """The settings that bound handing over."""
     return Rules(
-        limits.disk_full_pause_ms, 1_000 * limits.disk_slow_ms, limits.disk_slow_factor, limits.disk_slow_pause_ms,
+        limits.disk_full_pause_ms,
+        1_000 * limits.disk_slow_ms,
+        limits.disk_slow_factor,
+        limits.disk_slow_pause_ms,
         limits.clock_skew_ms,
-    )  # fmt: skip
+    )
 
 
 # -- reports ----------------------------------------------------------------------------------------------------
@@ -162,9 +165,12 @@ def all_disks(replica: ReplicaState) -> Disks:
     is_there = replica.links.has_dialled  # a closed link is none that answers, and nothing is known of its disk
     answering = [each.node for each in told.followers if each.last_contact_ms >= since_ms and is_there(each.node)]
     return Disks(
-        node=replica.identity.node, configuration=told.configuration, reports=reports(replica),
-        followers=told.followers, answering=answering,
-    )  # fmt: skip
+        node=replica.identity.node,
+        configuration=told.configuration,
+        reports=reports(replica),
+        followers=told.followers,
+        answering=answering,
+    )
 
 
 def _lead(replica: ReplicaState, now: Now) -> None:
@@ -199,9 +205,13 @@ def _hand_over(replica: ReplicaState, handover: Handover, disks: Disks, now: Now
     view.handed_over = handover, now.monotonic_ms
     replica.metrics.handovers.labels(str(handover.why)).inc()
     replica.logger.warning(
-        "handing_over", to=handover.to, why=str(handover.why), lacks_bytes=own.lacks_bytes,
-        sync_ms=own.sync_us / 1_000, sync_ms_there=disks.reports[handover.to].sync_us / 1_000,
-    )  # fmt: skip
+        "handing_over",
+        to=handover.to,
+        why=str(handover.why),
+        lacks_bytes=own.lacks_bytes,
+        sync_ms=own.sync_us / 1_000,
+        sync_ms_there=disks.reports[handover.to].sync_us / 1_000,
+    )
     replica.driver.wake()
 
 

@@ -72,9 +72,12 @@ def follow(replica: ReplicaState, leader: NodeId) -> None:
         replica.links.set_members(configuration, (*known, *strangers), _leaving(state))
         if is_news:
             replica.logger.info(
-                "members", index=state.configurations[-1][0], voters=configuration.voters,
-                outgoing=configuration.outgoing, learners=configuration.learners,
-            )  # fmt: skip
+                "members",
+                index=state.configurations[-1][0],
+                voters=configuration.voters,
+                outgoing=configuration.outgoing,
+                learners=configuration.learners,
+            )
     if not membership.is_member or membership.is_removed:
         _tell_removed(replica)
 

@@ -29,9 +29,11 @@ def check(replica: ReplicaState, block: bytes) -> None:
     """Raises ApiError if the replica does not take this write now. On a full disk it takes those that free space."""
     life = replica.life
     if (
-        life.is_stopping or life.is_fenced or replica.members.is_removed
+        life.is_stopping
+        or life.is_fenced
+        or replica.members.is_removed
         or not ((replica.syncer.has_space and replica.disks.takes_writes) or frees_disk_space(block))
-    ):  # fmt: skip
+    ):
         raise unavailable(replica)
     if replica.watch.points.differ or replica.life.only_here:
         raise digest_exchange.refusal(replica)

@@ -68,9 +68,13 @@ def _end(replica: ReplicaState) -> None:
         oldest, since = backfill.began
         backfill.began, backfill.waits = None, ""
         replica.logger.info(
-            "backfill_done", oldest=replica.disk.oldest, was=oldest, segments=backfill.segments, bytes=backfill.bytes,
+            "backfill_done",
+            oldest=replica.disk.oldest,
+            was=oldest,
+            segments=backfill.segments,
+            bytes=backfill.bytes,
             seconds=round(clock.monotonic() - since, 1),
-        )  # fmt: skip
+        )
 
 
 async def _fill(replica: ReplicaState, work: Callable[[ReplicaState], Awaitable[None]]) -> None:

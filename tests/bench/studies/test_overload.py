@@ -12,9 +12,19 @@ LOAD = Phase(12_000, 900.0, 50.0, {}, 900.0, 2_000.0)
 REFUSALS = Asked("POST /v1/log", {200: 9, 429: 70}, 60.0, 500.0)
 STATUS = Asked("GET /v1/status", {200: 80}, 100.0, 400.0)
 GOOD = Result(
-    "now", Conditions(Disk("ext4", 1, 1.0, 1.0), 0.0), 8_192, PEAK, LOAD, PEAK, 0.9, 0, (100.0, 110.0, 120.0),
-    REFUSALS, [STATUS], [],
-)  # fmt: skip
+    "now",
+    Conditions(Disk("ext4", 1, 1.0, 1.0), 0.0),
+    8_192,
+    PEAK,
+    LOAD,
+    PEAK,
+    0.9,
+    0,
+    (100.0, 110.0, 120.0),
+    REFUSALS,
+    [STATUS],
+    [],
+)
 
 
 def test_a_node_that_keeps_its_rate_its_leader_and_its_memory_passes() -> None:

@@ -27,9 +27,14 @@ class Pretended:
         self.asked: list[tuple[str, int]] = []
         self.folder = folder
         self.cluster: Any = SimpleNamespace(
-            kill=lambda node: None, data=self._data, place=lambda node: SimpleNamespace(incarnation=self.here[node]),
-            start_node=lambda node: None, dismiss=self._dismiss, running=[1], scheme="http",
-        )  # fmt: skip
+            kill=lambda node: None,
+            data=self._data,
+            place=lambda node: SimpleNamespace(incarnation=self.here[node]),
+            start_node=lambda node: None,
+            dismiss=self._dismiss,
+            running=[1],
+            scheme="http",
+        )
 
     def _data(self, node: int) -> Path:
         return self.folder / f"node-{node}"

@@ -64,17 +64,27 @@ def test_answers_are_those_of_their_index() -> None:
     """A write is the change at its index, a read returns the newest change up to its own."""
     changes: Changes = {"k": [(3, "a"), (5, "b"), (8, None)]}
     good = one_after_the_other(
-        ("read", None, "ok", None, 2), ("write", "a", "ok", "a", 3), ("stale", None, "ok", "a", 4),
-        ("cas", ["a", "b"], "ok", None, 5, 1, True), ("cas", ["a", "c"], "ok", None, 6, 1, False),
-        ("write", None, "ok", None, 8), ("read", None, "ok", None, 9), ("write", None, "ok", None, 10),
-        ("write", "z", "info", None, None), ("write", "y", "fail", None, None),
-    )  # fmt: skip
+        ("read", None, "ok", None, 2),
+        ("write", "a", "ok", "a", 3),
+        ("stale", None, "ok", "a", 4),
+        ("cas", ["a", "b"], "ok", None, 5, 1, True),
+        ("cas", ["a", "c"], "ok", None, 6, 1, False),
+        ("write", None, "ok", None, 8),
+        ("read", None, "ok", None, 9),
+        ("write", None, "ok", None, 10),
+        ("write", "z", "info", None, None),
+        ("write", "y", "fail", None, None),
+    )
     assert replay(good, changes) == []
     for bad in (
-        ("read", None, "ok", "a", 2), ("read", None, "ok", "a", 5), ("read", None, "ok", "b", 8),
-        ("write", "a", "ok", "a", 5), ("write", "a", "ok", "a", 4), ("cas", ["b", "x"], "ok", None, 5, 1, True),
+        ("read", None, "ok", "a", 2),
+        ("read", None, "ok", "a", 5),
+        ("read", None, "ok", "b", 8),
+        ("write", "a", "ok", "a", 5),
+        ("write", "a", "ok", "a", 4),
+        ("cas", ["b", "x"], "ok", None, 5, 1, True),
         ("write", None, "ok", None, 5),
-    ):  # fmt: skip
+    ):
         assert len(replay(one_after_the_other(bad), changes)) == 1, bad
 
 

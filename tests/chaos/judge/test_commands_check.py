@@ -137,10 +137,19 @@ def test_the_installed_command(tmp_path: Path) -> None:
     """Through the entry point, as a process: exit code 1, nothing on standard error."""
     done = subprocess.run(
         [
-            sys.executable, "-m", "raftlog.cluster.cli.main",
-            "chaos", "check", saved(tmp_path / "h", BAD), "-m", "register",
+            sys.executable,
+            "-m",
+            "raftlog.cluster.cli.main",
+            "chaos",
+            "check",
+            saved(tmp_path / "h", BAD),
+            "-m",
+            "register",
         ],
-        cwd=ROOT, capture_output=True, text=True, timeout=HANG_S,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("invalid")

@@ -99,10 +99,13 @@ def recorded(*rows: tuple[Any, ...]) -> History:
 def test_a_stale_read_is_named() -> None:
     """The oldest bug there is: a read that began after a write had ended does not see it."""
     history = recorded(
-        (1, "invoke", "write", 1), (1, "ok", "write", 1),
-        (2, "invoke", "write", 2), (2, "ok", "write", 2),
-        (1, "invoke", "read", None), (1, "ok", "read", 1),
-    )  # fmt: skip
+        (1, "invoke", "write", 1),
+        (1, "ok", "write", 1),
+        (2, "invoke", "write", 2),
+        (2, "ok", "write", 2),
+        (1, "invoke", "read", None),
+        (1, "ok", "read", 1),
+    )
     report = check(history.operations(), MODELS["register"])
     assert report.verdict is Verdict.INVALID
     (key,) = report.keys
@@ -115,10 +118,13 @@ def test_a_stale_read_is_named() -> None:
 def test_a_timeout_is_not_a_failure() -> None:
     """A write of unknown outcome may show later, or never; one that failed may not."""
     rows = [
-        (1, "invoke", "write", 1), (1, "info", "write", None),
-        (2, "invoke", "read", None), (2, "ok", "read", None),
-        (2, "invoke", "read", None), (2, "ok", "read", 1),
-    ]  # fmt: skip
+        (1, "invoke", "write", 1),
+        (1, "info", "write", None),
+        (2, "invoke", "read", None),
+        (2, "ok", "read", None),
+        (2, "invoke", "read", None),
+        (2, "ok", "read", 1),
+    ]
     assert check(recorded(*rows).operations(), MODELS["register"]).verdict is Verdict.VALID
     rows[1] = (1, "fail", "write", None)
     assert check(recorded(*rows).operations(), MODELS["register"]).verdict is Verdict.INVALID

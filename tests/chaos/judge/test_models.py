@@ -52,18 +52,34 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
     # texts
     ("kv-append", None, [("get", None, "ok", ""), ("append", "a", "ok", "a"), ("get", None, "ok", "a")], VALID),
     ("kv-append", None, [("get", None, "ok", None)], VALID),
-    ("kv-append", "z", [("append", "a", "ok", "a"), ("put", "p", "ok", "p"), ("append", "q", "ok", "q"),
-                        ("get", None, "ok", "pq")], VALID),
+    (
+        "kv-append",
+        "z",
+        [("append", "a", "ok", "a"), ("put", "p", "ok", "p"), ("append", "q", "ok", "q"), ("get", None, "ok", "pq")],
+        VALID,
+    ),
     ("kv-append", None, [("append", "a", "ok", "a"), ("append", "b", "ok", "b"), ("get", None, "ok", "ba")], INVALID),
-    ("kv-append", None, [("append", "beyond", "ok", "a"), ("append", "b", "ok", "b"), ("get", None, "ok", "beyond")],
-     INVALID),
+    (
+        "kv-append",
+        None,
+        [("append", "beyond", "ok", "a"), ("append", "b", "ok", "b"), ("get", None, "ok", "beyond")],
+        INVALID,
+    ),
     # locks
-    ("mutex", None, [("acquire", None, "ok", None), ("release", None, "ok", None), ("acquire", None, "ok", None)],
-     VALID),
+    (
+        "mutex",
+        None,
+        [("acquire", None, "ok", None), ("release", None, "ok", None), ("acquire", None, "ok", None)],
+        VALID,
+    ),
     ("mutex", None, [("acquire", None, "ok", None), ("acquire", None, "ok", None)], INVALID),
     ("mutex", None, [("acquire", None, "ok", None), ("acquire", None, "fail", None)], VALID),
-    ("mutex", None, [("acquire", None, "ok", None), ("release", None, "info", None), ("acquire", None, "ok", None)],
-     VALID),
+    (
+        "mutex",
+        None,
+        [("acquire", None, "ok", None), ("release", None, "info", None), ("acquire", None, "ok", None)],
+        VALID,
+    ),
     ("mutex", None, [("release", None, "ok", None)], INVALID),
     ("mutex", True, [("release", None, "ok", None)], VALID),
     # several registers
@@ -71,8 +87,15 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
     ("multi-register", {"x": 0}, [("txn", [["read", "x", None]], "ok", [["read", "x", None]])], VALID),
     ("multi-register", {"x": 0}, [("txn", [["read", "x", None]], "ok", [["read", "x", 1]])], INVALID),
     ("multi-register", [[1, 0]], [("txn", [["read", 1, None]], "ok", [["read", 1, 0]])], VALID),
-    ("multi-register", None, [("txn", [["write", "x", 1], ["write", "y", 1]], "ok", None),
-                              ("txn", [["read", "x", 1], ["read", "y", 2]], "ok", None)], INVALID),
+    (
+        "multi-register",
+        None,
+        [
+            ("txn", [["write", "x", 1], ["write", "y", 1]], "ok", None),
+            ("txn", [["read", "x", 1], ["read", "y", 2]], "ok", None),
+        ],
+        INVALID,
+    ),
     ("multi-register", None, [("txn", [["write", "x", 1], ["read", "x", 1]], "ok", None)], VALID),
     ("multi-register", None, [("txn", [["write", "x", 1]], "info", 0), ("txn", [["read", "x", 1]], "ok", None)], VALID),
     # sets
@@ -87,12 +110,16 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
     ("list-append", None, [("append", 1, "ok", 1), ("read", None, "ok", [])], INVALID),
     ("list-append", None, [("append", 1, "fail", 1), ("read", None, "ok", [1])], INVALID),
     # banks
-    ("bank", {"a": 5, "b": 0}, [("transfer", {"from": "a", "to": "b", "amount": 5}, "ok", None),
-                                ("read", None, "ok", {"a": 0, "b": 5})], VALID),
+    (
+        "bank",
+        {"a": 5, "b": 0},
+        [("transfer", {"from": "a", "to": "b", "amount": 5}, "ok", None), ("read", None, "ok", {"a": 0, "b": 5})],
+        VALID,
+    ),
     ("bank", {"a": 5, "b": 0}, [("transfer", {"from": "b", "to": "a", "amount": 5}, "ok", None)], INVALID),
     ("bank", {"a": 5, "b": 0}, [("transfer", {"from": "b", "to": "a", "amount": 5}, "ok", None, False)], VALID),
     ("bank", None, [("read", None, "ok", {"a": 5, "b": 0}), ("read", None, "ok", {"a": 4, "b": 0})], INVALID),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("model", "init", "rows", "wanted"), CASES, ids=[f"{n}-{c[0]}" for n, c in enumerate(CASES)])

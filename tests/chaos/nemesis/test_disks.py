@@ -16,11 +16,28 @@ NEVER = -1
 def leader(voters: Sequence[int], contact_ms: Mapping[int, int], outgoing: Sequence[int] = ()) -> Status:
     """Node 4 leads; `contact_ms`: how old each follower's newest answer is."""
     return Status(
-        log="", node=4, disk="", role="leader", term=1, leader=None, last=1, persisted=1, committed=1, applied=1,
-        oldest=1, last_user_index=0, revision=0, state=SetDigestHex(0, "", "", ""), sessions=0, uptime_ms=0,
-        version="", index=1, voters=list(voters), outgoing=list(outgoing),
+        log="",
+        node=4,
+        disk="",
+        role="leader",
+        term=1,
+        leader=None,
+        last=1,
+        persisted=1,
+        committed=1,
+        applied=1,
+        oldest=1,
+        last_user_index=0,
+        revision=0,
+        state=SetDigestHex(0, "", "", ""),
+        sessions=0,
+        uptime_ms=0,
+        version="",
+        index=1,
+        voters=list(voters),
+        outgoing=list(outgoing),
         followers=[FollowerStatus(node, "replicate", 1, 0, 0.0, age) for node, age in contact_ms.items()],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

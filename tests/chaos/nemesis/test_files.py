@@ -53,10 +53,13 @@ def changes(data: Path) -> list[tuple[str, int, int]]:
 
 PLACES: list[tuple[Area, set[str], tuple[int, int]]] = [
     ("mark", {NEW}, (100, 172)),
-    ("log", {NEW}, (0, 300)), ("history", {OLD}, (0, 536)), ("ledger", {OLD.replace(".seg", ".ledger")}, (0, 64)),
+    ("log", {NEW}, (0, 300)),
+    ("history", {OLD}, (0, 536)),
+    ("ledger", {OLD.replace(".seg", ".ledger")}, (0, 64)),
     ("index", {OLD.replace(".seg", ".idx"), NEW.replace(".seg", ".idx")}, (0, 64)),
-    ("snapshot", {"shard-0/snapshots/00000000000000000030/meta"}, (0, 40)), ("identity", {"identity.json"}, (0, 13)),
-]  # fmt: skip
+    ("snapshot", {"shard-0/snapshots/00000000000000000030/meta"}, (0, 40)),
+    ("identity", {"identity.json"}, (0, 13)),
+]
 
 
 @pytest.mark.parametrize(("area", "names", "between"), PLACES)

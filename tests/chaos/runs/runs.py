@@ -44,11 +44,18 @@ def made(folder: Path, records: Sequence[LogRecord], *, faults_min: int = 0) -> 
     fault = FaultRun(planned, "installed", "nodes [1]", "pid 1 gone", "", SECOND // 5, 2 * SECOND // 5)
     digest = {"index": 9, "revision": 3, "state": {"count": 1, "xor": "00"}, "log": None}
     return Run(
-        scenario, 1, 3, 1.0, folder, [fault], workloads, arena,
+        scenario,
+        1,
+        3,
+        1.0,
+        folder,
+        [fault],
+        workloads,
+        arena,
         stretches=[Stretch(1, "leader", 1, 0, SECOND // 5), Stretch(2, "leader", 2, SECOND // 2, SECOND)],
         load_ns=SECOND,
         aftermath=Aftermath(log=LogTruth(records), last_index=9, digests={1: digest, 2: digest}),
-    )  # fmt: skip
+    )
 
 
 def busy(run: Run, count: int = 30) -> None:

@@ -114,9 +114,12 @@ def test_a_node_is_asked_from_its_oldest_record_on(tmp_path: Any) -> None:
     assert found.begins == {1: 1, 2: 6}
     assert (missing, refusals) == ([], [])
     assert asked == [
-        "1 /v1/log?from=1", "2 /v1/log?from=1", "2 /v1/log?from=6",
-        "1 /v1/digest?index=9", "2 /v1/digest?index=9",
-    ]  # fmt: skip
+        "1 /v1/log?from=1",
+        "2 /v1/log?from=1",
+        "2 /v1/log?from=6",
+        "1 /v1/digest?index=9",
+        "2 /v1/digest?index=9",
+    ]
 
 
 def test_a_trim_while_the_logs_are_read_is_no_loss(tmp_path: Any) -> None:

@@ -126,10 +126,21 @@ def _drawn(page: Path, profile: Path) -> str:
     if browser is None:
         pytest.skip("no chromium: the page is not looked at in a browser")
     done = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-         "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=HANG_S, check=True,
-    )  # fmt: skip
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={profile}",
+            "--virtual-time-budget=3000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
+    )
     assert ("data-drawn", "yes") in Page(done.stdout).attributes
     return done.stdout
 

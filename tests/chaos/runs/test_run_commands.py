@@ -197,6 +197,9 @@ def test_failover_is_planned_by_its_seed() -> None:
     assert [names.count(name) for name in failover.KINDS] == [10, 5, 5]
     rows = failover.summary({"kill-leader": [0.1, 0.2, 0.3], "pause-leader": [0.5], "partition-leader": [2.0]})
     assert [(row["loss"], row["count"], row["p50_s"], row.get("within_goal")) for row in rows] == [
-        ("killed", 3, 0.2, False), ("silent", 2, 2.0, False), ("kill-leader", 3, 0.2, None),
-        ("pause-leader", 1, 0.5, None), ("partition-leader", 1, 2.0, None),
-    ]  # fmt: skip
+        ("killed", 3, 0.2, False),
+        ("silent", 2, 2.0, False),
+        ("kill-leader", 3, 0.2, None),
+        ("pause-leader", 1, 0.5, None),
+        ("partition-leader", 1, 2.0, None),
+    ]

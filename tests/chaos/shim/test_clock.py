@@ -31,9 +31,12 @@ def test_a_clock_jumps_and_drifts_while_its_process_runs(tmp_path: Path) -> None
     except ShimMissing as error:
         pytest.skip(str(error))
     with subprocess.Popen(
-        [sys.executable, "-c", VICTIM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", VICTIM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, **clock.environment},
-    ) as victim:  # fmt: skip
+    ) as victim:
         assert victim.stdin is not None
         assert victim.stdout is not None
 

@@ -117,10 +117,15 @@ def test_a_hanging_disk_makes_the_leader_step_down(three: ShimCluster) -> None:
 
 # Steps of a node's work at which it is killed: the call, which of them from some moment on, and where in it.
 STEPS: list[tuple[Any, int, Any, str]] = [
-    ("pwrite", 1, "before", "*"), ("pwrite", 2, "half", "*.seg"), ("pwrite", 7, "after", "*"),
-    ("fdatasync", 1, "before", "*"), ("fdatasync", 2, "half", "*"), ("fdatasync", 5, "after", "*.seg"),
-    ("rename", 1, "before", "*"), ("rename", 1, "after", "*.seg"),
-]  # fmt: skip
+    ("pwrite", 1, "before", "*"),
+    ("pwrite", 2, "half", "*.seg"),
+    ("pwrite", 7, "after", "*"),
+    ("fdatasync", 1, "before", "*"),
+    ("fdatasync", 2, "half", "*"),
+    ("fdatasync", 5, "after", "*.seg"),
+    ("rename", 1, "before", "*"),
+    ("rename", 1, "after", "*.seg"),
+]
 IN_A_START = (1, 4, 9)
 
 

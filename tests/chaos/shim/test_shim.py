@@ -46,8 +46,11 @@ def begin(shim: Shim, root: Path, *steps: str) -> subprocess.Popen[str]:
     """Starts the victim in the watched folder."""
     return subprocess.Popen(
         [sys.executable, shim_victim.__file__, *steps],
-        cwd=root, stdout=subprocess.PIPE, text=True, env={**os.environ, **shim.environment},
-    )  # fmt: skip
+        cwd=root,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **shim.environment},
+    )
 
 
 def run(shim: Shim, root: Path, *steps: str) -> tuple[int, list[str]]:
@@ -73,10 +76,23 @@ def test_calls_are_recorded_in_order(shim: Shim, root: Path) -> None:
     calls = [call for call in shim.calls() if not call.is_begin]
     names = [(call.kind.name.lower(), Path(call.path).relative_to(root).as_posix()) for call in calls]
     assert names == [
-        ("create", "g"), ("pwrite", "g"), ("pwrite", "g"), ("write", "g"), ("ftruncate", "g"), ("allocate", "g"),
-        ("fdatasync", "g"), ("fsync", "g"), ("fsync", "."), ("rename", "g"), ("mkdir", "d"), ("create", "d/i"),
-        ("unlink", "d/i"), ("rmdir", "d"), ("unlink", "h"), ("pwrite", "f"),
-    ]  # fmt: skip
+        ("create", "g"),
+        ("pwrite", "g"),
+        ("pwrite", "g"),
+        ("write", "g"),
+        ("ftruncate", "g"),
+        ("allocate", "g"),
+        ("fdatasync", "g"),
+        ("fsync", "g"),
+        ("fsync", "."),
+        ("rename", "g"),
+        ("mkdir", "d"),
+        ("create", "d/i"),
+        ("unlink", "d/i"),
+        ("rmdir", "d"),
+        ("unlink", "h"),
+        ("pwrite", "f"),
+    ]
     assert [(call.offset, call.data) for call in calls if call.data] == [(3, b"abc"), (6, b"def"), (9, b"xyz")]
     assert calls[-1].length == 4_096
     assert calls[9].to == str(root / "h")
@@ -87,10 +103,19 @@ def test_calls_are_recorded_in_order(shim: Shim, root: Path) -> None:
 def test_every_kind_of_call_can_fail(shim: Shim, root: Path, name: str) -> None:
     """Each call fails as asked and changes nothing, and the trace proves it; healed, the same steps go through."""
     steps = {
-        "pwrite": "pwrite,f,0,x", "write": "append,f,x", "ftruncate": "truncate,f,1", "allocate": "allocate,f,9000",
-        "fsync": "fsync,f", "fdatasync": "sync,f", "rename": "rename,f,g", "unlink": "unlink,f", "create": "create,g",
-        "mkdir": "mkdir,d", "sync": "sync,f", "data": "append,f,x",
-    }  # fmt: skip
+        "pwrite": "pwrite,f,0,x",
+        "write": "append,f,x",
+        "ftruncate": "truncate,f,1",
+        "allocate": "allocate,f,9000",
+        "fsync": "fsync,f",
+        "fdatasync": "sync,f",
+        "rename": "rename,f,g",
+        "unlink": "unlink,f",
+        "create": "create,g",
+        "mkdir": "mkdir,d",
+        "sync": "sync,f",
+        "data": "append,f,x",
+    }
     assert {*steps, "rmdir", "any"} == set(CALL_NAMES)
     before = content(root)
     for call, step in steps.items():
@@ -188,11 +213,14 @@ def test_bytes_written_during_a_sync_are_not_synced(root: Path, tmp_path: Path) 
         return Call(0, 1, kind, str(path), "", 0, len(data), 0, is_begin, 0, Action.NONE, serial, data or None)
 
     calls = [
-        call(CallKind.PWRITE, where / "f", b"one"), call(CallKind.FDATASYNC, where / "f", serial=1, is_begin=True),
-        call(CallKind.FSYNC, where, serial=2, is_begin=True), call(CallKind.PWRITE, where / "f", b"two"),
-        call(CallKind.CREATE, where / "g"), call(CallKind.FDATASYNC, where / "f", serial=1),
+        call(CallKind.PWRITE, where / "f", b"one"),
+        call(CallKind.FDATASYNC, where / "f", serial=1, is_begin=True),
+        call(CallKind.FSYNC, where, serial=2, is_begin=True),
+        call(CallKind.PWRITE, where / "f", b"two"),
+        call(CallKind.CREATE, where / "g"),
+        call(CallKind.FDATASYNC, where / "f", serial=1),
         call(CallKind.FSYNC, where, serial=2),
-    ]  # fmt: skip
+    ]
     left = shadow.Shadow(root, where)
     left.replay(calls)
     left.write(tmp_path / "left", None)
@@ -273,8 +301,11 @@ def test_each_process_of_its_own_root(shim: Shim, root: Path, tmp_path: Path) ->
     for folder in (root, other):
         victim = subprocess.Popen(
             [sys.executable, shim_victim.__file__, "pwrite,f,0,abc"],
-            cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, **shim.environment_of(folder)},
-        )  # fmt: skip
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **shim.environment_of(folder)},
+        )
         victim.communicate(timeout=DEADLINE_S)
     assert [Path(call.path).parent for call in shim.hits(rule)] == [other.resolve()]
     assert [Path(call.path).parent for call in shim.calls() if call.data] == [root.resolve()]

@@ -42,9 +42,14 @@ class MemoryNode(Direct):
     asked: int = 0
 
     async def ask(
-        self, method: str, url: str, *, deadline_s: float, data: bytes | None = None,
+        self,
+        method: str,
+        url: str,
+        *,
+        deadline_s: float,
+        data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Reply:  # fmt: skip
+    ) -> Reply:
         """An append or a page."""
         self.asked += 1
         strikes = self.asked % 20 == 19

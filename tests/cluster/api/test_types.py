@@ -66,7 +66,12 @@ def test_a_problem_leaves_out_unknown_fields() -> None:
     """Only known fields are in the JSON; reading it back gives the same."""
     problem = Problem(Code.BUSY, "full", 429, Outcome.NOT_APPLIED, True, "id", 1)
     assert msgspec.json.decode(msgspec.json.encode(problem)) == {
-        "code": "busy", "message": "full", "status": 429, "outcome": "not_applied", "retryable": True,
-        "request_id": "id", "node": 1,
-    }  # fmt: skip
+        "code": "busy",
+        "message": "full",
+        "status": 429,
+        "outcome": "not_applied",
+        "retryable": True,
+        "request_id": "id",
+        "node": 1,
+    }
     assert msgspec.json.decode(msgspec.json.encode(problem), type=Problem) == problem

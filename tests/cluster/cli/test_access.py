@@ -103,11 +103,16 @@ def test_the_first_admin_makes_users_and_tokens(cli: Running, tmp_path: Path, mo
     cli.run("txn", '{"then": [{"operation": "put", "key": "a", "value": "1"}]}')
     listed = cli.json("audit")
     assert [(row["user"], row["what"].split(" ")[0]) for row in listed if row["operation"] == "access"] == [
-        ("", "init"), ("root", "set_role"), ("root", "set_user"), ("root", "add_token"), ("root", "delete_token"),
-    ]  # fmt: skip
+        ("", "init"),
+        ("root", "set_role"),
+        ("root", "set_user"),
+        ("root", "add_token"),
+        ("root", "delete_token"),
+    ]
     assert [(row["operation"], row["user"], row["what"]) for row in listed[-2:]] == [
-        ("delete_range", "root", "none/ to none0"), ("txn", "root", "deletes some/ to (the end)"),
-    ]  # fmt: skip
+        ("delete_range", "root", "none/ to none0"),
+        ("txn", "root", "deletes some/ to (the end)"),
+    ]
     cli.json("user", "set", "reader", "--role", "reader")
     cli.json("token", "create", "reader", "--out", str(tmp_path / "reader.token"))
     monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(tmp_path / "reader.token"))

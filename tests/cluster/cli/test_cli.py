@@ -125,19 +125,28 @@ def test_compare_and_transactions(cli: Running) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["txn"], "either a JSON document or --if"), (["txn", "{"], "not what it should be"),
-        (["txn", "--if", "a mod ="], "OPERAND"), (["txn", "--if", "a mod = x"], "a number"),
-        (["txn", "--then", "eat"], "no step"), (["txn", "--if", "a 'mod"], "quote as in a shell"),
-        (["put", "a", "1", "--session", "3"], "go together"), (["put", "a", "?", "--base64"], "not base64"),
-        (["get", "a", "--encoding", "hex"], "auto or base64"), (["range", "a", "b", "--prefix"], "not both"),
-        (["get"], "Missing argument"), (["del", "a", ""], "END is empty"),
+        (["txn"], "either a JSON document or --if"),
+        (["txn", "{"], "not what it should be"),
+        (["txn", "--if", "a mod ="], "OPERAND"),
+        (["txn", "--if", "a mod = x"], "a number"),
+        (["txn", "--then", "eat"], "no step"),
+        (["txn", "--if", "a 'mod"], "quote as in a shell"),
+        (["put", "a", "1", "--session", "3"], "go together"),
+        (["put", "a", "?", "--base64"], "not base64"),
+        (["get", "a", "--encoding", "hex"], "auto or base64"),
+        (["range", "a", "b", "--prefix"], "not both"),
+        (["get"], "Missing argument"),
+        (["del", "a", ""], "END is empty"),
         (["watch", "--from", "1", "--from-revision", "9"], "not both"),
-        (["log", "--from-time", "noon"], "ISO 8601"), (["append", "x", "--header", "h"], "NAME=VALUE"),
-        (["get", "a", "-e", "nonsense"], "http://HOST:PORT"), (["get", "a", "-e", ","], "--endpoints is empty"),
+        (["log", "--from-time", "noon"], "ISO 8601"),
+        (["append", "x", "--header", "h"], "NAME=VALUE"),
+        (["get", "a", "-e", "nonsense"], "http://HOST:PORT"),
+        (["get", "a", "-e", ","], "--endpoints is empty"),
         (["settings", "show", "--set", "limits.record_max=1"], "did you mean limits.records_max"),
-        (["get", ""], "at least one byte"), (["up", "--data", "x", "--set", "nonsense"], "KEY=VALUE"),
+        (["get", ""], "at least one byte"),
+        (["up", "--data", "x", "--set", "nonsense"], "KEY=VALUE"),
     ],
-)  # fmt: skip
+)
 def test_usage_is_2_and_says_how(cli: Running, arguments: list[str], says: str) -> None:
     """What cannot be meant is refused before anything is sent, with what to write instead."""
     result = cli.run(*arguments)
@@ -439,8 +448,26 @@ def test_a_closed_standard_output_is_no_bug(cli: Running) -> None:
 def test_help_names_every_command(cli: Running) -> None:
     """Each command of the issue is there, with a sentence, and so is each option that all share."""
     shown = cli.run("--help").stdout
-    for name in ("put", "get", "del", "range", "txn", "watch", "append", "log", "status", "members", "import", "up",
-                 "format", "node", "demo", "settings", "session", "digest"):  # fmt: skip
+    for name in (
+        "put",
+        "get",
+        "del",
+        "range",
+        "txn",
+        "watch",
+        "append",
+        "log",
+        "status",
+        "members",
+        "import",
+        "up",
+        "format",
+        "node",
+        "demo",
+        "settings",
+        "session",
+        "digest",
+    ):
         assert f" {name} " in shown
         own = cli.run(name, "--help")
         assert own.exit_code == 0

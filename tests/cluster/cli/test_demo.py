@@ -47,8 +47,15 @@ async def test_the_demo_table_shows_every_effect_and_its_expected_end() -> None:
     assert table.differences == []
     assert table.open == 0
     assert set(table.done) == {
-        "put", "compare and set", "compare failed", "then branch", "else branch", "delete", "range delete", "repeated",
-    }  # fmt: skip
+        "put",
+        "compare and set",
+        "compare failed",
+        "then branch",
+        "else branch",
+        "delete",
+        "range delete",
+        "repeated",
+    }
     assert all(table.done.values())
     assert table.expected
 
@@ -59,11 +66,17 @@ def story_of(folder: Path) -> tuple[Story, list[DemoRow]]:
     source.write_bytes(b'{"path": "a"}\n{"path": "b"}\n{"no": 1}\n{"path": "c"}\n')
     story = Story(folder, source, "path", InputFormat.NDJSON, lines=4, acknowledged=3, killed=1, new_leader=2)
     kinds = [
-        ("configuration", None, "applied", None), ("noop", None, "applied", None), ("commands", "put", "applied", None),
-        ("commands", "put", "repeated", None), ("commands", "put", "compare_failed", None),
-        ("commands", "txn", "applied", True), ("noop", None, "applied", None), ("commands", "txn", "applied", False),
-        ("commands", "delete", "applied", None), ("commands", "delete_range", "applied", None),
-    ]  # fmt: skip
+        ("configuration", None, "applied", None),
+        ("noop", None, "applied", None),
+        ("commands", "put", "applied", None),
+        ("commands", "put", "repeated", None),
+        ("commands", "put", "compare_failed", None),
+        ("commands", "txn", "applied", True),
+        ("noop", None, "applied", None),
+        ("commands", "txn", "applied", False),
+        ("commands", "delete", "applied", None),
+        ("commands", "delete_range", "applied", None),
+    ]
     rows = [DemoRow(0, kind, operation, result, b"k", b"v", branch) for kind, operation, result, branch in kinds]
     lines = source.read_bytes().splitlines()
     rows[4:4] = [DemoRow(0, "commands", "append", "applied", b"a", lines[0], None)]
@@ -72,10 +85,18 @@ def story_of(folder: Path) -> tuple[Story, list[DemoRow]]:
         for key, line in ((b"b", lines[1]), (b"c", lines[3]))
     ]
     story.wanted = 3
-    story.table.effects.update({
-        "put applied": 1, "put repeated": 1, "put compare_failed": 1, "txn applied": 2, "then branch": 1,
-        "else branch": 1, "delete applied": 1, "delete_range applied": 1,
-    })  # fmt: skip
+    story.table.effects.update(
+        {
+            "put applied": 1,
+            "put repeated": 1,
+            "put compare_failed": 1,
+            "txn applied": 2,
+            "then branch": 1,
+            "else branch": 1,
+            "delete applied": 1,
+            "delete_range applied": 1,
+        }
+    )
     return story, [row._replace(index=index) for index, row in enumerate(rows, start=1)]
 
 
@@ -110,16 +131,28 @@ def renumbered(rows: list[DemoRow]) -> list[DemoRow]:
         (lambda rows: [*rows[:-1], rows[-1]._replace(key=b"x")], "is not record 3"),
         (lambda rows: rows[1:], "index 2 stands where 1 should"),
         (lambda rows: [row._replace(kind="clock") if row.index == 2 else row for row in rows], "no leader change"),
-        *((lambda rows, result=result: [
-            row._replace(result="refused") if row.result == result else row for row in rows
-        ], result) for result in ("repeated", "compare_failed")),
-        *((lambda rows, name=name: [
-            row._replace(operation="clock") if row.operation == name else row for row in rows
-        ], name) for name in ("delete", "delete_range", "put")),
+        *(
+            (
+                lambda rows, result=result: [
+                    row._replace(result="refused") if row.result == result else row for row in rows
+                ],
+                result,
+            )
+            for result in ("repeated", "compare_failed")
+        ),
+        *(
+            (
+                lambda rows, name=name: [
+                    row._replace(operation="clock") if row.operation == name else row for row in rows
+                ],
+                name,
+            )
+            for name in ("delete", "delete_range", "put")
+        ),
         (lambda rows: [row._replace(succeeded=None) if row.succeeded is False else row for row in rows], "else branch"),
     ],
     ids=range(14),
-)  # fmt: skip
+)
 def test_a_demo_with_lost_or_altered_results_fails(tmp_path: Path, damage: object, says: str) -> None:
     """A line lost, doubled, swapped or altered, a hole, no leader change, an effect that was not shown."""
     story, rows = story_of(tmp_path)

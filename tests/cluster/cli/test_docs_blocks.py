@@ -38,13 +38,17 @@ RUN_BLOCKS: Final = (
     *(
         ("docs/operations.md", start)  # tests/acceptance/test_stories.py
         for start in (
-            "raftlog members add 4", "raftlog members remove 4", "raftlog members replace 3  ",
-            "raftlog cert renew tls/node-3.pem", "raftlog backup nightly.backup", "mkdir new && cp data/cluster.toml",
+            "raftlog members add 4",
+            "raftlog members remove 4",
+            "raftlog members replace 3  ",
+            "raftlog cert renew tls/node-3.pem",
+            "raftlog backup nightly.backup",
+            "mkdir new && cp data/cluster.toml",
             "raftlog create 10.0.0.1 10.0.0.2 10.0.0.3 --folder new",
             "raftlog restore nightly.backup --cluster cluster",
         )
     ),
-)  # fmt: skip
+)
 """Single blocks of other pages, by how they begin."""
 
 LINES_NOT_RUN: Final = {
@@ -207,9 +211,12 @@ def place(tmp_path: Path) -> Iterator[Place]:
         cluster.wait_ready()
         cluster.leader()
         environment = os.environ | {
-            "RAFTLOG_ENDPOINTS": ",".join(cluster.urls), "PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
-            "XDG_STATE_HOME": str(tmp_path), "COLUMNS": "100",
-        }  # fmt: skip
+            "RAFTLOG_ENDPOINTS": ",".join(cluster.urls),
+            "PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(tmp_path),
+            "COLUMNS": "100",
+        }
         yield Place(cluster, ports, environment, tmp_path)
 
 
@@ -239,9 +246,15 @@ def shell(place: Place, found: list[Block]) -> None:
         script.append(f"echo '== {block.page}:{block.line}' >&2")
         script.append(as_script(ports_replaced(block.text, place.ports)))
     done = subprocess.run(
-        ["bash", "-c", "\n".join(script)], cwd=place.folder, env=place.environment, capture_output=True, text=True,
-        timeout=HANG_S, errors="replace", check=False,
-    )  # fmt: skip
+        ["bash", "-c", "\n".join(script)],
+        cwd=place.folder,
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        errors="replace",
+        check=False,
+    )
     assert done.returncode == 0, f"{done.stderr[-3000:]}\n{done.stdout[-2000:]}"
 
 

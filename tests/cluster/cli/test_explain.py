@@ -270,9 +270,29 @@ def a_view(node: int, **more: Any) -> NodeView:
     """One of three nodes whose links are all well."""
     peers = [PeerView(each, "voter", f"http://h:{each}", True, 10) for each in (1, 2, 3) if each != node]
     view = NodeView(
-        "0" * 32, node, "follower", 5, 0, 0, [1, 2, 3], [], 1, 10, 4, 10, 10, 10, False, False, 0, 2_000, 1_200, False,
-        peers, [],
-    )  # fmt: skip
+        "0" * 32,
+        node,
+        "follower",
+        5,
+        0,
+        0,
+        [1, 2, 3],
+        [],
+        1,
+        10,
+        4,
+        10,
+        10,
+        10,
+        False,
+        False,
+        0,
+        2_000,
+        1_200,
+        False,
+        peers,
+        [],
+    )
     return msgspec.structs.replace(view, **more)
 
 
@@ -377,9 +397,13 @@ def test_explain_names_the_followers_that_stop_commits() -> None:
     told = diagnose([msgspec.structs.replace(leader, peers=peers), a_view(3, leader=2)], {2: "connection refused"})
     assert told.leader == 1
     assert codes(told.causes) == [
-        ("follower_silent", 2, 1), ("not_following", 3, 1), ("unreachable", 2, 0), ("not_committed", 1, 0),
-        ("lags", 2, 1), ("lags", 3, 1),
-    ]  # fmt: skip
+        ("follower_silent", 2, 1),
+        ("not_following", 3, 1),
+        ("unreachable", 2, 0),
+        ("not_committed", 1, 0),
+        ("lags", 2, 1),
+        ("lags", 3, 1),
+    ]
 
 
 async def test_explain_names_full_disks_and_their_consequences(tmp_path: Path) -> None:

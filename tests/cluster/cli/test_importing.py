@@ -50,11 +50,12 @@ def test_a_doubt_names_file_line_and_option(cli: Running, quakes: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--rejected", "--key", "Place"], "give no such option"), (["--from-line", "2", "other.csv"], "of one file"),
+        (["--rejected", "--key", "Place"], "give no such option"),
+        (["--from-line", "2", "other.csv"], "of one file"),
         (["--time-format", "%Q", "--time", "DateTime"], "%Q is not known"),
         (["--follow", "other.csv"], "one import for each"),
     ],
-)  # fmt: skip
+)
 def test_options_that_contradict_each_other_are_refused(
     cli: Running, quakes: Path, more: list[str], message: str
 ) -> None:
@@ -87,8 +88,9 @@ def test_progress_in_a_pipe_is_a_line_with_rate_and_time_left(monkeypatch: pytes
     for now, share in ((1.0, 0.5), (9.0, 0.55), (10.0, 0.6), (15.0, 0.65), (20.0, 0.7)):
         show(int(now * 1000), 1000, share)
     assert told.getvalue().splitlines() == [
-        "10,000 records, 1,000/s, 60 %, about 40 s left", "20,000 records, 1,000/s, 70 %, about 30 s left",
-    ]  # fmt: skip
+        "10,000 records, 1,000/s, 60 %, about 40 s left",
+        "20,000 records, 1,000/s, 70 %, about 30 s left",
+    ]
 
 
 @pytest.mark.parametrize(

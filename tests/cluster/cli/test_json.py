@@ -93,12 +93,22 @@ SAMPLES: dict[str, list[str]] = {
     "disk dump": ["disk", "dump", "{folder}/node-1", "entries"],
 }
 ELSEWHERE = {
-    "backup", "restore", "recover",  # tests/cluster/records/test_backup.py
-    "access init", "access enable", "access disable", "role set", "role grant", "role ungrant", "role delete",
-    "user set", "user delete",
-    "token create", "token revoke",  # tests/cluster/cli/test_access.py: they need a cluster with access control
+    "backup",
+    "restore",
+    "recover",  # tests/cluster/records/test_backup.py
+    "access init",
+    "access enable",
+    "access disable",
+    "role set",
+    "role grant",
+    "role ungrant",
+    "role delete",
+    "user set",
+    "user delete",
+    "token create",
+    "token revoke",  # tests/cluster/cli/test_access.py: they need a cluster with access control
     "import-postgres",  # tests/cluster/importer/postgres/test_kills.py
-}  # fmt: skip
+}
 """Those tests read their output, which is one document, too."""
 
 

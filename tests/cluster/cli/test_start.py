@@ -141,9 +141,13 @@ def test_completion_of_names_imports_no_command() -> None:
     )
     environment = {"_RAFTLOG_COMPLETE": "complete_bash", "COMP_WORDS": "raftlog c", "COMP_CWORD": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False,
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
         env={**environment, "PYTHONPATH": str(Path(raftlog.__file__).parent.parent)},
-    )  # fmt: skip
+    )
     assert done.stdout.split("imported: ") == [
         "compact\ncreate\nconsumers\ncert\nchaos\n",
         "['raftlog.cluster.cli', 'raftlog.cluster.cli.main', 'raftlog.cluster.cli.commands']\n",

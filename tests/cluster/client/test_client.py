@@ -394,9 +394,12 @@ async def test_compacted_position_is_an_error_not_a_gap() -> None:
 def test_requests_name_bytes_as_they_are() -> None:
     """Keys that look like paths, or are no text, are in the target byte by byte."""
     targets: dict[bytes, str] = {
-        b"a/b": "/v1/kv/a%2Fb", b"..": "/v1/kv/%2E%2E", b".": "/v1/kv/%2E", b"\xff": "/v1/kv/%FF",
+        b"a/b": "/v1/kv/a%2Fb",
+        b"..": "/v1/kv/%2E%2E",
+        b".": "/v1/kv/%2E",
+        b"\xff": "/v1/kv/%FF",
         b"%2F": "/v1/kv/%252F",
-    }  # fmt: skip
+    }
     for key, target in targets.items():
         assert requests.get(key).target == target
     with pytest.raises(ValueError, match="end is empty"):

@@ -136,9 +136,10 @@ async def test_a_closed_blocking_client_sends_nothing_more() -> None:
         assert served.node.machine.session_count == 0
         served.node.submit_now((encode_block([BlockRecord(int(Operation.APPEND))] * 9), 9))
         ended = await asyncio.gather(
-            follows, *(asyncio.to_thread(each, b"k") for each in (client.get, client.append, client.delete)),
+            follows,
+            *(asyncio.to_thread(each, b"k") for each in (client.get, client.append, client.delete)),
             return_exceptions=True,
-        )  # fmt: skip
+        )
         assert [getattr(each, "code", None) for each in ended] == [Code.SHUTTING_DOWN] * 4
 
 
@@ -150,9 +151,12 @@ async def test_a_client_does_nothing_in_a_process_that_was_forked_from_its_own(m
         with monkeypatch.context() as forked:
             forked.setattr(os, "getpid", lambda: -1)
             for call in (
-                client.append(b"child"), client.put(b"child", b""), client.delete(b"child"), client.status(),
+                client.append(b"child"),
+                client.put(b"child", b""),
+                client.delete(b"child"),
+                client.status(),
                 anext(client.log()),
-            ):  # fmt: skip
+            ):
                 with pytest.raises(RuntimeError, match="make a client in each process"):
                     await call
             await client.close()
@@ -171,9 +175,11 @@ async def test_a_blocking_client_does_nothing_in_a_process_that_was_forked_from_
                 with monkeypatch.context() as forked:
                     forked.setattr(os, "getpid", lambda: -1)
                     calls: list[Callable[[], object]] = [
-                        lambda: client.append(b"child"), lambda: client.put(b"child", b""), client.status,
+                        lambda: client.append(b"child"),
+                        lambda: client.put(b"child", b""),
+                        client.status,
                         lambda: next(client.log()),
-                    ]  # fmt: skip
+                    ]
                     for call in calls:
                         with pytest.raises(RuntimeError, match="make a client in each process"):
                             call()

@@ -77,26 +77,56 @@ class Story:
 ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
     *((code, safety, Forbidden) for code in (Code.FORBIDDEN, Code.PERMISSION_LOST) for safety in Safety),
     *((Code.UNAUTHORIZED, safety, Unauthorized) for safety in Safety),
-    *((code, safety, NotApplied) for code in (
-        Code.BAD_REQUEST, Code.TOO_LARGE, Code.NOT_FOUND, Code.FOREIGN_LOG, Code.UNSUPPORTED,
-        Code.SEQUENCE_REUSED, Code.SEQUENCE_VOIDED, Code.REFUSED, Code.INSIDE_ENTRY,
-        Code.MEMBERS_REFUSED, Code.CONSUMERS_FULL,
-    ) for safety in Safety),
+    *(
+        (code, safety, NotApplied)
+        for code in (
+            Code.BAD_REQUEST,
+            Code.TOO_LARGE,
+            Code.NOT_FOUND,
+            Code.FOREIGN_LOG,
+            Code.UNSUPPORTED,
+            Code.SEQUENCE_REUSED,
+            Code.SEQUENCE_VOIDED,
+            Code.REFUSED,
+            Code.INSIDE_ENTRY,
+            Code.MEMBERS_REFUSED,
+            Code.CONSUMERS_FULL,
+        )
+        for safety in Safety
+    ),
     *((Code.COMPARE_FAILED, safety, CompareFailed) for safety in Safety),
     *((Code.KEY_NOT_FOUND, safety, KeyNotFound) for safety in Safety),
     *((Code.CONSUMER_NOT_FOUND, safety, ConsumerNotFound) for safety in Safety),
     *((Code.CONSUMER_FENCED, safety, ConsumerFenced) for safety in Safety),
     *((Code.SESSION_EXPIRED, safety, SessionExpired) for safety in Safety),
     *((Code.SEQUENCE_SETTLED, safety, SequenceSettled) for safety in Safety),
-    *((code, safety, None) for code in (
-        Code.BUSY, Code.OVER_QUOTA, Code.NO_LEADER,
-        Code.OVERWRITTEN, Code.SHUTTING_DOWN, Code.FENCED, Code.DEADLINE, Code.WINDOW_FULL,
-        Code.MEMBERS_CHANGING, Code.STATES_DIFFER, Code.DISK_FULL,
-    ) for safety in Safety),
-    *((code, safety, OutcomeUnknown if safety is Safety.PLAIN else None) for code in (
-        Code.LEADER_LOST, Code.TIMEOUT, Code.INTERNAL,
-    ) for safety in Safety),
-]  # fmt: skip
+    *(
+        (code, safety, None)
+        for code in (
+            Code.BUSY,
+            Code.OVER_QUOTA,
+            Code.NO_LEADER,
+            Code.OVERWRITTEN,
+            Code.SHUTTING_DOWN,
+            Code.FENCED,
+            Code.DEADLINE,
+            Code.WINDOW_FULL,
+            Code.MEMBERS_CHANGING,
+            Code.STATES_DIFFER,
+            Code.DISK_FULL,
+        )
+        for safety in Safety
+    ),
+    *(
+        (code, safety, OutcomeUnknown if safety is Safety.PLAIN else None)
+        for code in (
+            Code.LEADER_LOST,
+            Code.TIMEOUT,
+            Code.INTERNAL,
+        )
+        for safety in Safety
+    ),
+]
 
 
 @pytest.mark.parametrize(("code", "safety", "end"), ENDS)
@@ -126,8 +156,15 @@ def test_a_code_of_a_later_version_ends_the_request_with_the_message_of_the_node
 
 def test_every_code_is_in_the_table_of_ends() -> None:
     """A new code cannot be forgotten here, save for those that differ only in their name from one that is there."""
-    alike = {Code.BAD_HOST, Code.METHOD_NOT_ALLOWED, Code.NOT_ACCEPTABLE, Code.COMPACTED,
-             Code.UNSUPPORTED_MEDIA_TYPE, Code.FUTURE_INDEX, Code.SESSIONS_FULL}  # fmt: skip
+    alike = {
+        Code.BAD_HOST,
+        Code.METHOD_NOT_ALLOWED,
+        Code.NOT_ACCEPTABLE,
+        Code.COMPACTED,
+        Code.UNSUPPORTED_MEDIA_TYPE,
+        Code.FUTURE_INDEX,
+        Code.SESSIONS_FULL,
+    }
     assert {code for code, _, _ in ENDS} | alike == set(Code)
 
 
@@ -184,8 +221,14 @@ def test_a_refusal_of_a_sequence_that_may_have_been_sent_before_is_unknown(code:
     the first copy. Guard: `maybe` of `begin`."""
     routes = Routes((A,))
     call, step = core.begin(
-        routes, POLICY, Safety.ONCE, now_ms=0, deadline_ms=DEADLINE, random=low, maybe=True,
-    )  # fmt: skip
+        routes,
+        POLICY,
+        Safety.ONCE,
+        now_ms=0,
+        deadline_ms=DEADLINE,
+        random=low,
+        maybe=True,
+    )
     now = 0
     while isinstance(step, Attempt):
         now += step.wait_ms
@@ -345,8 +388,19 @@ def test_an_invalid_url_is_refused_by_name(url: str) -> None:
         core.normal_url(url)
 
 
-codes = st.sampled_from([Code.NO_LEADER, Code.BUSY, Code.LEADER_LOST, Code.TIMEOUT, Code.OVERWRITTEN, Code.DEADLINE,
-                         Code.INTERNAL, Code.FENCED, Code.FUTURE_INDEX])  # fmt: skip
+codes = st.sampled_from(
+    [
+        Code.NO_LEADER,
+        Code.BUSY,
+        Code.LEADER_LOST,
+        Code.TIMEOUT,
+        Code.OVERWRITTEN,
+        Code.DEADLINE,
+        Code.INTERNAL,
+        Code.FENCED,
+        Code.FUTURE_INDEX,
+    ]
+)
 hints = st.sampled_from([None, A, B, C, "http://127.0.0.1:7777", "nonsense", "http://127.0.0.1:8888"])
 answers = st.tuples(codes, hints, st.none() | st.integers(0, 5))
 Event = tuple[Code, str | None, int | None] | Failure

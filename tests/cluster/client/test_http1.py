@@ -33,14 +33,19 @@ def test_wherever_it_is_cut_the_body_is_the_same(response: bytes, cuts: list[int
 @pytest.mark.parametrize(
     "response",
     [
-        b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 20\r\n\r\n", b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", b"x" * 70_000,
-        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", LENGTH + b"more", CHUNKED + b"more",
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 20\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"x" * 70_000,
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        LENGTH + b"more",
+        CHUNKED + b"more",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 2_000,
     ],
-)  # fmt: skip
+)
 def test_bytes_that_are_no_response_are_refused(response: bytes) -> None:
     """Nothing but BadResponse comes of it, and no endless buffering."""
     with pytest.raises(BadResponse):

@@ -131,9 +131,12 @@ async def test_a_request_without_a_connection_fails_with_an_error_of_its_own(dea
 
     async with streams_served(silent) as port:
         client = Client(
-            f"http://127.0.0.1:{port}", connections_max=2, deadline_s=0.2, sessions=False,
+            f"http://127.0.0.1:{port}",
+            connections_max=2,
+            deadline_s=0.2,
+            sessions=False,
             policy=Policy(attempt_ms=20_000, grace_ms=50),
-        )  # fmt: skip
+        )
         try:
             puts = [client.put(b"k", b"v", deadline_s=deadline_s) for _ in range(6)]
             errors = await asyncio.gather(*puts, return_exceptions=True)

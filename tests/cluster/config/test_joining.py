@@ -23,14 +23,21 @@ from raftlog.cluster.config.settings import (
 )
 
 OWN = Settings(
-    node=1, cluster_file="/etc/cluster.toml", data="/srv/one", stop_with_stdin=True,
-    http=HttpSettings("127.0.0.1:7001", ["cluster.example"]), peer=PeerSettings("127.0.0.1:7101"), dial={2: "proxy:1"},
-    limits=LimitSettings(records_max=10), disk=DiskSettings(segment_bytes=1 << 20),
-    retention=RetentionSettings(bytes=1 << 30), log=LogSettings("debug", file="one.log", audit_file="audit.log"),
+    node=1,
+    cluster_file="/etc/cluster.toml",
+    data="/srv/one",
+    stop_with_stdin=True,
+    http=HttpSettings("127.0.0.1:7001", ["cluster.example"]),
+    peer=PeerSettings("127.0.0.1:7101"),
+    dial={2: "proxy:1"},
+    limits=LimitSettings(records_max=10),
+    disk=DiskSettings(segment_bytes=1 << 20),
+    retention=RetentionSettings(bytes=1 << 30),
+    log=LogSettings("debug", file="one.log", audit_file="audit.log"),
     security=SecuritySettings(
         "etc/ca.pem", "etc/one.pem", "etc/one.key", client_certificates="optional", revoked="tls/revoked"
     ),
-)  # fmt: skip
+)
 
 
 def test_a_new_node_takes_over_what_the_cluster_has_and_nothing_of_one_node() -> None:
@@ -39,12 +46,18 @@ def test_a_new_node_takes_over_what_the_cluster_has_and_nothing_of_one_node() ->
     assert tomllib.loads("\n".join(lines)) == {
         "node": 4,
         "security": {
-            "ca": "tls/ca.pem", "certificate": "tls/node-4.pem", "key": "tls/node-4.key",
-            "client_certificates": "optional", "revoked": "tls/revoked",
+            "ca": "tls/ca.pem",
+            "certificate": "tls/node-4.pem",
+            "key": "tls/node-4.key",
+            "client_certificates": "optional",
+            "revoked": "tls/revoked",
         },
-        "http": {"hosts": ["cluster.example"]}, "limits": {"records_max": 10}, "disk": {"segment_bytes": 1 << 20},
-        "retention": {"bytes": 1 << 30}, "log": {"level": "debug"},
-    }  # fmt: skip
+        "http": {"hosts": ["cluster.example"]},
+        "limits": {"records_max": 10},
+        "disk": {"segment_bytes": 1 << 20},
+        "retention": {"bytes": 1 << 30},
+        "log": {"level": "debug"},
+    }
     assert joining_lines(Settings(), 4, "h:1", "http://h:2") == ["node = 4"]
 
 
@@ -74,8 +87,9 @@ def test_the_steps_of_a_new_node_name_its_certificate_only_where_it_needs_one() 
     """In the order in which they work: certificate, folder, start, vote."""
     plain = steps_to_join(4, Path("join-4.toml"), "node-4", " -e URL")
     assert [line.split("   #")[0] for line in plain.splitlines() if line.startswith("  ")] == [
-        "  raftlog format --join join-4.toml --data node-4", "  raftlog node --config join-4-node.toml",
+        "  raftlog format --join join-4.toml --data node-4",
+        "  raftlog node --config join-4-node.toml",
         "  raftlog members promote 4 -e URL",
-    ]  # fmt: skip
+    ]
     told = steps_to_join(4, Path("join-4.toml"), "node-4", certificate="raftlog cert node 4 --cluster join-4.toml")
     assert told.index("raftlog cert node 4") < told.index("tls/ with ca.pem, node-4.pem") < told.index("format --join")

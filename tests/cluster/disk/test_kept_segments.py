@@ -78,8 +78,10 @@ def test_a_part_that_was_trimmed_is_deleted(tmp_path: Path) -> None:
     assert found is not None
     assert found.first == 4
     assert [name for name in names if name not in files.names(KEPT)] == [
-        f"{1:020d}.idx", f"{1:020d}.ledger", f"{1:020d}.seg",
-    ]  # fmt: skip
+        f"{1:020d}.idx",
+        f"{1:020d}.ledger",
+        f"{1:020d}.seg",
+    ]
 
 
 def test_damage_that_comes_later_ends_the_segment_earlier(tmp_path: Path) -> None:

@@ -58,9 +58,13 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.syncer = Syncer(
-            cast(Disk, self), DiskSettings(mark_idle_ms=IDLE_MS), synced=self.synced.append,
-            failed=self.failures.append, metrics=Metrics(), logger=get_logger(),
-        )  # fmt: skip
+            cast(Disk, self),
+            DiskSettings(mark_idle_ms=IDLE_MS),
+            synced=self.synced.append,
+            failed=self.failures.append,
+            metrics=Metrics(),
+            logger=get_logger(),
+        )
 
     # The disk's side and the loop's, as the syncer calls them.
 

@@ -18,9 +18,14 @@ from tests.raft.wal.journal_driver import make_entries
 IDENTITY = DiskIdentity("00" * 8 + "ab" * 8, 1, "cd" * 16)
 CONFIGURATION = Configuration((Member(1, IDENTITY.incarnation, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
 FIRST = seal_entry(
-    GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=1_000, clock_ms=0,
+    GENESIS,
+    term=1,
+    kind=EntryKind.CONFIGURATION,
+    count=1,
+    time_ms=1_000,
+    clock_ms=0,
     data=encode_configuration(CONFIGURATION),
-)  # fmt: skip
+)
 SEGMENT_BYTES = 4_096
 ENTRIES = 40
 SNAPSHOTS = (9, 27)  # after so many entries behind the first

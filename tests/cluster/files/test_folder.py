@@ -85,8 +85,15 @@ def test_other_users_cannot_read_the_data_of_a_node(tmp_path: Path) -> None:
     reserve.keep(0, may_make=True)
     found = modes(folder)
     assert {Path(name).suffix or Path(name).name for name in found} >= {
-        ".seg", ".idx", ".ledger", ".json", "hard_state", "snapshots", "shard-1", "reserve",
-    }  # fmt: skip
+        ".seg",
+        ".idx",
+        ".ledger",
+        ".json",
+        "hard_state",
+        "snapshots",
+        "shard-1",
+        "reserve",
+    }
     assert is_private(folder), found
     assert folder.parent.stat().st_mode & 0o777 == 0o755
 

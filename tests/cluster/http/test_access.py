@@ -23,24 +23,32 @@ from tests.support import wait_until_async
 
 PUT = {"operation": "put", "key": "a/1", "value": "v"}
 REQUESTS = {
-    "/v1/kv/{key}": "/v1/kv/a", "/v1/sessions/{session}": "/v1/sessions/9",
+    "/v1/kv/{key}": "/v1/kv/a",
+    "/v1/sessions/{session}": "/v1/sessions/9",
     "/v1/sessions/{session}/keepalive": "/v1/sessions/9/keepalive",
     "/v1/sessions/{session}/receipts/{sequence}": "/v1/sessions/9/receipts/1",
     "/v1/sessions/{session}/receipts/{sequence}/void": "/v1/sessions/9/receipts/1/void",
-    "/v1/consumers/{consumer}": "/v1/consumers/g", "/v1/consumers/{consumer}/claim": "/v1/consumers/g/claim",
-    "/v1/explain/{index}": "/v1/explain/1", "/v1/watch": "/v1/watch?key=a",
+    "/v1/consumers/{consumer}": "/v1/consumers/g",
+    "/v1/consumers/{consumer}/claim": "/v1/consumers/g/claim",
+    "/v1/explain/{index}": "/v1/explain/1",
+    "/v1/watch": "/v1/watch?key=a",
     "/v1/access/can": "/v1/access/can?grant=read+on+log",
-}  # fmt: skip
+}
 BODIES = {
-    ("PUT", "/v1/kv/{key}"): b"v", ("PUT", "/v1/kv"): b"v", ("POST", "/v1/log"): b"v",
+    ("PUT", "/v1/kv/{key}"): b"v",
+    ("PUT", "/v1/kv"): b"v",
+    ("POST", "/v1/log"): b"v",
     ("POST", "/v1/log/trim"): b'{"before":1}',
     ("POST", "/v1/kv/txn"): txn({"operation": "put", "key": "a", "value": "v"}),
-    ("POST", "/v1/kv/batch"): b'{"writes":[{"key":"a","value":"v"}]}', ("POST", "/v1/kv/compact"): b'{"revision":1}',
-    ("PUT", "/v1/consumers/{consumer}"):
-        b'{"position":{"log":"00112233445566778899aabbccddeeff","next":{"0":1}},"generation":1}',
+    ("POST", "/v1/kv/batch"): b'{"writes":[{"key":"a","value":"v"}]}',
+    ("POST", "/v1/kv/compact"): b'{"revision":1}',
+    (
+        "PUT",
+        "/v1/consumers/{consumer}",
+    ): b'{"position":{"log":"00112233445566778899aabbccddeeff","next":{"0":1}},"generation":1}',
     ("POST", "/v1/members"): b'{"change":"remove","node":2}',
     ("POST", "/v1/access"): b'{"action":"set_user","name":"x"}',
-}  # fmt: skip
+}
 
 
 async def of_route(world: AccessWorld, user: str | None, method: str, pattern: str) -> Any:
@@ -84,18 +92,28 @@ async def test_every_route_asks_who_sends_the_request(world: AccessWorld) -> Non
 
 
 NEARLY = [
-    ("read on keys:orders/*", "GET", "orders", False), ("read on keys:orders/*", "GET", "orders0", False),
-    ("read on keys:orders/*", "GET", "orders/", True), ("read on keys:orders/*", "GET", "orders/1", True),
-    ("read on keys:orders/*", "GET", "orders.", False), ("read on keys:orders/*", "GET", "%6Frders/1", True),
-    ("read on keys:orders/*", "GET", "orders%2F1", True), ("read on keys:orders/*", "GET", "./orders/1", False),
-    ("read on keys:orders/*", "GET", "orders/../secret", True), ("read on keys:orders/*", "GET", "Orders/1", False),
-    ("read on keys:orders/*", "PUT", "orders/1", False), ("read on keys:config", "GET", "config", True),
-    ("read on keys:config", "GET", "config%00", False), ("read on keys:config", "GET", "confi", False),
-    ("write on keys:a..m", "PUT", "a", True), ("write on keys:a..m", "PUT", "lzz", True),
-    ("write on keys:a..m", "PUT", "m", False), ("write on keys:a..m", "DELETE", "b", True),
-    ("write on keys:a..m", "GET", "b", False), ("write on keys:%FF*", "PUT", "%FF%FF", True),
+    ("read on keys:orders/*", "GET", "orders", False),
+    ("read on keys:orders/*", "GET", "orders0", False),
+    ("read on keys:orders/*", "GET", "orders/", True),
+    ("read on keys:orders/*", "GET", "orders/1", True),
+    ("read on keys:orders/*", "GET", "orders.", False),
+    ("read on keys:orders/*", "GET", "%6Frders/1", True),
+    ("read on keys:orders/*", "GET", "orders%2F1", True),
+    ("read on keys:orders/*", "GET", "./orders/1", False),
+    ("read on keys:orders/*", "GET", "orders/../secret", True),
+    ("read on keys:orders/*", "GET", "Orders/1", False),
+    ("read on keys:orders/*", "PUT", "orders/1", False),
+    ("read on keys:config", "GET", "config", True),
+    ("read on keys:config", "GET", "config%00", False),
+    ("read on keys:config", "GET", "confi", False),
+    ("write on keys:a..m", "PUT", "a", True),
+    ("write on keys:a..m", "PUT", "lzz", True),
+    ("write on keys:a..m", "PUT", "m", False),
+    ("write on keys:a..m", "DELETE", "b", True),
+    ("write on keys:a..m", "GET", "b", False),
+    ("write on keys:%FF*", "PUT", "%FF%FF", True),
     ("write on keys:%FF*", "PUT", "%FE", False),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("grant", "method", "key", "is_allowed"), NEARLY)
@@ -132,8 +150,10 @@ async def test_a_grant_allows_its_keys_and_no_others(grant: str, method: str, ke
         ("POST", "/v1/kv/txn", txn({"operation": "get", "key": "a/", "end": "a0"}), True),
         ("POST", "/v1/kv/txn", txn({"operation": "get", "key": "a/", "end": ""}), False),
         (
-            "POST", "/v1/kv/txn",
-            txn(compare=[{"key": "b", "target": "version", "operator": "=", "number": 0}]), False,
+            "POST",
+            "/v1/kv/txn",
+            txn(compare=[{"key": "b", "target": "version", "operator": "=", "number": 0}]),
+            False,
         ),
         ("POST", "/v1/kv/batch", b'{"writes":[{"key":"a/1","value":"v"}]}', True),
         ("POST", "/v1/kv/batch", b'{"writes":[{"key":"a/1","value":"v"},{"key":"b","value":"v"}]}', False),
@@ -153,16 +173,20 @@ async def test_a_grant_allows_its_keys_and_no_others(grant: str, method: str, ke
         ("GET", "/v1/digest", None, False),
         ("GET", "/v1/access/can?user=root&grant=read+on+log", None, False),
     ],
-)  # fmt: skip
+)
 async def test_ranges_transactions_and_groups_are_allowed_whole_or_not_at_all(
     method: str, target: str, body: bytes | None, is_allowed: bool
 ) -> None:
     """A part that is not permitted refuses the whole request, and nothing of it is applied."""
     async with AccessWorld() as world:
         world.user(
-            "u", "read on keys:a/*", "write on keys:a/*", "append on keys:a/*", "read on groups:mine-*",
+            "u",
+            "read on keys:a/*",
+            "write on keys:a/*",
+            "append on keys:a/*",
+            "read on groups:mine-*",
             "write on groups:mine-*",
-        )  # fmt: skip
+        )
         before = world.node.applied
         reply = await world.ask("u", method, target, body=body)
         assert (reply.status != 403) is is_allowed, reply.body
@@ -439,8 +463,11 @@ async def test_changes_and_refusals_have_lines_in_an_audit_log(tmp_path: Path) -
         text = (tmp_path / "audit.log.1").read_text() + (tmp_path / "audit.log").read_text()
         lines = [json.loads(line) for line in text.splitlines()]
         assert [(line["result"], line["user"], line["status"]) for line in lines] == [
-            ("carried_out", "root", 200), ("carried_out", "root", 200), ("refused", "u", 403), ("failed", "root", 422),
-        ]  # fmt: skip
+            ("carried_out", "root", 200),
+            ("carried_out", "root", 200),
+            ("refused", "u", 403),
+            ("failed", "root", 422),
+        ]
         assert [line.get("action") for line in lines] == [None, "delete_range", None, "set_user x"]
         assert not [token for token in world.tokens.values() if token.text[14:] in text]
     sink.close()

@@ -68,9 +68,11 @@ async def test_a_token_in_the_url_is_refused_and_not_repeated(
     world.user("u", "read on keys:*")
     text = world.tokens["u"].text
     for target in (
-        f"/v1/kv/a?token={text}", f"/v1/kv/a?access_token={text}", f"/v1/kv/a?authorization=Bearer+{text}",
+        f"/v1/kv/a?token={text}",
+        f"/v1/kv/a?access_token={text}",
+        f"/v1/kv/a?authorization=Bearer+{text}",
         f"http://u:{text}@localhost/v1/kv/a",
-    ):  # fmt: skip
+    ):
         for user in (None, "u"):
             reply = await world.ask(user, "GET", target)
             assert reply.status in (400, 401, 421), (target, reply.status)

@@ -154,8 +154,12 @@ chunks = st.tuples(
 )
 
 
-@given(st.lists(chunks, max_size=6), st.lists(st.sampled_from([b"A: b", b"Name: " + b"x" * 30]), max_size=3),
-       st.integers(20, 120), st.data())  # fmt: skip
+@given(
+    st.lists(chunks, max_size=6),
+    st.lists(st.sampled_from([b"A: b", b"Name: " + b"x" * 30]), max_size=3),
+    st.integers(20, 120),
+    st.data(),
+)
 def test_the_overhead_is_the_same_however_the_bytes_are_cut(
     sizes: list[tuple[int, int, bytes]], trailers: list[bytes], limit: int, data: st.DataObject
 ) -> None:

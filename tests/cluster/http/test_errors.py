@@ -32,8 +32,11 @@ async def test_every_code_has_one_row(served: Served, code: Code) -> None:
     problem = reply.problem()
     row = ERRORS[code]
     assert (problem.code, reply.status, problem.outcome, problem.retryable) == (
-        code, row.status, row.outcome, row.retryable,
-    )  # fmt: skip
+        code,
+        row.status,
+        row.outcome,
+        row.retryable,
+    )
     assert (problem.request_id, problem.node, problem.index, problem.term) == ("mine", 1, 2, 1)
     assert problem.message == "node 1: why"
     assert row.outcome is not Outcome.APPLIED
@@ -151,9 +154,19 @@ async def test_allowed_hosts_are_served(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "8.8.8.8", "[::1", "evil.example@localhost",
-     "localhost/evil", "localhost?", "localhost#evil"],
-)  # fmt: skip
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil",
+        "",
+        "8.8.8.8",
+        "[::1",
+        "evil.example@localhost",
+        "localhost/evil",
+        "localhost?",
+        "localhost#evil",
+    ],
+)
 async def test_foreign_hosts_are_refused(served: Served, host: str) -> None:
     """A page that makes a browser believe that its own name is this node (DNS rebinding) is refused."""
     problem = (await ask(served.port, "GET", "/v1/status", host=host)).problem()
@@ -169,8 +182,12 @@ async def test_probes_leave_no_line_unless_they_fail(capfd: pytest.CaptureFixtur
         assert (await ask(served.port, "GET", "/livez", host="evil.example")).status == 421
     lines = "".join(capfd.readouterr())
     assert [lines.count(target) for target in ("/livez", "/readyz", "/metrics", "/v1/status", "/v1/members")] == [
-        1, 0, 0, 0, 1,
-    ]  # fmt: skip
+        1,
+        0,
+        0,
+        0,
+        1,
+    ]
 
 
 async def test_foreign_origins_may_not_write(served: Served) -> None:

@@ -117,12 +117,22 @@ AFTER_AN_APPLIED_COPY: dict[Code, Second] = {
     **{
         code: Second(refuse(code))
         for code in (
-            Code.BUSY, Code.OVER_QUOTA,
-            Code.DISK_FULL, Code.NO_LEADER, Code.LEADER_LOST, Code.TIMEOUT, Code.DEADLINE, Code.OVERWRITTEN,
-            Code.SHUTTING_DOWN, Code.STATES_DIFFER, Code.WINDOW_FULL, Code.SESSIONS_FULL, Code.UNSUPPORTED,
+            Code.BUSY,
+            Code.OVER_QUOTA,
+            Code.DISK_FULL,
+            Code.NO_LEADER,
+            Code.LEADER_LOST,
+            Code.TIMEOUT,
+            Code.DEADLINE,
+            Code.OVERWRITTEN,
+            Code.SHUTTING_DOWN,
+            Code.STATES_DIFFER,
+            Code.WINDOW_FULL,
+            Code.SESSIONS_FULL,
+            Code.UNSUPPORTED,
         )
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fast_path", [True, False], ids=["fast", "aiohttp"])
@@ -319,9 +329,11 @@ UNREAD = {
     "the head is malformed": (b"PUT /v1/kv/k HTTP/1.1\r\nno colon\r\n\r\n", {}, Code.BAD_REQUEST),
     "the head is too long": (b"PUT /" + b"k" * 40_000 + b" HTTP/1.1\r\n\r\n", {}, Code.TOO_LARGE),
     "the first chunk is malformed": (
-        b"PUT /v1/kv/k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", {}, Code.BAD_REQUEST
+        b"PUT /v1/kv/k HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        {},
+        Code.BAD_REQUEST,
     ),
-}  # fmt: skip
+}
 """Bytes that the node answers before it has read a request from them: what it does not see may name a session."""
 
 

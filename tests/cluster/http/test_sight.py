@@ -47,12 +47,25 @@ FACTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "incarnation": (b"ab" * 16, ("operate on cluster",)),
 }
 WAYS = (
-    "/v1/log?from=1", "/v1/log?from=1&internal=true", "/v1/log?from=1&internal=true&encoding=base64",
-    "/v1/log?from=1&format=ndjson&internal=true", "/v1/log?from=1&format=msgpack&internal=true",
-    "/v1/log?from=1&format=raw", "/v1/log?from=1&format=raw&effects=brief", "/v1/kv?prefix=", "/v1/kv?prefix=near/",
-    "/v1/kv/far%2F1", "/v1/consumers", "/v1/consumers/far-group", "/v1/status", "/v1/members", "/metrics",
-    "/v1/explain/leaderless", "/v1/access", "/v1/digest?log_from=1",
-)  # fmt: skip
+    "/v1/log?from=1",
+    "/v1/log?from=1&internal=true",
+    "/v1/log?from=1&internal=true&encoding=base64",
+    "/v1/log?from=1&format=ndjson&internal=true",
+    "/v1/log?from=1&format=msgpack&internal=true",
+    "/v1/log?from=1&format=raw",
+    "/v1/log?from=1&format=raw&effects=brief",
+    "/v1/kv?prefix=",
+    "/v1/kv?prefix=near/",
+    "/v1/kv/far%2F1",
+    "/v1/consumers",
+    "/v1/consumers/far-group",
+    "/v1/status",
+    "/v1/members",
+    "/metrics",
+    "/v1/explain/leaderless",
+    "/v1/access",
+    "/v1/digest?log_from=1",
+)
 
 
 @pytest.fixture

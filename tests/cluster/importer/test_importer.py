@@ -330,11 +330,13 @@ def test_a_file_that_is_no_note_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.json", '{"a":1}{"a":2} {"a":3}'), ("a.ndjson", '{"a":1}\n{"a":2}{"a":3}\n'),
+        ("a.json", '{"a":1}{"a":2} {"a":3}'),
+        ("a.ndjson", '{"a":1}\n{"a":2}{"a":3}\n'),
         ("a", '{"a":1},{"a":2},\n{"a":3}'),
-        ("a.json", '{"a":1}\t{"a":2}\r\n{"a":\n3}'), ("a.jsonl", ' {"a":1} {"a":2} {"a":3}\n'),
+        ("a.json", '{"a":1}\t{"a":2}\r\n{"a":\n3}'),
+        ("a.jsonl", ' {"a":1} {"a":2} {"a":3}\n'),
     ],
-)  # fmt: skip
+)
 def test_objects_without_line_ends_are_a_record_each(name: str, text: str, tmp_path: Path) -> None:
     """As other programs read them. With --format ndjson each line stays a record."""
     (tmp_path / name).write_text(text)
@@ -357,9 +359,13 @@ def test_a_time_that_occurs_twice_stops_an_import_that_asks_for_it(
 
     def work(node: FakeNode, client: SyncClient) -> None:
         plan = ImportPlan(
-            str(tmp_path / "in.csv"), tmp_path / "note.json", tmp_path / "rejected", time="when",
-            time_zone="Europe/Berlin", **options,
-        )  # fmt: skip
+            str(tmp_path / "in.csv"),
+            tmp_path / "note.json",
+            tmp_path / "rejected",
+            time="when",
+            time_zone="Europe/Berlin",
+            **options,
+        )
         if options:
             with pytest.raises(InputError, match="line 3: time '2024-10-27 02:30' occurs twice in zone Europe/Berlin"):
                 list(run(plan, client, io.BytesIO()))

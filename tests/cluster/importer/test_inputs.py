@@ -76,8 +76,10 @@ def test_what_a_selection_cannot_keep_as_a_number_is_text(tmp_path: Path) -> Non
     """Infinity and NaN are not lost, nor are digits of integers."""
     (tmp_path / "a.ndjson").write_bytes(b'{"a":1e400}\n{"a":{"b":[NaN,1]}}\n{"a":123456789012345678901234567890}\n')
     assert stored(tmp_path / "a.ndjson", select=("a",)) == [
-        b'{"a":"inf"}', b'{"a":{"b":["nan",1]}}', b'{"a":123456789012345678901234567890}'
-    ]  # fmt: skip
+        b'{"a":"inf"}',
+        b'{"a":{"b":["nan",1]}}',
+        b'{"a":123456789012345678901234567890}',
+    ]
 
 
 def test_windows_1252_reads_every_byte_and_a_given_charset_is_kept(tmp_path: Path) -> None:
@@ -126,8 +128,10 @@ def test_a_pause_before_the_first_whole_line_of_data_decides_nothing(
 def test_a_line_after_a_pause_is_still_taken_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One whole line of data is enough to begin: a slow stream of events is not held back."""
     for data, options in (
-        (b'{"a": 1}\n', {}), (b"1,2\n", {"columns": ("a", "b")}), (b"a,b\n1,2\n", {"format": InputFormat.CSV}),
-    ):  # fmt: skip
+        (b'{"a": 1}\n', {}),
+        (b"1,2\n", {"columns": ("a", "b")}),
+        (b"a,b\n1,2\n", {"format": InputFormat.CSV}),
+    ):
         asked: list[int] = []
 
         def chunks(*_: Any, data: bytes = data, asked: list[int] = asked) -> Iterator[bytes]:
@@ -156,9 +160,10 @@ def test_json_values_become_lines_wherever_the_pieces_end(size: int) -> None:
     assert [*converting.json_lines(pieces("[]"))] == []
     assert [*converting.json_lines(pieces('[{"a":1}]\n[{"a":2}]{"a":3}'))] == [b'{"a":%d}\n' % n for n in (1, 2, 3)]
     for text, reason in (
-        ('[{"a": 1},\n {"a"', "line 2: value 2 is not JSON, or cut"), ('[{"a": 1}', "the file is cut"),
+        ('[{"a": 1},\n {"a"', "line 2: value 2 is not JSON, or cut"),
+        ('[{"a": 1}', "the file is cut"),
         ('[{"a": 1}]\nmore', "line 2: value 2 is not JSON.*--format lines"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError, match=reason):
             list(converting.json_lines(pieces(text)))
 
@@ -168,26 +173,48 @@ def all_types() -> Any:
     when = datetime.datetime(2016, 1, 1, 0, 30, 4, 910_000)
     return pa.table(
         {
-            "i": pa.array([2**63 - 1, None], pa.int64()), "u": pa.array([2**64 - 1, 0], pa.uint64()),
-            "f": pa.array([0.1, float("nan")], pa.float64()), "h": pa.array([1.5, None], pa.float32()),
-            "b": pa.array([True, None]), "s": pa.array(["é", ""]), "x": pa.array([b"\xff", None], pa.binary()),
-            "t": pa.array([when, None], pa.timestamp("us")), "z": pa.array([when, None], pa.timestamp("ms", "UTC")),
+            "i": pa.array([2**63 - 1, None], pa.int64()),
+            "u": pa.array([2**64 - 1, 0], pa.uint64()),
+            "f": pa.array([0.1, float("nan")], pa.float64()),
+            "h": pa.array([1.5, None], pa.float32()),
+            "b": pa.array([True, None]),
+            "s": pa.array(["é", ""]),
+            "x": pa.array([b"\xff", None], pa.binary()),
+            "t": pa.array([when, None], pa.timestamp("us")),
+            "z": pa.array([when, None], pa.timestamp("ms", "UTC")),
             "n": pa.array([1_451_608_204_910_000_001, None], pa.timestamp("ns")),
-            "d": pa.array([datetime.date(2016, 1, 1), None]), "c": pa.array([datetime.time(1, 2, 3), None]),
+            "d": pa.array([datetime.date(2016, 1, 1), None]),
+            "c": pa.array([datetime.time(1, 2, 3), None]),
             "m": pa.array([decimal.Decimal("1.10"), None], pa.decimal128(10, 2)),
             "p": pa.array([datetime.timedelta(seconds=1), None], pa.duration("ms")),
-            "l": pa.array([[1, 2], None], pa.list_(pa.int32())), "o": pa.array([{"a": 1, "w": when}, None]),
-            "k": pa.array(["x", "x"]).dictionary_encode(), "e": pa.nulls(2),
+            "l": pa.array([[1, 2], None], pa.list_(pa.int32())),
+            "o": pa.array([{"a": 1, "w": when}, None]),
+            "k": pa.array(["x", "x"]).dictionary_encode(),
+            "e": pa.nulls(2),
         }
-    )  # fmt: skip
+    )
 
 
 EXPECTED = {
-    "i": 2**63 - 1, "u": 2**64 - 1, "f": 0.1, "h": 1.5, "b": True, "s": "é", "x": "/w==",
-    "t": "2016-01-01T00:30:04.910000", "z": "2016-01-01T00:30:04.910Z", "n": "2016-01-01T00:30:04.910000001",
-    "d": "2016-01-01", "c": "01:02:03.000000", "m": "1.10", "p": 1000, "l": [1, 2],
-    "o": {"a": 1, "w": "2016-01-01T00:30:04.910000"}, "k": "x", "e": None,
-}  # fmt: skip
+    "i": 2**63 - 1,
+    "u": 2**64 - 1,
+    "f": 0.1,
+    "h": 1.5,
+    "b": True,
+    "s": "é",
+    "x": "/w==",
+    "t": "2016-01-01T00:30:04.910000",
+    "z": "2016-01-01T00:30:04.910Z",
+    "n": "2016-01-01T00:30:04.910000001",
+    "d": "2016-01-01",
+    "c": "01:02:03.000000",
+    "m": "1.10",
+    "p": 1000,
+    "l": [1, 2],
+    "o": {"a": 1, "w": "2016-01-01T00:30:04.910000"},
+    "k": "x",
+    "e": None,
+}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "stream", "parquet.gz"])

@@ -148,8 +148,11 @@ def test_hidden_files_links_and_sockets_in_a_folder_are_left_out_and_counted(fol
     assert [os.path.relpath(each, folder) for each in found] == [*MIXED, "sub/f.log"]
     (sentence,) = told
     assert sorted(sentence.partition(": left out: ")[2].partition(";")[0].split("), ")) == [
-        "hidden files and folders (2", "notes of imports (1", "sockets, pipes and devices (1", "symbolic links (2)"
-    ]  # fmt: skip
+        "hidden files and folders (2",
+        "notes of imports (1",
+        "sockets, pipes and devices (1",
+        "symbolic links (2)",
+    ]
     named = [str(folder / ".git"), str(folder / ".hidden.log"), str(folder / "sub/link.log")]
     assert inputs.expand(named) == [str(folder / ".git" / "config"), *named[1:]]
     (folder / "only").mkdir()
@@ -207,9 +210,7 @@ def test_rejected_lines_of_several_formats_are_read_each_as_its_file_was(folder:
             for each in map(json.loads, path.read_text().splitlines())
         ]
         path.write_text("".join(json.dumps(each) + "\n" for each in corrected))
-        again = ImportPlan(
-            str(path), tmp_path / "rn", tmp_path / "rr", rejected_of=folder.parent / "n", batch_lines=1
-        )  # fmt: skip
+        again = ImportPlan(str(path), tmp_path / "rn", tmp_path / "rr", rejected_of=folder.parent / "n", batch_lines=1)
         for step in (CopyStep.ANSWERED, CopyStep.BEGUN, CopyStep.NOTED):
             with pytest.raises(Killed):
                 finish(replace(again, at=killer(step, 1)), client)
@@ -253,6 +254,9 @@ def test_the_end_of_an_import_lists_its_files(folder: Path) -> None:
     with_node(work)
     listed = importer.listed(plan_of(folder), io.BytesIO())
     assert [(Path(each.file).name, each.format, each.bytes) for each in listed] == [
-        ("a.log", "lines", 14), ("b.csv", "csv", 16), ("c.ndjson", "ndjson", 18), ("d.csv", "csv", 10),
+        ("a.log", "lines", 14),
+        ("b.csv", "csv", 16),
+        ("c.ndjson", "ndjson", 18),
+        ("d.csv", "csv", 10),
         ("e.csv", "csv", 4),
-    ]  # fmt: skip
+    ]

@@ -123,25 +123,50 @@ def naive(data: bytes, format: InputFormat, asked: Collection[str]) -> tuple[lis
 GOOD = {
     InputFormat.LINES: [b"a", "ä é".encode(), b" x ", b"\xff\xfe", b"y" * LINE_MAX, b"z" * (LINE_MAX - 1)],
     InputFormat.NDJSON: [
-        b'{"id": "k1", "t": 1700000000001, "h": "x"}', b'{"h": "", "id": 7}', b'{"id":"\xc3\xa4","t":"1700000000002"}',
-        b' {"id": "k", "t": "no time"} ', b'{"id": 1.5, "t": null, "h": null}', b'{"id": true}',
+        b'{"id": "k1", "t": 1700000000001, "h": "x"}',
+        b'{"h": "", "id": 7}',
+        b'{"id":"\xc3\xa4","t":"1700000000002"}',
+        b' {"id": "k", "t": "no time"} ',
+        b'{"id": 1.5, "t": null, "h": null}',
+        b'{"id": true}',
     ],
     InputFormat.CSV: [
-        b"k1,1700000000001,x", b"k2,,", b'"k,3",1700000000002,"a ""b"""', b'k4,no time,"c\nd"', b"k5", b'k6,1,e"f',
-        b'"k\n\n7",1700000000003,x', b"k8,2,y,more", b'"k9",3,"q" r',
+        b"k1,1700000000001,x",
+        b"k2,,",
+        b'"k,3",1700000000002,"a ""b"""',
+        b'k4,no time,"c\nd"',
+        b"k5",
+        b'k6,1,e"f',
+        b'"k\n\n7",1700000000003,x',
+        b"k8,2,y,more",
+        b'"k9",3,"q" r',
     ],
-}  # fmt: skip
+}
 BAD = {
     InputFormat.LINES: [b"y" * (LINE_MAX + 1), b"z" * 3 * LINE_MAX],
     InputFormat.NDJSON: [
-        b'{"t": 1}', b"no JSON", b'["id"]', b'{"id": ""}', b'{"id": null}', b'{"id": {"a": 1}}', b'{"id": "k"',
-        b'{"id": "\xff"}', b'{"id": "' + b"y" * LINE_MAX + b'"}', b'{"id": [1]}',
+        b'{"t": 1}',
+        b"no JSON",
+        b'["id"]',
+        b'{"id": ""}',
+        b'{"id": null}',
+        b'{"id": {"a": 1}}',
+        b'{"id": "k"',
+        b'{"id": "\xff"}',
+        b'{"id": "' + b"y" * LINE_MAX + b'"}',
+        b'{"id": [1]}',
     ],
     InputFormat.CSV: [
-        b",1,x", b'"",2,y', b"\xffk,3,z", b'"open,4', b'k,5,"open\n' + b"y" * ROW_MAX, b"y" * (LINE_MAX + 1) + b",6",
-        b'k,7,"' + b"y\n" * 20 + b'"', b'k,8,"\xfe\n"',
+        b",1,x",
+        b'"",2,y',
+        b"\xffk,3,z",
+        b'"open,4',
+        b'k,5,"open\n' + b"y" * ROW_MAX,
+        b"y" * (LINE_MAX + 1) + b",6",
+        b'k,7,"' + b"y\n" * 20 + b'"',
+        b'k,8,"\xfe\n"',
     ],
-}  # fmt: skip
+}
 EMPTY = [b"", b" ", b"\t", b"\r"]
 FORMATS = [InputFormat.LINES, InputFormat.NDJSON, InputFormat.CSV, InputFormat.TSV]
 
@@ -186,9 +211,15 @@ def plan_of(folder: Path, random: Random, format: InputFormat, asked: Collection
         given |= {"delimiter": DELIMITERS[format], "header": True}
     first, *more = (str(folder / f"{number}.in") for number in range(count))
     return ImportPlan(
-        first, folder / "note", folder / "rejected", format, batch_lines=random.randrange(1, 7), charset="utf-8",
-        more=tuple(more), **given,
-    )  # fmt: skip
+        first,
+        folder / "note",
+        folder / "rejected",
+        format,
+        batch_lines=random.randrange(1, 7),
+        charset="utf-8",
+        more=tuple(more),
+        **given,
+    )
 
 
 def rejected_in(plan: ImportPlan) -> list[tuple[str | None, int, bytes]]:
@@ -199,7 +230,7 @@ def rejected_in(plan: ImportPlan) -> list[tuple[str | None, int, bytes]]:
     return [
         (row.get("file"), row["line"], row["value"].encode() if "value" in row else from_b64(row["value_b64"], ""))
         for row in found
-    ]  # fmt: skip
+    ]
 
 
 def broken(plan: ImportPlan, random: Random) -> None:
@@ -255,9 +286,11 @@ def test_the_same_command_ends_with_what_a_naive_reader_gives(seed: int, format:
             Path(source).write_bytes(content(random, format, number, is_checked=asked != []))
         stack.enter_context(log.in_place())
         for module, limit, value in (
-            (file_source, "BATCH_BYTES_MAX", BATCH_MAX), (lines, "LINE_BYTES_MAX", LINE_MAX),
-            (lines, "ROW_BYTES_MAX", ROW_MAX), (file_source, "STOP_S", 0),
-        ):  # fmt: skip
+            (file_source, "BATCH_BYTES_MAX", BATCH_MAX),
+            (lines, "LINE_BYTES_MAX", LINE_MAX),
+            (lines, "ROW_BYTES_MAX", ROW_MAX),
+            (file_source, "STOP_S", 0),
+        ):
             stack.enter_context(patch.object(module, limit, value))
         done = ended(replace(plan, at=log.step), log, random)
         found = [(source, naive(Path(source).read_bytes(), format, asked)) for source in plan.sources]

@@ -58,9 +58,13 @@ class Hosts:
             found = open_further(loaded.data, identity, shard, segment_bytes=SEGMENT_BYTES)
             further.append((Disk(found), found.recovered))
         host = Host(
-            loaded.settings, *opened, metrics=Metrics(), logger=get_logger(node=node), cluster=self.nodes.cluster,
+            loaded.settings,
+            *opened,
+            metrics=Metrics(),
+            logger=get_logger(node=node),
+            cluster=self.nodes.cluster,
             further=further,
-        )  # fmt: skip
+        )
         await host.start()
         self.running[node] = host
         return host
@@ -229,11 +233,16 @@ def test_envelope_holds_one_frame_of_the_bulk_link() -> None:
     (frame,) = FrameDecoder().feed(encode_for_shard(3, inner))
     assert (frame.kind, frame.header, frame.payload, frame.shard) == (FRAME_READ, (5,), b"", 3)
     wrong = [
-        encode_for_shard(SHARD_MAX + 1, inner), encode_for_shard(3, inner + inner), encode_for_shard(3, inner[:-1]),
+        encode_for_shard(SHARD_MAX + 1, inner),
+        encode_for_shard(3, inner + inner),
+        encode_for_shard(3, inner[:-1]),
         encode_for_shard(3, inner + b"x"),
-        encode_for_shard(3, encode_frame(FRAME_HELLO, [1])), encode_for_shard(3, encode_for_shard(3, inner)),
-        encode_frame(FRAME_SHARD, [0], inner), encode_frame(FRAME_SHARD, ["3"], inner), encode_frame(FRAME_SHARD, []),
-    ]  # fmt: skip
+        encode_for_shard(3, encode_frame(FRAME_HELLO, [1])),
+        encode_for_shard(3, encode_for_shard(3, inner)),
+        encode_frame(FRAME_SHARD, [0], inner),
+        encode_frame(FRAME_SHARD, ["3"], inner),
+        encode_frame(FRAME_SHARD, []),
+    ]
     for data in wrong:
         with pytest.raises(Corrupt):
             FrameDecoder().feed(data)

@@ -74,9 +74,12 @@ def refusal(environment: dict[str, str], *arguments: str) -> str:
 def access_line(environment: dict[str, str], data: Path) -> str:
     """What an `up` of a cluster with TLS says about access control, before it says how to use the cluster."""
     process = subprocess.Popen(
-        [*COMMAND, "up", "--secure", "--data", str(data)], env=environment, stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*COMMAND, "up", "--secure", "--data", str(data)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     assert process.stdout is not None
     try:

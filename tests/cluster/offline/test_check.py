@@ -269,11 +269,15 @@ def test_files_of_a_newer_version_are_no_damage(folder: Path) -> None:
 
     meta = next(folder.glob("shard-0/snapshots/*57/meta"))
     cases = [
-        (folder / "shard-0/hard_state", 0, SLOT_SIZE), (folder / "shard-0/hard_state", HARD_STATE_SLOT, SLOT_SIZE),
-        (segment(folder, 1), 0, SEGMENT_HEADER_SIZE), (segment(folder, 1), SEGMENT_HEADER_SIZE, 64),
-        (segment(folder, 1, ".idx"), 0, SIDE_HEADER_SIZE), (segment(folder, 1, ".ledger"), 0, SIDE_HEADER_SIZE),
-        (segment(folder, 1, ".ledger"), SIDE_HEADER_SIZE, 40), (meta, 0, meta.stat().st_size),
-    ]  # fmt: skip
+        (folder / "shard-0/hard_state", 0, SLOT_SIZE),
+        (folder / "shard-0/hard_state", HARD_STATE_SLOT, SLOT_SIZE),
+        (segment(folder, 1), 0, SEGMENT_HEADER_SIZE),
+        (segment(folder, 1), SEGMENT_HEADER_SIZE, 64),
+        (segment(folder, 1, ".idx"), 0, SIDE_HEADER_SIZE),
+        (segment(folder, 1, ".ledger"), 0, SIDE_HEADER_SIZE),
+        (segment(folder, 1, ".ledger"), SIDE_HEADER_SIZE, 40),
+        (meta, 0, meta.stat().st_size),
+    ]
     for path, position, size in cases:
         data = path.read_bytes()
         reseal(path, position, size, newer)

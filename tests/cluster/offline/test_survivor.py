@@ -106,9 +106,14 @@ async def test_a_newer_cluster_is_left_to_newer_code(folder: Path) -> None:
     disk, recovered = open_disk(folder)
     data = encode_configuration(replace(CONFIGURATION, version=CLUSTER_VERSION + 1))
     entry = seal_entry(
-        recovered.last, term=recovered.last.term, kind=EntryKind.CONFIGURATION, count=1,
-        time_ms=recovered.last.time_ms, clock_ms=recovered.last.clock_ms, data=data,
-    )  # fmt: skip
+        recovered.last,
+        term=recovered.last.term,
+        kind=EntryKind.CONFIGURATION,
+        count=1,
+        time_ms=recovered.last.time_ms,
+        clock_ms=recovered.last.clock_ms,
+        data=data,
+    )
     await disk.carry_out(batch(entry))
     await disk.close()
     with pytest.raises(FormatUnknown, match=rf"version {CLUSTER_VERSION + 1}.*use a version of raftlog that knows it"):

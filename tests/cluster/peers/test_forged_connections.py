@@ -109,19 +109,30 @@ class World:
         random, number = self.random, 1 + len(self.is_true)
         node, is_true = random.choice([2, 3]), random.random() < 0.4
         hello = Hello(
-            log=LOG, sender=node, to=1, incarnation=DISKS[node], boot=7, purpose=random.choice([*Purpose]),
-            challenge=10 * node, answer=random.choice([0, self.answer(node)]),
+            log=LOG,
+            sender=node,
+            to=1,
+            incarnation=DISKS[node],
+            boot=7,
+            purpose=random.choice([*Purpose]),
+            challenge=10 * node,
+            answer=random.choice([0, self.answer(node)]),
             start=start_of(node),
-        )  # fmt: skip
+        )
         if not is_true:
             hello = Hello(
-                log=random.choice([LOG, LOG, "cd" * 16]), sender=random.choice([node, node, 0, 9, 1 << 62]),
-                to=random.choice([1, 1, 2]), purpose=hello.purpose, boot=random.choice([6, 7, 8, 1 << 62]),
+                log=random.choice([LOG, LOG, "cd" * 16]),
+                sender=random.choice([node, node, 0, 9, 1 << 62]),
+                to=random.choice([1, 1, 2]),
+                purpose=hello.purpose,
+                boot=random.choice([6, 7, 8, 1 << 62]),
                 incarnation=random.choice([DISKS[node], DISKS[node], OTHER_DISK, REMOVED, ""]),
-                version_max=random.choice([1, 1, 1, 1, 0, 99]), challenge=random.choice(EXTREMES[:-1]),
+                version_max=random.choice([1, 1, 1, 1, 0, 99]),
+                challenge=random.choice(EXTREMES[:-1]),
                 answer=random.choice([0, 5, self.answer(5 - node)]),
-                start=start_of(number + 100), at=random.choice(["", "127.0.0.1:9", ":", "x"]),
-            )  # fmt: skip
+                start=start_of(number + 100),
+                at=random.choice(["", "127.0.0.1:9", ":", "x"]),
+            )
         accepted = Accepted(self.transport)
         accepted.connection_made(cast(Any, Wire()))
         self.is_true[number] = is_true
@@ -147,9 +158,10 @@ class World:
             head: dict[str, Any] = {"sender": sender, "to": 1, "term": number}
             at = self.sent[number]
             messages: list[Message] = [
-                RequestVote(**head, last_index=at, last_term=1), TimeoutNow(**head, last_index=at),
+                RequestVote(**head, last_index=at, last_term=1),
+                TimeoutNow(**head, last_index=at),
                 RequestVoteReply(**head, request_term=at, granted=True),
-            ]  # fmt: skip
+            ]
             return encode_message(random.choice(messages))
         return encode_frame(random.choice([FRAME_READ, FRAME_READ_REPLY, FRAME_DISK]), [number, self.sent[number]])
 

@@ -46,9 +46,14 @@ def forged(nodes: Nodes, sender: int, to: int, **changes: Any) -> Hello:
     disk = nodes.running[to].state.core.state.configuration.member(sender)
     assert disk is not None
     said: dict[str, Any] = {
-        "log": nodes.cluster.cluster.log, "sender": sender, "to": to, "incarnation": disk.incarnation,
-        "boot": 10**12, "purpose": Purpose.CONSENSUS, "start": LATER,
-    }  # fmt: skip
+        "log": nodes.cluster.cluster.log,
+        "sender": sender,
+        "to": to,
+        "incarnation": disk.incarnation,
+        "boot": 10**12,
+        "purpose": Purpose.CONSENSUS,
+        "start": LATER,
+    }
     return Hello(**said | changes)
 
 

@@ -124,9 +124,16 @@ class Forgers(RuleBasedStateMachine):
         """A hello comes."""
         self.time += 1.0
         hello = Hello(
-            log=LOG, sender=node, to=1, incarnation=disk, boot=7 if is_true else 10**6, purpose=Purpose.CONSENSUS,
-            answer=answer, challenge=challenge, start=START,
-        )  # fmt: skip
+            log=LOG,
+            sender=node,
+            to=1,
+            incarnation=disk,
+            boot=7 if is_true else 10**6,
+            purpose=Purpose.CONSENSUS,
+            answer=answer,
+            challenge=challenge,
+            start=START,
+        )
         connection = OneConnection(self, hello, is_true, answer, self.time, challenge)
         self.accepted[connection] = None
         self.proofs.challenged(connection)

@@ -110,15 +110,24 @@ def configuration_of(ports: Sequence[int]) -> Configuration:
 
 
 def a_transport(
-    node: int, ear: Ear, *, limits: LimitSettings | None = None, silence_ms: int = 2_000,
+    node: int,
+    ear: Ear,
+    *,
+    limits: LimitSettings | None = None,
+    silence_ms: int = 2_000,
     dial: dict[int, str] | None = None,
-) -> Transport:  # fmt: skip
+) -> Transport:
     """The peer links of a node that has just started."""
     return Transport(
-        PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3, start=START), ear, peer=PeerSettings(),
-        limits=limits or LimitSettings(), dial=dial or {}, silence_ms=silence_ms, metrics=Metrics(),
+        PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3, start=START),
+        ear,
+        peer=PeerSettings(),
+        limits=limits or LimitSettings(),
+        dial=dial or {},
+        silence_ms=silence_ms,
+        metrics=Metrics(),
         logger=structlog.get_logger(node=node),
-    )  # fmt: skip
+    )
 
 
 @asynccontextmanager

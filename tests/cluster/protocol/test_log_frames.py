@@ -69,10 +69,18 @@ def test_a_question_that_makes_no_sense_is_refused(header: tuple[Any, ...]) -> N
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (1, -1), (2, 5), (3, (1, 2)), (3, (1, 2, "3")), (4, True), (5, (1, 2, 3, 4)), (6, (5, 8, 64, 1, 7)),
-        (6, (8, 5, 64, 0, 7)), (6, (5, 8, 64, 48, 1_000)), (6, (5, 8, 64, 48, -1)),
+        (1, -1),
+        (2, 5),
+        (3, (1, 2)),
+        (3, (1, 2, "3")),
+        (4, True),
+        (5, (1, 2, 3, 4)),
+        (6, (5, 8, 64, 1, 7)),
+        (6, (8, 5, 64, 0, 7)),
+        (6, (5, 8, 64, 48, 1_000)),
+        (6, (5, 8, 64, 48, -1)),
     ],
-)  # fmt: skip
+)
 def test_an_answer_that_makes_no_sense_is_refused(place: int, value: Any) -> None:
     """Wrong form, numbers that are none, rows that are not as many as the records, more bytes than came."""
     good = frame(encode_had(HAD))

@@ -99,9 +99,13 @@ def test_the_newest_points_of_a_peer_are_kept_whatever_the_order_of_its_reports(
 
 
 REPORT = st.builds(
-    DiskReport, st.booleans(), st.sampled_from([0, 5, 10_000]), st.just(0), st.sampled_from([0, 7]),
+    DiskReport,
+    st.booleans(),
+    st.sampled_from([0, 5, 10_000]),
+    st.just(0),
+    st.sampled_from([0, 7]),
     st.sampled_from([0, 1_000, 200_000]),
-)  # fmt: skip
+)
 ROOM = DiskReport(free_bytes=10_000)
 RULES = Rules(full_pause_ms=3_000, slow_us=50_000, slow_factor=4, slow_pause_ms=60_000)
 
@@ -135,10 +139,12 @@ def test_a_leader_decides_the_same_about_disks_whatever_the_order_of_the_reports
             heard.take(node, report)
         asked = random.sample(VOTERS, len(VOTERS))
         disks = Disks(
-            node=1, configuration=members(is_joint), reports=heard.of(asked) | {1: own},
+            node=1,
+            configuration=members(is_joint),
+            reports=heard.of(asked) | {1: own},
             followers=random.sample(followers, len(followers)),
             answering=random.sample(sorted(answering), len(answering)),
-        )  # fmt: skip
+        )
         holds = disks.holds(50, 10)
         decided.append((disks.handover(RULES, {}, 0), disks.best(), disks.takes_writes, disks.has_room, holds))
     assert decided[0] == decided[1]

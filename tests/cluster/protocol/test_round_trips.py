@@ -123,15 +123,31 @@ def grants(draw: st.DrawFn) -> Grant:
 
 
 STARTS = st.builds(
-    Start, run=st.integers(1, INDEX_MAX), last_index=WHOLE, last_term=EARLY, term=st.integers(100, INDEX_MAX),
+    Start,
+    run=st.integers(1, INDEX_MAX),
+    last_index=WHOLE,
+    last_term=EARLY,
+    term=st.integers(100, INDEX_MAX),
     floor=WHOLE,
-)  # fmt: skip
+)
 CHALLENGES = st.sampled_from([0, 1, (1 << 64) - 1])
 HELLOS = st.builds(
-    Hello, log=TEXT, sender=WHOLE, to=WHOLE, incarnation=TEXT, boot=WHOLE, purpose=st.sampled_from(Purpose),
-    shard=WHOLE, version_min=WHOLE, version_max=st.integers(1, 9), knows=WHOLE, start=STARTS, challenge=CHALLENGES,
-    answer=CHALLENGES, at=st.sampled_from(["", "h:1", "[::1]:7001"]),
-)  # fmt: skip
+    Hello,
+    log=TEXT,
+    sender=WHOLE,
+    to=WHOLE,
+    incarnation=TEXT,
+    boot=WHOLE,
+    purpose=st.sampled_from(Purpose),
+    shard=WHOLE,
+    version_min=WHOLE,
+    version_max=st.integers(1, 9),
+    knows=WHOLE,
+    start=STARTS,
+    challenge=CHALLENGES,
+    answer=CHALLENGES,
+    at=st.sampled_from(["", "h:1", "[::1]:7001"]),
+)
 REPLIES = st.lists(st.builds(PeerReply, st.just(2), WHOLE, WHOLE, st.none() | st.sampled_from(Code)), max_size=4)
 
 
@@ -182,7 +198,8 @@ PAIRS: dict[str, Pair] = {
     ),
     "had": (hads(), framed(encode_had, decode_had)),
     "read reply": (
-        st.tuples(WHOLE, WHOLE), framed(lambda pair: encode_read_reply(*pair), decode_read_reply),
+        st.tuples(WHOLE, WHOLE),
+        framed(lambda pair: encode_read_reply(*pair), decode_read_reply),
     ),
     "points": (
         st.tuples(TEXT, st.booleans(), POINTS),
@@ -199,7 +216,8 @@ PAIRS: dict[str, Pair] = {
         lambda value: decode_snapshot_meta(LOG, encode_snapshot_meta(LOG, value)),
     ),
     "divergence": (
-        st.builds(DivergenceNote, WHOLE, WHOLE), lambda value: decode_note(LOG, encode_note(LOG, value)),
+        st.builds(DivergenceNote, WHOLE, WHOLE),
+        lambda value: decode_note(LOG, encode_note(LOG, value)),
     ),
     "admission": (
         st.builds(Admission, NAME.map("a".__add__), WHOLE, st.just(()))
@@ -208,9 +226,17 @@ PAIRS: dict[str, Pair] = {
     ),
     "access command": (
         st.builds(
-            AccessCommand, st.sampled_from(AccessAction).map(int), TEXT, st.lists(TEXT, max_size=2).map(tuple),
-            st.lists(grants(), max_size=2).map(tuple), st.booleans(), st.sampled_from(Condition).map(int), TEXT, BYTES,
-            WHOLE, TEXT,
+            AccessCommand,
+            st.sampled_from(AccessAction).map(int),
+            TEXT,
+            st.lists(TEXT, max_size=2).map(tuple),
+            st.lists(grants(), max_size=2).map(tuple),
+            st.booleans(),
+            st.sampled_from(Condition).map(int),
+            TEXT,
+            BYTES,
+            WHOLE,
+            TEXT,
         ),
         lambda value: decode_access(encode_access(value)),
     ),
@@ -219,7 +245,7 @@ PAIRS: dict[str, Pair] = {
         st.builds(ConsumerCommand, st.sampled_from(ConsumerAction).map(int), WHOLE, WHOLE, BYTES),
         lambda value: decode_consumer(encode_consumer(value)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PAIRS)

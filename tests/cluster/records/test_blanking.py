@@ -36,19 +36,22 @@ def entries() -> list[Entry]:
     append = BlockRecord(int(Operation.APPEND), b"k", b"v", argument=7)
     blocks = [
         encode_block([append], admission=ADMISSION, session=3, sequence=1, settled=1),
-        encode_block([append, append, append], admission=ADMISSION, plain=True), encode_block([append]),
+        encode_block([append, append, append], admission=ADMISSION, plain=True),
+        encode_block([append]),
         encode_block([access], admission=ADMISSION),
-    ]  # fmt: skip
+    ]
     contents = [
-        (EntryKind.CONFIGURATION, SECRET, 1), (EntryKind.NOOP, b"", 1), (EntryKind.COMMANDS, b"".join(blocks), 6),
-        (EntryKind.COMMANDS, blocks[3], 1), (EntryKind.CLOCK, b"", 1), (EntryKind.COMMANDS, blocks[0], 1),
-    ]  # fmt: skip
+        (EntryKind.CONFIGURATION, SECRET, 1),
+        (EntryKind.NOOP, b"", 1),
+        (EntryKind.COMMANDS, b"".join(blocks), 6),
+        (EntryKind.COMMANDS, blocks[3], 1),
+        (EntryKind.CLOCK, b"", 1),
+        (EntryKind.COMMANDS, blocks[0], 1),
+    ]
     found: list[Entry] = []
     for kind, data, count in contents:
         previous = found[-1].mark if found else Mark(8, 1, 0xABCD, 5, 6)
-        found.append(
-            seal_entry(previous, term=2, kind=kind, count=count, time_ms=9, clock_ms=9, data=data)
-        )  # fmt: skip
+        found.append(seal_entry(previous, term=2, kind=kind, count=count, time_ms=9, clock_ms=9, data=data))
     return found
 
 

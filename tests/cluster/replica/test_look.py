@@ -28,9 +28,15 @@ IN_A_MINUTE = -60.0  # so that no machine is slow enough
 
 
 def node_with(
-    queued: int = 0, size: int = 0, *, is_leader: bool = True, appended: tuple[int, float] | None = None,
-    applied: int = 7, readers: int = 0, knows_time: bool = True,
-) -> Any:  # fmt: skip
+    queued: int = 0,
+    size: int = 0,
+    *,
+    is_leader: bool = True,
+    appended: tuple[int, float] | None = None,
+    applied: int = 7,
+    readers: int = 0,
+    knows_time: bool = True,
+) -> Any:
     """What a look sees of a node. `appended`: its newest proposal, so many seconds ago."""
     reads = Reads()
     reads.waiting = [ReadWaiter(SimpleNamespace(done=lambda: False), 0.0) for _ in range(readers)]

@@ -138,8 +138,12 @@ async def test_all_acknowledged_records_survive_a_kill_of_all_nodes(tmp_path: Pa
 async def test_a_follower_far_behind_the_tail_catches_up_from_the_disk(tmp_path: Path) -> None:
     """The core never reads storage: what left the leader's memory is fetched for the follower, piece by piece."""
     async with cluster_of(
-        3, tmp_path, raft__tail_bytes_max=20_000, raft__append_bytes_max=8_000, limits__recent_bytes_max=20_000,
-    ) as nodes:  # fmt: skip
+        3,
+        tmp_path,
+        raft__tail_bytes_max=20_000,
+        raft__append_bytes_max=8_000,
+        limits__recent_bytes_max=20_000,
+    ) as nodes:
         leader = await nodes.leader()
         behind = next(node for node in nodes.running if node != leader.node_id)
         await nodes.kill(behind)

@@ -273,9 +273,13 @@ def test_a_port_may_take_both_tls_and_plain_bytes(
     served, trusts = contexts(tmp_path)
     reports: list[tuple[str, str]] = []
     tls = Encryption(
-        lambda: served, handshake_s=0.3, handshakes_max=8, address_max=8,
-        refused=lambda *told: reports.append(told), takes_plain=True,
-    )  # fmt: skip
+        lambda: served,
+        handshake_s=0.3,
+        handshakes_max=8,
+        address_max=8,
+        refused=lambda *told: reports.append(told),
+        takes_plain=True,
+    )
 
     class Echo(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:

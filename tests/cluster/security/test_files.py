@@ -203,9 +203,14 @@ def issued(certificate: Path, by: MadeFiles) -> bytes:
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     extensions = [each for each in own.extensions if not isinstance(each.value, x509.BasicConstraints)]
     builder = x509.CertificateBuilder(
-        issuer.subject, own.subject, own.public_key(), own.serial_number, own.not_valid_before_utc,
-        own.not_valid_after_utc, extensions,
-    ).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)  # fmt: skip
+        issuer.subject,
+        own.subject,
+        own.public_key(),
+        own.serial_number,
+        own.not_valid_before_utc,
+        own.not_valid_after_utc,
+        extensions,
+    ).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 

@@ -48,8 +48,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Nodes 1 and 2 of three, with TLS, access control, and the token of the admin."""
     with LocalCluster(tmp_path_factory.mktemp("hostile"), 3, secure=True) as nodes:
         nodes.environments[2] = {
-            "RAFTLOG_SECURITY_CLIENT_CERTIFICATES": "optional", "RAFTLOG_SECURITY_TLS_MIN": "1.2",
-        }  # fmt: skip
+            "RAFTLOG_SECURITY_CLIENT_CERTIFICATES": "optional",
+            "RAFTLOG_SECURITY_TLS_MIN": "1.2",
+        }
         nodes.start([1, 2])
         nodes.wait_ready([1, 2])
         make_first_admin(nodes)
@@ -222,9 +223,19 @@ def s_client(cluster: LocalCluster, address: tuple[str, int], *words: str) -> st
     """What `openssl s_client` says of a handshake with the operator's certificate."""
     files = cluster.tls_files()
     done = ran(
-        "openssl", "s_client", "-connect", f"{address[0]}:{address[1]}", "-CAfile", files.ca, "-cert",
-        files.certificate, "-key", files.key, "-verify_return_error", *words,
-    )  # fmt: skip
+        "openssl",
+        "s_client",
+        "-connect",
+        f"{address[0]}:{address[1]}",
+        "-CAfile",
+        files.ca,
+        "-cert",
+        files.certificate,
+        "-key",
+        files.key,
+        "-verify_return_error",
+        *words,
+    )
     return done.stdout + done.stderr
 
 
@@ -268,9 +279,14 @@ def test_curl_gets_in_by_a_certificate_or_a_token_and_not_without(cluster: Local
     header.write_text(f"Authorization: Bearer {(Path(files.ca).parent / 'operator.token').read_text()}")
     token = ("-H", f"@{header}")
     for node, words, status in (
-        (1, certificate, "404"), (1, (*certificate, *token), "404"), (1, (), "000"), (1, token, "000"),
-        (2, certificate, "404"), (2, token, "404"), (2, (), "401"),
-    ):  # fmt: skip
+        (1, certificate, "404"),
+        (1, (*certificate, *token), "404"),
+        (1, (), "000"),
+        (1, token, "000"),
+        (2, certificate, "404"),
+        (2, token, "404"),
+        (2, (), "401"),
+    ):
         done = curl(cluster, node, *words)
         assert done.stdout.splitlines()[-1] == status, (node, words, done)
     untrusted = ran("curl", "-sS", *certificate, f"{cluster.url(1)}/livez")

@@ -20,9 +20,13 @@ from raftlog.raft.codec.block_fast import admitted_records, encode_values, plain
 from tests.raft.codec.test_codec import RECORDS
 
 ANY_RECORD = st.builds(
-    BlockRecord, st.integers(1, 40), st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=9),
-    st.none() | st.binary(max_size=9), st.none() | st.integers(-5, 5),
-)  # fmt: skip
+    BlockRecord,
+    st.integers(1, 40),
+    st.none() | st.binary(max_size=9),
+    st.none() | st.binary(max_size=9),
+    st.none() | st.binary(max_size=9),
+    st.none() | st.integers(-5, 5),
+)
 
 
 def _fields(block: Block) -> list[Any]:
@@ -128,9 +132,12 @@ def test_plain_counts_are_those_of_the_blocks_or_none(data: st.DataObject) -> No
 def test_values_make_the_block_that_their_records_make(values: list[bytes], session: int, time_ms: int | None) -> None:
     """The short way of most appends has the bytes of the long one: a repetition may have gone the other way."""
     given: dict[str, Any] = {
-        "session": session, "sequence": 2 * session, "settled": session, "time_ms": time_ms,
+        "session": session,
+        "sequence": 2 * session,
+        "settled": session,
+        "time_ms": time_ms,
         "admission": b"who" * session,
-    }  # fmt: skip
+    }
     records = [BlockRecord(1, None, value) for value in values]
     assert encode_values(1, values, **given) == encode_block(records, plain=True, **given)
 

@@ -61,13 +61,22 @@ ADMITTED = encode_block(RECORDS, admission=b"who", session=77, sequence=8, settl
 PLAIN = encode_block([BlockRecord(1, None, b"x")], plain=True)
 ENTRY = seal_entry(
     Mark(41, 2, 0xDEADBEEF, 1_000, 500),
-    term=3, kind=EntryKind.COMMANDS, count=4, time_ms=900, clock_ms=600, data=BLOCK + PLAIN,
-)  # fmt: skip
+    term=3,
+    kind=EntryKind.COMMANDS,
+    count=4,
+    time_ms=900,
+    clock_ms=600,
+    data=BLOCK + PLAIN,
+)
 NOOP = seal_entry(ENTRY.mark, term=3, kind=EntryKind.NOOP, count=1, time_ms=2_000, clock_ms=700, data=b"")
 MEMBERS = Configuration(
     (Member(1, "0" * 32, "127.0.0.1:7001", "http://127.0.0.1:8001"), Member(2, "f" * 32, "b:2", "http://b")),
-    (1,), (2,), (2,), 1, (("sessions_max", 10_000),),
-)  # fmt: skip
+    (1,),
+    (2,),
+    (2,),
+    1,
+    (("sessions_max", 10_000),),
+)
 AFTER = Configuration(MEMBERS.members[:1], (1,), removed=((2, "f" * 32),))
 RAW = RawHeader(4, 400, 96, 0x01020304, 64, 42, 46, 1, 99, 45)
 HEAD: dict[str, int] = {"sender": 2, "to": 1, "term": 7}
@@ -418,9 +427,13 @@ def test_any_message_header_is_accepted_or_corrupt(header: list[object], payload
 def test_any_configuration_is_accepted_or_corrupt(value: object) -> None:
     """Intact msgpack of the wrong shape is Corrupt."""
     for shape in (
-        value, [1, value], [1, 1, [[1, value, "", ""]], [1], [], [], []], [1, 1, value, [], [], [], []],
-        [2, 4, [], [], [], [], [], value], [2, 4, [], [], [], [], [], [value]],
-    ):  # fmt: skip
+        value,
+        [1, value],
+        [1, 1, [[1, value, "", ""]], [1], [], [], []],
+        [1, 1, value, [], [], [], []],
+        [2, 4, [], [], [], [], [], value],
+        [2, 4, [], [], [], [], [], [value]],
+    ):
         try:
             decode_configuration(msgpack.packb(shape))
         except (Corrupt, UnknownVersion):

@@ -120,11 +120,22 @@ class World:
         kept = disk.replaced.kept(last)
         commit = random.choice((1, disk.applied))
         core = RaftCore(
-            node, Options(), hard_state=disk.hard_state, log=log_start(disk.entries, random.choice((None, 2))),
-            configuration=newest, configuration_index=index, earlier=tuple(earlier), commit=commit, applied=commit,
-            random=random.randint, now=at(self.now_ms), incarnation=f"{node:032x}", floor=disk.hard_state.floor,
-            kept=kept, run=run,
-        )  # fmt: skip
+            node,
+            Options(),
+            hard_state=disk.hard_state,
+            log=log_start(disk.entries, random.choice((None, 2))),
+            configuration=newest,
+            configuration_index=index,
+            earlier=tuple(earlier),
+            commit=commit,
+            applied=commit,
+            random=random.randint,
+            now=at(self.now_ms),
+            incarnation=f"{node:032x}",
+            floor=disk.hard_state.floor,
+            kept=kept,
+            run=run,
+        )
         self.cores[node] = core
         self.starts[node] = Start(
             run=run, last_index=kept[1], last_term=kept[0], term=disk.hard_state.term, floor=disk.hard_state.floor

@@ -222,9 +222,15 @@ def test_one_message_cannot_raise_the_term_beyond_all_elections(kind: str) -> No
         )
         if kind == "vote":
             message = RequestVote(
-                sender=sender, to=victim, term=term + jump, last_index=99, last_term=9, pre=False, transfer=True,
+                sender=sender,
+                to=victim,
+                term=term + jump,
+                last_index=99,
+                last_term=9,
+                pre=False,
+                transfer=True,
                 link_closed=False,
-            )  # fmt: skip
+            )
         lab.cores[victim].step(message, at(lab.now_ms))
         lab.settle()
         assert (lab.cores[victim].state.term == term + jump) == is_believed

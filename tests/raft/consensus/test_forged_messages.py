@@ -76,10 +76,12 @@ class Forger:
         """Of a configuration entry: another configuration, one of a later version, or none."""
         random = self.random
         made = [
-            Configuration(), configuration(random.randint(1, 5)), replace(MEMBERS, version=99),
+            Configuration(),
+            configuration(random.randint(1, 5)),
+            replace(MEMBERS, version=99),
             replace(MEMBERS, voters=(3,), outgoing=(1, 2), learners=()),
             Configuration((Member(INDEX_MAX, "", "", ""),), (INDEX_MAX,)),
-        ]  # fmt: skip
+        ]
         return random.choice(
             [encode_configuration(random.choice(made)), b"", random.randbytes(9), b"\x97" + b"\xc0" * 7]
         )
@@ -109,9 +111,11 @@ class Forger:
         random, number, flip = self.random, self.number, self.flip
         sender = random.choice([1, 2, 2, 2, 3, 3, LEARNER, OUT, STRANGER, 0, INDEX_MAX])
         head: dict[str, Any] = {
-            "sender": sender, "to": random.choice([1] * 20 + [0, 7]), "term": self.term(),
+            "sender": sender,
+            "to": random.choice([1] * 20 + [0, 7]),
+            "term": self.term(),
             "shard": random.choice([0] * 20 + [7]),
-        }  # fmt: skip
+        }
         log = self.core.state.log
         prev, data, total = (
             number(),
@@ -122,34 +126,58 @@ class Forger:
         offset = random.choice([0, 4, number(), (self.core.state.receiving and self.core.state.receiving.ahead) or 0])
         made: list[Callable[[], Message]] = [
             lambda: AppendEntries(
-                prev_index=prev, prev_term=prev_term, commit=number(), round=number(),
-                entries=self.entries(prev, head["term"]), **head,
+                prev_index=prev,
+                prev_term=prev_term,
+                commit=number(),
+                round=number(),
+                entries=self.entries(prev, head["term"]),
+                **head,
             ),
             lambda: AppendEntriesReply(
-                success=flip(), match=number(), prev_index=number(), round=random.choice([0, 1, 2, number()]),
-                hint_index=number(), hint_term=self.term(), **head,
+                success=flip(),
+                match=number(),
+                prev_index=number(),
+                round=random.choice([0, 1, 2, number()]),
+                hint_index=number(),
+                hint_term=self.term(),
+                **head,
             ),
             lambda: RequestVote(
                 last_index=number(), last_term=self.term(), pre=flip(), transfer=flip(), link_closed=flip(), **head
             ),
             lambda: RequestVoteReply(request_term=self.term(), granted=flip(), pre=flip(), **head),
             lambda: InstallSnapshot(
-                snapshot_index=number(), snapshot_term=random.choice([self.term(), 1]), offset=offset, total=total,
-                crc=random.choice([crc32c(data)] * 3 + [0]), done=random.choice([offset + len(data) == total, flip()]),
-                data=data, **head,
+                snapshot_index=number(),
+                snapshot_term=random.choice([self.term(), 1]),
+                offset=offset,
+                total=total,
+                crc=random.choice([crc32c(data)] * 3 + [0]),
+                done=random.choice([offset + len(data) == total, flip()]),
+                data=data,
+                **head,
             ),
             lambda: InstallSnapshotReply(
                 snapshot_index=random.choice([number(), log.snapshot.index]),
-                snapshot_term=random.choice([self.term(), log.snapshot.term]), offset=number(), accepted=flip(), **head,
+                snapshot_term=random.choice([self.term(), log.snapshot.term]),
+                offset=number(),
+                accepted=flip(),
+                **head,
             ),
             lambda: TimeoutNow(last_index=number(), **head),
             lambda: Recall(run=random.choice([RUN + 1, number()]), floor=number(), **head),
             lambda: RecallReply(
-                run=random.choice([RUN, RUN, number()]), promised_term=self.term(), acked_term=self.term(),
-                acked_index=number(), led_term=self.term(), led_index=number(), healed_index=number(),
-                is_alone=flip(), is_lost=flip(), **head,
+                run=random.choice([RUN, RUN, number()]),
+                promised_term=self.term(),
+                acked_term=self.term(),
+                acked_index=number(),
+                led_term=self.term(),
+                led_index=number(),
+                healed_index=number(),
+                is_alone=flip(),
+                is_lost=flip(),
+                **head,
             ),
-        ]  # fmt: skip
+        ]
         disk = random.choice([DISKS.get(sender, "")] * 5 + ["", "another", DISKS[OUT]])
         return random.choice([*made, made[0], made[0], made[4]])(), disk
 
@@ -227,9 +255,18 @@ def made(kind: str) -> RaftCore:
     """Node 1 with eight entries, some of them of several records."""
     floor = 9 if kind == "healing" else 0
     core = make_core(
-        1, 4, 1, (1, 3), 1, (2, 2), 2, 2, members=MEMBERS, options=OPTIONS,
+        1,
+        4,
+        1,
+        (1, 3),
+        1,
+        (2, 2),
+        2,
+        2,
+        members=MEMBERS,
+        options=OPTIONS,
         commit=1 if kind == "fresh" else 5,
-    )  # fmt: skip
+    )
     core.state.floor, core.state.run, core.state.incarnation = floor, RUN * (kind in {"healing", "asking"}), DISKS[1]
     if kind == "learner":
         core.state.configurations = [(1, replace(MEMBERS, voters=(2, 3), learners=(1, LEARNER)))]
@@ -242,11 +279,19 @@ def made(kind: str) -> RaftCore:
     elif kind == "receiving":
         core.step(
             InstallSnapshot(
-                sender=2, to=1, term=3, snapshot_index=20, snapshot_term=3, offset=0, total=8, crc=crc32c(b"data"),
-                done=False, data=b"data",
+                sender=2,
+                to=1,
+                term=3,
+                snapshot_index=20,
+                snapshot_term=3,
+                offset=0,
+                total=8,
+                crc=crc32c(b"data"),
+                done=False,
+                data=b"data",
             ),
             at(990),
-        )  # fmt: skip
+        )
     return core
 
 
@@ -320,9 +365,17 @@ def test_a_snapshot_that_no_leader_has_is_refused(index: int, term: int, total: 
     Guard: `_impossible` of raft/consensus/snapshots.py.
     """
     message = InstallSnapshot(
-        sender=2, to=1, term=3, snapshot_index=index, snapshot_term=term, offset=0, total=total, crc=crc32c(b"data"),
-        done=False, data=b"data",
-    )  # fmt: skip
+        sender=2,
+        to=1,
+        term=3,
+        snapshot_index=index,
+        snapshot_term=term,
+        offset=0,
+        total=total,
+        crc=crc32c(b"data"),
+        done=False,
+        data=b"data",
+    )
     assert denied(made("follower"), message) == reason
 
 
@@ -336,9 +389,17 @@ def test_a_report_of_a_term_that_no_node_has_begun_raises_none() -> None:
         core = made("asking")
         told = {"promised_term": 0, "acked_term": 0, "led_term": 0} | lie
         message = RecallReply(
-            sender=2, to=1, term=2, run=RUN, acked_index=1, led_index=1, healed_index=0, is_alone=False, is_lost=False,
+            sender=2,
+            to=1,
+            term=2,
+            run=RUN,
+            acked_index=1,
+            led_index=1,
+            healed_index=0,
+            is_alone=False,
+            is_lost=False,
             **told,
-        )  # fmt: skip
+        )
         assert denied(core, message).startswith("no node has begun")
         assert core.state.floor == 0
     core = made("asking")
@@ -362,8 +423,13 @@ def works(forger: Forger) -> None:
     core.link_closed(sender, at(forger.now_ms))
     (entry,) = extend(log.last, term)
     assert append(
-        core, [entry], prev=(log.last.index, log.last.term), term=term, sender=sender, commit=entry.index,
+        core,
+        [entry],
+        prev=(log.last.index, log.last.term),
+        term=term,
+        sender=sender,
+        commit=entry.index,
         now_ms=forger.now_ms,
-    ).success  # fmt: skip
+    ).success
     assert log.committed == entry.index
     forger.check()

@@ -19,9 +19,18 @@ FLOOR = 5
 def damaged(log: LogStart) -> RaftCore:
     """Node 1 of three, whose start cut its log and left that much."""
     return RaftCore(
-        1, Options(), hard_state=HardState(FLOOR), log=log, configuration=THREE, configuration_index=1, commit=1,
-        applied=1, random=lambda low, high: low, now=at(0), floor=FLOOR,
-    )  # fmt: skip
+        1,
+        Options(),
+        hard_state=HardState(FLOOR),
+        log=log,
+        configuration=THREE,
+        configuration_index=1,
+        commit=1,
+        applied=1,
+        random=lambda low, high: low,
+        now=at(0),
+        floor=FLOOR,
+    )
 
 
 def halved() -> tuple[list[Entry], RaftCore]:

@@ -70,10 +70,18 @@ def forged(sender: int, term: int) -> list[Message]:
         AppendEntriesReply(success=False, match=0, prev_index=0, round=0, **head),
         InstallSnapshotReply(snapshot_index=1, snapshot_term=1, offset=0, accepted=False, **head),
         RecallReply(
-            run=0, promised_term=term, acked_term=term, acked_index=99, led_term=term, led_index=99, healed_index=0,
-            is_alone=False, is_lost=True, **head,
+            run=0,
+            promised_term=term,
+            acked_term=term,
+            acked_index=99,
+            led_term=term,
+            led_index=99,
+            healed_index=0,
+            is_alone=False,
+            is_lost=True,
+            **head,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def is_moved(core: RaftCore, message: Message, disk: str) -> bool:
@@ -221,8 +229,11 @@ def test_a_vote_for_a_hand_over_needs_a_voter_with_everything_in_the_next_term()
     """
     learner = Configuration((*MEMBERS.members, Member(5, "5" * 32, "", "")), (1, 2, 3), learners=(5,))
     for sender, term, last, is_taken in (
-        (3, 3, (5, 2), True), (3, 4, (5, 2), False), (3, 3, (4, 1), False), (5, 3, (5, 2), False),
-    ):  # fmt: skip
+        (3, 3, (5, 2), True),
+        (3, 4, (5, 2), False),
+        (3, 3, (4, 1), False),
+        (5, 3, (5, 2), False),
+    ):
         core = a_core("follower")
         core.state.configurations = [(1, learner)]
         core.step(

@@ -41,10 +41,20 @@ def a_core(
     """A node that starts with this log, and asks its peers."""
     members = configuration(nodes)
     return RaftCore(
-        node, OPTIONS, hard_state=HardState(term, vote, 1, floor), log=log_start(entries), configuration=members,
-        configuration_index=1, commit=1, applied=1, random=lambda low, high: low, now=at(0), floor=floor, run=RUN,
+        node,
+        OPTIONS,
+        hard_state=HardState(term, vote, 1, floor),
+        log=log_start(entries),
+        configuration=members,
+        configuration_index=1,
+        commit=1,
+        applied=1,
+        random=lambda low, high: low,
+        now=at(0),
+        floor=floor,
+        run=RUN,
         incarnation=disk_of(node),
-    )  # fmt: skip
+    )
 
 
 def connect(core: RaftCore, peer: NodeId, *, run: int, last: tuple[int, int], term: int, now_ms: int = 1) -> None:
@@ -126,23 +136,48 @@ def reject(core: RaftCore, peer: NodeId, prev: int, hint: tuple[int, int]) -> li
     assert isinstance(role, Leader)
     core.step(
         AppendEntriesReply(
-            sender=peer, to=1, term=core.state.term, success=False, match=0, prev_index=prev, round=role.round,
-            hint_index=hint[1], hint_term=hint[0],
+            sender=peer,
+            to=1,
+            term=core.state.term,
+            success=False,
+            match=0,
+            prev_index=prev,
+            round=role.round,
+            hint_index=hint[1],
+            hint_term=hint[0],
         ),
         at(2_700),
-    )  # fmt: skip
+    )
     return outputs(core, 2_700)
 
 
 def reply_of(
-    peer: NodeId, *, promised: int = 0, acked: tuple[int, int] = (0, 0), led: tuple[int, int] = (0, 0),
-    healed: int = 0, term: int = 1, run: int = RUN, is_alone: bool = False, is_lost: bool = False,
-) -> RecallReply:  # fmt: skip
+    peer: NodeId,
+    *,
+    promised: int = 0,
+    acked: tuple[int, int] = (0, 0),
+    led: tuple[int, int] = (0, 0),
+    healed: int = 0,
+    term: int = 1,
+    run: int = RUN,
+    is_alone: bool = False,
+    is_lost: bool = False,
+) -> RecallReply:
     """What that peer remembers of this node."""
     return RecallReply(
-        sender=peer, to=1, term=term, run=run, promised_term=promised, acked_term=acked[0], acked_index=acked[1],
-        led_term=led[0], led_index=led[1], healed_index=healed, is_alone=is_alone, is_lost=is_lost,
-    )  # fmt: skip
+        sender=peer,
+        to=1,
+        term=term,
+        run=run,
+        promised_term=promised,
+        acked_term=acked[0],
+        acked_index=acked[1],
+        led_term=led[0],
+        led_index=led[1],
+        healed_index=healed,
+        is_alone=is_alone,
+        is_lost=is_lost,
+    )
 
 
 def told_by(core: RaftCore, peer: NodeId, run: int, floor: int = 0) -> RecallReply:
@@ -344,10 +379,20 @@ def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:
     the restarted leader would refuse every log without it, and a cluster that needs this vote would have no leader."""
     members = configuration(4, learners=[1])
     learner = RaftCore(
-        1, OPTIONS, hard_state=HardState(1, NOBODY, 1, 0), log=log_start(log_of(members)), configuration=members,
-        configuration_index=1, commit=1, applied=1, random=lambda low, high: low, now=at(0), floor=0, run=RUN,
+        1,
+        OPTIONS,
+        hard_state=HardState(1, NOBODY, 1, 0),
+        log=log_start(log_of(members)),
+        configuration=members,
+        configuration_index=1,
+        commit=1,
+        applied=1,
+        random=lambda low, high: low,
+        now=at(0),
+        floor=0,
+        run=RUN,
         incarnation=disk_of(1),
-    )  # fmt: skip
+    )
     connect(learner, 2, run=20, last=(1, 1), term=2)
     outputs(learner, 1)
     (entry,) = log_of(members, 2)[1:]

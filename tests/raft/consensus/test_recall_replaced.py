@@ -74,10 +74,20 @@ def test_what_a_leader_replaced_on_this_disk_keeps_it_from_no_election() -> None
     """The peer acknowledged 4@2 to this node, whose log held it until a leader of term 3 cut it. A report of a later
     entry counts, and is asked for again with each heartbeat: the peer's disk may hang since, or its log be cut, too."""
     core = RaftCore(
-        1, OPTIONS, hard_state=HardState(3), log=log_start(log_of(THREE, 2)), configuration=THREE,
-        configuration_index=1, commit=1, applied=1, random=lambda low, high: low, now=at(0), run=RUN, kept=(2, 4),
+        1,
+        OPTIONS,
+        hard_state=HardState(3),
+        log=log_start(log_of(THREE, 2)),
+        configuration=THREE,
+        configuration_index=1,
+        commit=1,
+        applied=1,
+        random=lambda low, high: low,
+        now=at(0),
+        run=RUN,
+        kept=(2, 4),
         incarnation=disk_of(1),
-    )  # fmt: skip
+    )
     connect(core, 2, run=20, last=(2, 4), term=3)
     outputs(core, 1)
     core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 4)), at(2))

@@ -14,10 +14,18 @@ def restarted(node: int, *known: tuple[int, Configuration]) -> RaftCore:
     any of them is committed."""
     (*earlier, (index, newest)) = known
     return RaftCore(
-        node, Options(), hard_state=HardState(1, 0, 2), log=log_start(log_of(configuration(3), 1, 1, 1, 1)),
-        configuration=newest, configuration_index=index, earlier=tuple(earlier), commit=0, applied=0,
-        random=lambda low, high: low, now=at(0),
-    )  # fmt: skip
+        node,
+        Options(),
+        hard_state=HardState(1, 0, 2),
+        log=log_start(log_of(configuration(3), 1, 1, 1, 1)),
+        configuration=newest,
+        configuration_index=index,
+        earlier=tuple(earlier),
+        commit=0,
+        applied=0,
+        random=lambda low, high: low,
+        now=at(0),
+    )
 
 
 def test_a_restarted_node_that_no_configuration_of_its_log_lets_vote_never_campaigns() -> None:

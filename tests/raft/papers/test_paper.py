@@ -278,9 +278,15 @@ def test_section_5_3_conflicts_go_and_new_entries_stay(
     mark = before.mark_at(prev[0])
     assert mark is not None
     message = AppendEntries(
-        sender=2, to=1, term=4, prev_index=prev[0], prev_term=prev[1], commit=1, round=0,
+        sender=2,
+        to=1,
+        term=4,
+        prev_index=prev[0],
+        prev_term=prev[1],
+        commit=1,
+        round=0,
         entries=tuple(extend(mark, *terms)),
-    )  # fmt: skip
+    )
     core.step(message, at(0))
     out = drain(core)
     assert [entry.term for entry in core.state.log.entries] == log

@@ -49,9 +49,12 @@ class _Switch:
 
 
 def at_every_bytecode(
-    start: S, one: Callable[[S], R], other: Callable[[S], object], check: Callable[[S, R], None],
+    start: S,
+    one: Callable[[S], R],
+    other: Callable[[S], object],
+    check: Callable[[S, R], None],
     files: tuple[str, ...] = SHARED,
-) -> int:  # fmt: skip
+) -> int:
     """Runs `one` on copies of `start`, each time with `other` one bytecode (of `files`) later, until `one` ends first.
     Then runs `check` with the result of `one`. Returns how many switches there were.
     """

@@ -21,9 +21,14 @@ LOG = LogIdentity(bytes(range(16)))
 SEGMENT_BYTES = 4_096
 CONFIGURATION = Configuration((Member(1, "ab" * 16, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
 FIRST = seal_entry(
-    GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=1_000, clock_ms=0,
+    GENESIS,
+    term=1,
+    kind=EntryKind.CONFIGURATION,
+    count=1,
+    time_ms=1_000,
+    clock_ms=0,
     data=encode_configuration(CONFIGURATION),
-)  # fmt: skip
+)
 
 
 class PowerCut(Exception):
@@ -37,9 +42,14 @@ def make_entries(previous: Mark, term: int, sizes: Iterable[int], records: int =
         value = bytes((previous.index + i) % 255 + 1 for i in range(size // records))
         data = encode_block([BlockRecord(1, None, value)] * records, plain=True)
         entry = seal_entry(
-            previous, term=term, kind=EntryKind.COMMANDS, count=records, time_ms=1_000 + previous.index,
-            clock_ms=previous.index, data=data,
-        )  # fmt: skip
+            previous,
+            term=term,
+            kind=EntryKind.COMMANDS,
+            count=records,
+            time_ms=1_000 + previous.index,
+            clock_ms=previous.index,
+            data=data,
+        )
         entries.append(entry)
         previous = entry.mark
     return entries

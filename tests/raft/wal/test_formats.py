@@ -75,13 +75,22 @@ HEALING = Slot(10, HardState(8, 0, 5, 8), 40, is_mending=True)
 META = SnapshotMeta(MARK, b"cfg", 1, 2, 10, 0x1234)
 CONFIGURATION = Configuration((Member(1, "ab" * 16, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
 FIRST = seal_entry(
-    GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=1_700_000_000_000, clock_ms=0,
+    GENESIS,
+    term=1,
+    kind=EntryKind.CONFIGURATION,
+    count=1,
+    time_ms=1_700_000_000_000,
+    clock_ms=0,
     data=encode_configuration(CONFIGURATION),
-)  # fmt: skip
+)
 BLOCK = encode_block(
-    [BlockRecord(1, b"k", b"v"), BlockRecord(1, None, b"", b"\x90", 5)], session=7, sequence=2, settled=1,
-    time_ms=1_700_000_000_001, plain=True,
-)  # fmt: skip
+    [BlockRecord(1, b"k", b"v"), BlockRecord(1, None, b"", b"\x90", 5)],
+    session=7,
+    sequence=2,
+    settled=1,
+    time_ms=1_700_000_000_001,
+    plain=True,
+)
 SECOND = seal_entry(
     FIRST.mark, term=2, kind=EntryKind.COMMANDS, count=2, time_ms=1_700_000_000_002, clock_ms=10, data=BLOCK
 )
@@ -101,9 +110,15 @@ def _backup() -> bytes:
 
 
 HELLO: Final = partial(
-    Hello, log=LOG.log_id.hex(), sender=1, to=2, incarnation="ab" * 16, boot=3, purpose=Purpose.CONSENSUS,
+    Hello,
+    log=LOG.log_id.hex(),
+    sender=1,
+    to=2,
+    incarnation="ab" * 16,
+    boot=3,
+    purpose=Purpose.CONSENSUS,
     start=Start(run=0xABC, last_index=7, last_term=2, term=3, floor=4),
-)  # fmt: skip
+)
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "identity": lambda: encode_identity(DiskIdentity(LOG.log_id.hex(), 2, "ab" * 16)),
     "entry": lambda: FIRST.header + FIRST.data,

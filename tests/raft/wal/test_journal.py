@@ -72,8 +72,17 @@ def test_a_roll_runs_its_operations_in_order() -> None:
     operations, _ = driver.journal.append(entries)
     new = entries[1].first
     assert [type(operation) for operation in operations] == [
-        Write, Sync, Write, Sync, Rename, Rename, Rename, SyncFolder, Write, Sync
-    ]  # fmt: skip
+        Write,
+        Sync,
+        Write,
+        Sync,
+        Rename,
+        Rename,
+        Rename,
+        SyncFolder,
+        Write,
+        Sync,
+    ]
     assert operations[1] == Sync(segment_name(1))
     assert operations[3] == Sync(spare_name(0))
     assert operations[6] == Rename(spare_name(0), segment_name(new))

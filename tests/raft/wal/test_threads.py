@@ -71,9 +71,12 @@ def check_footers(shard: Shard) -> None:
 def test_due_footers_may_be_finished_during_the_question() -> None:
     """Guard: the copies in `is_finish_due` of raft/wal/storage.py."""
     start = rolled(3, finished=False)
-    assert at_every_bytecode(
-        start, lambda shard: shard.storage.is_finish_due, finish_sealed, lambda shard, _: check_footers(shard)
-    ) > 10  # fmt: skip
+    assert (
+        at_every_bytecode(
+            start, lambda shard: shard.storage.is_finish_due, finish_sealed, lambda shard, _: check_footers(shard)
+        )
+        > 10
+    )
 
 
 def test_late_effects_during_a_finish_keep_the_ledger_right() -> None:
@@ -83,9 +86,12 @@ def test_late_effects_during_a_finish_keep_the_ledger_right() -> None:
     append(start, *new)
     start.entries += new
     start.storage.frames.extend((entry.index, frame_of(entry)) for entry in new)
-    assert at_every_bytecode(
-        start, lambda shard: shard.run(shard.storage.finish()), finish_sealed, lambda shard, _: check_footers(shard)
-    ) > 100  # fmt: skip
+    assert (
+        at_every_bytecode(
+            start, lambda shard: shard.run(shard.storage.finish()), finish_sealed, lambda shard, _: check_footers(shard)
+        )
+        > 100
+    )
 
 
 def test_a_snapshot_syncs_ledgers_while_another_one_begins() -> None:
@@ -281,9 +287,12 @@ def test_a_ledger_is_opened_again_while_it_is_read() -> None:
     def check(shard: Shard, _: RawSlice) -> None:
         assert not shard.ledger._parts[1].is_closed
 
-    assert at_every_bytecode(
-        start, lambda shard: shard.reader.raw(1, 2, 1 << 20), lambda shard: cut(shard, kept, ()), check
-    ) > 100  # fmt: skip
+    assert (
+        at_every_bytecode(
+            start, lambda shard: shard.reader.raw(1, 2, 1 << 20), lambda shard: cut(shard, kept, ()), check
+        )
+        > 100
+    )
 
 
 def test_a_ledger_is_opened_again_while_complete_ones_are_forgotten() -> None:
@@ -314,9 +323,12 @@ def test_a_ledger_is_opened_again_while_complete_ones_are_forgotten() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "PARTS_MAX", 1)
-        assert at_every_bytecode(
-            start, lambda shard: shard.reader.raw(1, 2, 1 << 20), lambda shard: cut(shard, kept, ()), check
-        ) > 100  # fmt: skip
+        assert (
+            at_every_bytecode(
+                start, lambda shard: shard.reader.raw(1, 2, 1 << 20), lambda shard: cut(shard, kept, ()), check
+            )
+            > 100
+        )
 
 
 def received(shard: Shard) -> tuple[Shard, Received]:

@@ -89,9 +89,14 @@ def test_worlds_in_trouble_have_a_load_worth_judging() -> None:
     assert operations[len(operations) // 2] >= 200, operations
     assert total["histories valid"] == len(outcomes)
     for name, least in {
-        "client operations unknown": 10, "client operations failed": 3, "attempts broken": 10, "attempts timed_out": 10,
-        "ok stale": 20, "ok cas": 20, "ok append": 50,
-    }.items():  # fmt: skip
+        "client operations unknown": 10,
+        "client operations failed": 3,
+        "attempts broken": 10,
+        "attempts timed_out": 10,
+        "ok stale": 20,
+        "ok cas": 20,
+        "ok append": 50,
+    }.items():
         assert total.get(name, 0) >= least, (name, total)
 
 
@@ -193,8 +198,12 @@ def test_a_receipt_ends_the_uncertainty() -> None:
         Errand(client, put).settle(receipt)
     found = [each for each in clients.history.operations() if each.f == "cas"]
     assert [(each.outcome, each.result, each.index) for each in found] == [
-        ("ok", True, 7), ("ok", False, 7), ("fail", None, None), ("info", None, None), ("info", None, None)
-    ]  # fmt: skip
+        ("ok", True, 7),
+        ("ok", False, 7),
+        ("fail", None, None),
+        ("info", None, None),
+        ("info", None, None),
+    ]
 
 
 def test_the_end_sees_what_was_lost() -> None:

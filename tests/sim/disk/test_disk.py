@@ -27,9 +27,14 @@ def new_disk(seed: int = 1, torn_percent: int = 90) -> SimDisk:
     """A formatted disk with small segments."""
     log = LogIdentity(bytes(range(16)))
     return SimDisk(
-        1, log, FIRST, incarnation="ab" * 16, random=Random(seed), segment_bytes=SEGMENT_BYTES,
+        1,
+        log,
+        FIRST,
+        incarnation="ab" * 16,
+        random=Random(seed),
+        segment_bytes=SEGMENT_BYTES,
         torn_percent=torn_percent,
-    )  # fmt: skip
+    )
 
 
 def twin_of(disk: SimDisk, seed: int) -> SimDisk:

@@ -71,10 +71,16 @@ def test_the_text_has_fixed_columns() -> None:
     at = header().index("what")
     assert all(line[at - 2 : at] == "  " for line in text)
     assert [line[at:] for line in text[1:]] == [
-        "is leader in term 2", "acknowledges 7 x", "-> 2 RequestVote t4 last 3@2 #1", "-> 3 TimeoutNow t4 #2",
-        "<- 1 RequestVote #1", "<- 1 RequestVote #1", "x  1 TimeoutNow #2 lost: cut",
-        "FAULT 9 cut on 1, 2 for 0.500 s both ways", "is down in term 2",
-    ]  # fmt: skip
+        "is leader in term 2",
+        "acknowledges 7 x",
+        "-> 2 RequestVote t4 last 3@2 #1",
+        "-> 3 TimeoutNow t4 #2",
+        "<- 1 RequestVote #1",
+        "<- 1 RequestVote #1",
+        "x  1 TimeoutNow #2 lost: cut",
+        "FAULT 9 cut on 1, 2 for 0.500 s both ways",
+        "is down in term 2",
+    ]
     assert text[2].split()[:4] == ["0.001500", "1", "L--", "2"]
     assert text[-1].split()[2] == "---"
 

@@ -165,10 +165,16 @@ def carried_out(function: Callable[..., object], **arguments: object) -> None:
 
 
 EASY = (
-    "older_term_committed_by_counting", "vote_never_written", "acknowledged_before_fsync", "no_pre_vote",
-    "leader_counts_itself_before_its_disk", "read_before_the_first_own_commit", "sessions_missing_from_the_snapshot",
-    "only_the_last_sequence_kept", "match_moved_back",
-)  # fmt: skip
+    "older_term_committed_by_counting",
+    "vote_never_written",
+    "acknowledged_before_fsync",
+    "no_pre_vote",
+    "leader_counts_itself_before_its_disk",
+    "read_before_the_first_own_commit",
+    "sessions_missing_from_the_snapshot",
+    "only_the_last_sequence_kept",
+    "match_moved_back",
+)
 
 
 @pytest.mark.parametrize("name", EASY)
@@ -212,8 +218,11 @@ def test_the_command_line_runs_with_a_mistake_planted() -> None:
     """`python -m raftlog.chaos.sim.mutants NAME -- …` is `raftlog …` in a process of its own that has the mistake."""
     run = subprocess.run(
         [sys.executable, "-m", "raftlog.chaos.sim.mutants", "read_without_a_round", "--", "--help"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert "planted: read_without_a_round" in run.stderr
     assert "sim" in run.stdout
 

@@ -208,11 +208,19 @@ def test_the_first_interrupt_lets_seeds_end(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "words",
     [
-        ("--seeds", "9:2"), ("--seeds", "x"), ("--seeds", "-1:4"), ("--seeds", "3:"), ("--seconds", "0"),
-        ("--skip", "a"), ("--skip", "4-2"), ("--mutant", "nothing"), ("--state-machine", "no.such:Thing"),
-        ("--jobs", "0"), ("--replay", "-1"),
+        ("--seeds", "9:2"),
+        ("--seeds", "x"),
+        ("--seeds", "-1:4"),
+        ("--seeds", "3:"),
+        ("--seconds", "0"),
+        ("--skip", "a"),
+        ("--skip", "4-2"),
+        ("--mutant", "nothing"),
+        ("--state-machine", "no.such:Thing"),
+        ("--jobs", "0"),
+        ("--replay", "-1"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_told_before_anything_runs(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 2, the option's name, and no seed has begun."""
     monkeypatch.setattr(runner, "run_job", pytest.fail)

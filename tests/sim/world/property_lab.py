@@ -95,8 +95,14 @@ def appends(**fields: Any) -> AppendEntries:
 def replies(**fields: Any) -> AppendEntriesReply:
     """A follower's answer."""
     values: dict[str, Any] = {
-        "sender": 2, "to": 1, "term": 2, "success": True, "match": 6, "prev_index": 5, "round": 0,
-    }  # fmt: skip
+        "sender": 2,
+        "to": 1,
+        "term": 2,
+        "success": True,
+        "match": 6,
+        "prev_index": 5,
+        "round": 0,
+    }
     return AppendEntriesReply(**values | fields)
 
 

@@ -162,10 +162,14 @@ def test_snapshots_of_both_machines_come_back() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("nothing", "module:Class"), (":Bank", "module:Class"), ("no.such.module:A", "no.such.module"),
-        ("bank:Nope", "no class Nope in bank"), ("bank:ACCOUNTS", "no class"), ("json:JSONDecoder", "has no apply"),
+        ("nothing", "module:Class"),
+        (":Bank", "module:Class"),
+        ("no.such.module:A", "no.such.module"),
+        ("bank:Nope", "no class Nope in bank"),
+        ("bank:ACCOUNTS", "no class"),
+        ("json:JSONDecoder", "has no apply"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_machine_is_refused_with_the_reason(name: str, why: str) -> None:
     """The message names the missing method, before any seed runs."""
     with pytest.raises(NotAMachine, match=why):

@@ -41,9 +41,16 @@ class Log:
         self.did("root", BlockRecord(Operation.ACCESS, None, encode_access(command)))
 
     def did(
-        self, name: str, record: BlockRecord, result: Result = Result.APPLIED, answer: bytes = b"", *,
-        revision: int = NOW, session: int = 0, sequence: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        record: BlockRecord,
+        result: Result = Result.APPLIED,
+        answer: bytes = b"",
+        *,
+        revision: int = NOW,
+        session: int = 0,
+        sequence: int = 0,
+    ) -> None:
         """A request of that principal, and what became of it. Raises InvariantBroken."""
         admission = encode_admission(Admission(name, revision)) if name else b""
         block = encode_block([record], admission=admission, session=session, sequence=sequence)

@@ -63,9 +63,15 @@ def test_the_fixed_seeds_are_not_idle() -> None:
         for name, number in run_seed(seed, 10).stats.items():
             total[name] = total.get(name, 0) + number
     for name, least in {
-        "leaders": 15, "crashes": 8, "messages lost": 100, "snapshots": 5, "faults": 40, "client operations": 300,
-        "reads answered": 60, "changes of members": 1,
-    }.items():  # fmt: skip
+        "leaders": 15,
+        "crashes": 8,
+        "messages lost": 100,
+        "snapshots": 5,
+        "faults": 40,
+        "client operations": 300,
+        "reads answered": 60,
+        "changes of members": 1,
+    }.items():
         assert total.get(name, 0) >= least, (name, total)
 
 
@@ -419,12 +425,19 @@ def stranding(seed: int) -> Swarm:
     80 of them did was chance, and changed with each change of the core. Of these worlds 10 to 18 of 100 do."""
     drawn = draw(Random(seed))
     faults = (
-        ("cut node", 1_000_000), ("cut halves", 1_000_000), ("strand leader", 700_000), ("power cut", 2_000_000),
-    )  # fmt: skip
+        ("cut node", 1_000_000),
+        ("cut halves", 1_000_000),
+        ("strand leader", 700_000),
+        ("power cut", 2_000_000),
+    )
     return replace(
-        drawn, nodes=max(3, drawn.nodes), faults=faults, loss=0, cut_max_us=2_000_000,
+        drawn,
+        nodes=max(3, drawn.nodes),
+        faults=faults,
+        loss=0,
+        cut_max_us=2_000_000,
         client_every_us=drawn.client_every_us // 4,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("bug", PLANTED)

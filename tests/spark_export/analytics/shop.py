@@ -10,9 +10,16 @@ from tests.spark_export.logs import RealLog
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 CLICKS = (
-    (0, b"ann", b"look"), (12, b"ann", b"buy"), (5, b"bob", b"look"), (40, b"bob", b"look"), (61, b"ann", b"look"),
-    (65, b"ann", b"look"), (70, b"ann", b"buy"), (70, b"ann", b"buy"), (200, b"eve", b"look"),
-)  # fmt: skip
+    (0, b"ann", b"look"),
+    (12, b"ann", b"buy"),
+    (5, b"bob", b"look"),
+    (40, b"bob", b"look"),
+    (61, b"ann", b"look"),
+    (65, b"ann", b"look"),
+    (70, b"ann", b"buy"),
+    (70, b"ann", b"buy"),
+    (200, b"eve", b"look"),
+)
 
 
 def shop() -> RealLog:

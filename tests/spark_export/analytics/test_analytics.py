@@ -92,11 +92,17 @@ def test_rates_and_percentiles_per_window(
     held = in_windows(timedelta(hours=hours), timedelta(hours=slide or hours))
     expected = {
         (
-            start, start + timedelta(hours=hours), len(sizes), len(sizes) / (hours * 3600), sum(sizes), min(sizes),
-            max(sizes), *(quantile(sizes, share) for share in (0.5, 0.9, 0.99)),
+            start,
+            start + timedelta(hours=hours),
+            len(sizes),
+            len(sizes) / (hours * 3600),
+            sum(sizes),
+            min(sizes),
+            max(sizes),
+            *(quantile(sizes, share) for share in (0.5, 0.9, 0.99)),
         )
         for start, sizes in held.items()
-    }  # fmt: skip
+    }
     names = ("start", "end", "records", "per_second", "total", "lowest", "highest", "p50", "p90", "p99")
     assert len(held) > 30
     assert set(collect(got, *names)) == expected
@@ -133,12 +139,17 @@ def test_sessions_end_after_a_gap(lines: "DataFrame") -> None:
     listed = list(sessions_of(timedelta(minutes=30)))
     assert sorted(named) == sorted(
         (
-            host, session[0][0], session[-1][0], (session[-1][0] - session[0][0]).total_seconds(), len(session),
-            sum(len(visit.line) for _, _, visit in session), min(index for _, index, _ in session),
+            host,
+            session[0][0],
+            session[-1][0],
+            (session[-1][0] - session[0][0]).total_seconds(),
+            len(session),
+            sum(len(visit.line) for _, _, visit in session),
+            min(index for _, index, _ in session),
             max(index for _, index, _ in session),
         )
         for host, session in listed
-    )  # fmt: skip
+    )
 
 
 def test_windows_ask_for_one_of_size_and_gap(lines: "DataFrame") -> None:

@@ -43,7 +43,7 @@ def events(frame: tuple["DataFrame", Any], form: ValueForm) -> "DataFrame":
     rows, _ = frame
     return analytics.events(
         rows, time="Measured", key="Station", schema=DDL, form=form, time_format=readings.TIME_FORMAT
-    ).cache()  # fmt: skip
+    ).cache()
 
 
 def timed(truth: Any) -> list[tuple[int, Any]]:
@@ -98,9 +98,10 @@ def test_sliding_windows_of_a_column(events: "DataFrame", frame: tuple["DataFram
     assert [row["index"] for row in got] == [index for index, _ in rows]
     for found, (_, row) in zip(got, rows, strict=True):
         near = [
-            each.level for _, each in rows
+            each.level
+            for _, each in rows
             if each.station == row.station and row.measured - MINUTE <= each.measured <= row.measured
-        ]  # fmt: skip
+        ]
         known = [level for level in near if level is not None]
         assert (found["records"], found["Level"]) == (len(near), row.level)
         assert found["mean"] == (pytest.approx(sum(known) / len(known)) if known else None)
@@ -113,11 +114,14 @@ def test_a_join_within_a_time_carries_own_columns(events: "DataFrame", frame: tu
     rows = timed(truth)
     expected = sorted(
         (index, after, row.level, other.level)
-        for index, row in rows if row.remark == "ice; seen"
+        for index, row in rows
+        if row.remark == "ice; seen"
         for after, other in rows
-        if other.remark == "ok" and other.station == row.station and index != after
+        if other.remark == "ok"
+        and other.station == row.station
+        and index != after
         and timedelta(0) <= other.measured - row.measured <= 5 * MINUTE
-    )  # fmt: skip
+    )
     ice, ok = (events.where(F.col("Remark") == remark) for remark in ("ice; seen", "ok"))
     joined = analytics.join_within(ice, ok, "5 minutes", columns=("Level",))
     got = joined.select("left_index", "right_index", "left_Level", "right_Level").collect()

@@ -50,9 +50,13 @@ def streamed(frame: "DataFrame", where: Path, mode: str = "append") -> list[Any]
     """All rows that the stream gave when it has read everything; its batches are several."""
     name = f"streamed_{where.name.replace('-', '_')}"
     query = (
-        frame.writeStream.format("memory").queryName(name).outputMode(mode).trigger(availableNow=True)
-        .option("checkpointLocation", str(where)).start()
-    )  # fmt: skip
+        frame.writeStream.format("memory")
+        .queryName(name)
+        .outputMode(mode)
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(where))
+        .start()
+    )
     assert query.awaitTermination(120)
     assert len([batch for batch in query.recentProgress if batch["numInputRows"]]) == FILES
     rows = frame.sparkSession.table(name).collect()

@@ -67,9 +67,13 @@ def _visit(line: bytes) -> Visit:
     request, _, rest = rest[1:].partition('" ')
     status, sent = rest.split(" ")[:2]
     return Visit(
-        line, host.encode(), datetime.strptime(time, "%d/%b/%Y:%H:%M:%S %z").astimezone(UTC), request.split(" ")[1],
-        int(status), None if sent == "-" else int(sent),
-    )  # fmt: skip
+        line,
+        host.encode(),
+        datetime.strptime(time, "%d/%b/%Y:%H:%M:%S %z").astimezone(UTC),
+        request.split(" ")[1],
+        int(status),
+        None if sent == "-" else int(sent),
+    )
 
 
 def _generated(count: int = 10_000) -> list[bytes]:

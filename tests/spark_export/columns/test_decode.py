@@ -85,9 +85,14 @@ def _altered(log: Log, number: int, position: int, bit: int) -> Log:
         if place == number:
             data[position] ^= 1 << bit
         sealed = seal_entry(
-            lying.last, term=entry.term, kind=entry.kind, count=entry.count, time_ms=entry.time_ms,
-            clock_ms=entry.clock_ms, data=bytes(data),
-        )  # fmt: skip
+            lying.last,
+            term=entry.term,
+            kind=entry.kind,
+            count=entry.count,
+            time_ms=entry.time_ms,
+            clock_ms=entry.clock_ms,
+            data=bytes(data),
+        )
         lying.last = sealed.mark
         lying.entries.append(sealed)
     return lying

@@ -37,10 +37,14 @@ def read(*parts: Parts, previous: tuple[int, int] | None = None) -> None:
 @pytest.mark.parametrize(
     ("dtype", "module", "struct"),
     [
-        (frames.ENTRY, entry, "_HEADER"), (frames.BLOCK, block, "_BLOCK"), (frames.RECORD, block, "RECORD"),
-        (effects_heads.EFFECTS, effects, "_HEADER"), (ledger.ROW, effects, "_ROW"), (ledger.CHANGE, effects, "_CHANGE"),
+        (frames.ENTRY, entry, "_HEADER"),
+        (frames.BLOCK, block, "_BLOCK"),
+        (frames.RECORD, block, "RECORD"),
+        (effects_heads.EFFECTS, effects, "_HEADER"),
+        (ledger.ROW, effects, "_ROW"),
+        (ledger.CHANGE, effects, "_CHANGE"),
     ],
-)  # fmt: skip
+)
 def test_layouts_are_those_of_the_codecs(dtype: "np.dtype[Any]", module: object, struct: str) -> None:
     """What numpy reads at each offset is what the codec's own struct packs there, field by field."""
     packer = getattr(module, struct)
@@ -167,8 +171,11 @@ def test_effects_of_other_entries_are_refused() -> None:
     log = logs.mixed(8, 12)
     head, rows, segment, effects_bytes = logs.split(log.chunk())
     for wrong in (
-        b"".join(log.effects[:-1]), effects_bytes + log.effects[-1], b"".join(reversed(log.effects)), b"",
-    ):  # fmt: skip
+        b"".join(log.effects[:-1]),
+        effects_bytes + log.effects[-1],
+        b"".join(reversed(log.effects)),
+        b"",
+    ):
         with pytest.raises(REFUSED):
             read((head, rows, segment, wrong))
     lacking = Log()
@@ -191,9 +198,16 @@ def test_brief_effects_that_do_not_fit_are_refused() -> None:
     others = [encode_effects(Effects(index, revision, (), True)) for index, revision in ((9, 2), (8, 1), (10, 1))]
     others.append(encode_effects(Effects(9, 1, (RequestEffect(Result.APPLIED, 1),))))
     for wrong in (
-        *flips, b"", first, first * 2, last + first, log.effects[5] + last, ledger * 2, ledger + b"\0",
+        *flips,
+        b"",
+        first,
+        first * 2,
+        last + first,
+        log.effects[5] + last,
+        ledger * 2,
+        ledger + b"\0",
         *[first + other for other in others],
-    ):  # fmt: skip
+    ):
         with pytest.raises(REFUSED):
             read(chunks[0], (head, rows, segment, wrong))
     several = logs.appends(3, 2)

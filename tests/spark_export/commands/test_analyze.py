@@ -48,9 +48,10 @@ def test_a_running_cluster_is_analyzed(spark: "SparkSession", url: str, tmp_path
     (day,) = rows_of(run("windows", "--endpoints", url, "-o", "jsonl", "--operations", "put", "--window", "9000d"))
     assert day["records"] == sum(logs.is_user(row) and row["operation"] == "put" for row in ROWS)
     for arguments in (
-        ("windows", "--gap", "1h", "--by", "key"), ("windows", "--window", "1h", "--slide", "30m"),
+        ("windows", "--gap", "1h", "--by", "key"),
+        ("windows", "--window", "1h", "--slide", "30m"),
         ("joins", "--left", "line [34]", "--right", "line", "--within", "1h"),
-    ):  # fmt: skip
+    ):
         assert rows_of(run(*arguments, "--endpoints", url, "-o", "jsonl")), arguments
     page = tmp_path / "page.html"
     told = run("report", "--endpoints", url, "--html", page)
@@ -93,8 +94,11 @@ def test_columns_of_any_import_are_known(spark: "SparkSession") -> None:
     log = appended()
     rows = [b'{"after":{"status":"new","amount":9.5}}', b'{"after":{"status":"new","amount":0.5}}', b'{"after":null}']
     add_import(log, schema("json", ("after", "object"), source="raftlog"), rows)
-    add_import(log, schema("access", source="access.log"),
-               [b'1.2.3.4 - - [01/Jan/2026:00:00:00 +0000] "GET /a HTTP/1.1" 200 512 "-" "curl"'])  # fmt: skip
+    add_import(
+        log,
+        schema("access", source="access.log"),
+        [b'1.2.3.4 - - [01/Jan/2026:00:00:00 +0000] "GET /a HTTP/1.1" 200 512 "-" "curl"'],
+    )
     line = BlockRecord(Operation.APPEND, None, b"<34>Oct 11 22:14:15 here su[9]: no", argument=1_000)
     add_import(log, schema("syslog", source="messages"), [line, line])
     with serving(Served(log)) as url:

@@ -152,9 +152,22 @@ def test_delta_and_compact(spark: "SparkSession", url: str, tmp_path: Path, engi
 
     folder = tmp_path / "out"
     done = run(
-        "export", "--to", folder, "--endpoints", url, "--append", "--format", "delta", "--partition-by", "day",
-        "--batch-records", 20, "--summary-json", "--engine", engine,
-    )  # fmt: skip
+        "export",
+        "--to",
+        folder,
+        "--endpoints",
+        url,
+        "--append",
+        "--format",
+        "delta",
+        "--partition-by",
+        "day",
+        "--batch-records",
+        20,
+        "--summary-json",
+        "--engine",
+        engine,
+    )
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert (summary["records"], summary["format"], summary["partition_by"]) == (len(ROWS), "delta", "day")
@@ -222,9 +235,7 @@ def test_a_missing_spark_package_is_named(
         lacking = run("export", "--engine", "spark", "--to", tmp_path / "out", "--endpoints", url)
         assert (lacking.exit_code, "make setup" in lacking.stderr) == (8, True)
     version = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: "3.1.1" if name == "pandas" else version(name)
-    )  # fmt: skip
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.1.1" if name == "pandas" else version(name))
     lacking = run("verify", "--engine", "spark", tmp_path / "out", "--endpoints", url)
     assert lacking.exit_code == 8
     lacking = run("export", "--engine", "spark", "--to", tmp_path / "out", "--endpoints", url)

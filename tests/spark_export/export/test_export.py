@@ -317,9 +317,14 @@ def test_an_unfinished_export_is_continued(engine: Engine, url: str, tmp_path: P
     ],
 )
 def test_an_export_of_an_impossible_range_is_refused(
-    engine: Engine, url: str, tmp_path: Path, prepare: Callable[[Path], Any], wanted: dict[str, Any],
-    error: type[Exception], match: str,
-) -> None:  # fmt: skip
+    engine: Engine,
+    url: str,
+    tmp_path: Path,
+    prepare: Callable[[Path], Any],
+    wanted: dict[str, Any],
+    error: type[Exception],
+    match: str,
+) -> None:
     """A folder that holds something else, ranges that are none, an unfinished export of another log: each is refused
     before anything is written."""
     prepare(tmp_path)

@@ -35,10 +35,25 @@ class Tally:
 def command(engine: str, folder: Path, urls: Sequence[str], last: int, *options: str) -> list[str]:
     """The export as a process, with the tasks in Spark or in that process."""
     return [
-        sys.executable, "-m", "raftlog.cluster.cli.main", "export", "--engine", engine, "--to", str(folder),
-        "--follow", "--to-index", str(last),
-        "--every", "0", "--endpoints", ",".join(urls), "--timeout", "120", *options,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "raftlog.cluster.cli.main",
+        "export",
+        "--engine",
+        engine,
+        "--to",
+        str(folder),
+        "--follow",
+        "--to-index",
+        str(last),
+        "--every",
+        "0",
+        "--endpoints",
+        ",".join(urls),
+        "--timeout",
+        "120",
+        *options,
+    ]
 
 
 def kill_at_random(

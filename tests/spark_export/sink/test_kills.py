@@ -78,9 +78,12 @@ def proved(spark: "SparkSession", nodes: LocalCluster, folder: Path) -> None:
     urls = tuple(nodes.urls)
     told = cluster_digests(urls, manifest.log, manifest.first, manifest.last)
     report = verify(
-        SparkEngine(spark), folder, told, "the cluster",
+        SparkEngine(spark),
+        folder,
+        told,
+        "the cluster",
         range_told=lambda first, last: range_digest(urls, manifest.log, first, last),
-    )  # fmt: skip
+    )
     assert report.is_right, report.findings
 
 

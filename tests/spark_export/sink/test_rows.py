@@ -22,19 +22,35 @@ TIME = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 PLACE = T.StructType().add("x", "double").add("at", "timestamp")
 SCHEMA = (
     T.StructType()
-    .add("user", "string").add("when", "timestamp").add("n", "long").add("d", "double").add("is", "boolean")
-    .add("day", "date").add("price", T.DecimalType(20, 3)).add("raw", "binary").add("place", PLACE)
-    .add("tags", T.ArrayType(T.StringType())).add("scores", T.MapType(T.StringType(), T.DoubleType()))
-)  # fmt: skip
+    .add("user", "string")
+    .add("when", "timestamp")
+    .add("n", "long")
+    .add("d", "double")
+    .add("is", "boolean")
+    .add("day", "date")
+    .add("price", T.DecimalType(20, 3))
+    .add("raw", "binary")
+    .add("place", PLACE)
+    .add("tags", T.ArrayType(T.StringType()))
+    .add("scores", T.MapType(T.StringType(), T.DoubleType()))
+)
 ROWS: list[dict[str, Any]] = [
     {
-        "user": 'ü "x", y\nz', "when": TIME, "n": -(2**63), "d": 0.1, "is": True, "day": date(2026, 1, 2),
-        "price": Decimal("12345678901234567.100"), "raw": b"\x00\xff", "place": {"x": 1.5, "at": TIME},
-        "tags": ["a", None, ""], "scores": [("a", 1.0), ("b", None)],
+        "user": 'ü "x", y\nz',
+        "when": TIME,
+        "n": -(2**63),
+        "d": 0.1,
+        "is": True,
+        "day": date(2026, 1, 2),
+        "price": Decimal("12345678901234567.100"),
+        "raw": b"\x00\xff",
+        "place": {"x": 1.5, "at": TIME},
+        "tags": ["a", None, ""],
+        "scores": [("a", 1.0), ("b", None)],
     },
     dict.fromkeys(SCHEMA.names),
     dict.fromkeys(SCHEMA.names) | {"user": "", "d": math.inf, "place": {"x": -math.inf, "at": None}, "tags": []},
-]  # fmt: skip
+]
 
 
 def written(rows: list[dict[str, Any]], schema: T.StructType, **options: str) -> list[Any]:
@@ -63,8 +79,10 @@ def test_what_is_written_is_read_back(form: str) -> None:
     """
     found = written(ROWS, SCHEMA, valueFormat=form, keyColumn="user", timeColumn="when")
     assert [(each.key, each.time_ms) for each in found] == [
-        ('ü "x", y\nz'.encode(), TIME.timestamp() * 1000), (None, None), (b"", None),
-    ]  # fmt: skip
+        ('ü "x", y\nz'.encode(), TIME.timestamp() * 1000),
+        (None, None),
+        (b"", None),
+    ]
     rest = T.StructType([each for each in SCHEMA.fields if each.name not in ("user", "when")])
     rows = shown(log_of(found), schema=T.StructType([*rest.fields]).add("_rescued_data", "string"), valueFormat=form)
     due = [{name: row[name] for name in rest.names} | {"_rescued_data": None} for row in ROWS]
@@ -83,9 +101,11 @@ def test_csv_is_read_back_by_the_order_of_its_columns() -> None:
         '"{""x"":1.5,""at"":""2026-01-02T03:04:05.678000Z""}","[""a"",null,""""]","{""a"":1.0,""b"":null}"'
     )
     flat = T.StructType(
-        [T.StructField(each.name, each.dataType if isinstance(each.dataType, T.AtomicType) else T.StringType())
-         for each in schema.fields]
-    ).add("_rescued_data", "string")  # fmt: skip
+        [
+            T.StructField(each.name, each.dataType if isinstance(each.dataType, T.AtomicType) else T.StringType())
+            for each in schema.fields
+        ]
+    ).add("_rescued_data", "string")
     back = shown(log_of(found), schema=flat, valueFormat="csv")
     assert [row["_rescued_data"] for row in back] == [None] * 3
     simple = ("when", "n", "is", "day", "price")

@@ -252,11 +252,14 @@ def test_rows_become_records(client: SyncClient) -> None:
             {"key": "ü", "value": b"rows 3", "headers": None, "client_time": None},
         ],
         pa.schema(
-            [("key", pa.string()), ("value", pa.binary()),
-             ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
-             ("client_time", pa.timestamp("us", tz="UTC"))]
+            [
+                ("key", pa.string()),
+                ("value", pa.binary()),
+                ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+                ("client_time", pa.timestamp("us", tz="UTC")),
+            ]
         ),
-    )  # fmt: skip
+    )
     options = parse_sink_options({"endpoints": "127.0.0.1:1", "recordsPerRequest": "2"}, streaming=False)
     task = writer(client, Part("rows", 0, 0))
     sink.write_rows(task, options, iter([batch]))
@@ -357,9 +360,13 @@ def test_a_streaming_query_writes_once_although_it_is_started_again(
 
     def run() -> None:
         query = (
-            frame.writeStream.format("raftlog").option("endpoints", node).option("recordsPerRequest", "3")
-            .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        )  # fmt: skip
+            frame.writeStream.format("raftlog")
+            .option("endpoints", node)
+            .option("recordsPerRequest", "3")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination(120)
 
     def come(number: int) -> None:
@@ -403,9 +410,11 @@ def test_own_columns_are_written_once_and_read_back(spark: "SparkSession", node:
 
     columns = "user string, at timestamp, amount double, tags array<string>"
     rows = spark.range(0, 100, 1, 2).selectExpr(
-        "concat('own ', id % 7) AS user", "timestamp_millis(1700000000000 + id) AS at", "id / 4 AS amount",
+        "concat('own ', id % 7) AS user",
+        "timestamp_millis(1700000000000 + id) AS at",
+        "id / 4 AS amount",
         "array(concat('t', id)) AS tags",
-    )  # fmt: skip
+    )
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     try:
         frame = rows.mapInArrow(failing, columns)
@@ -416,9 +425,11 @@ def test_own_columns_are_written_once_and_read_back(spark: "SparkSession", node:
     finally:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
     back = (
-        spark.read.format("raftlog").options(endpoints=node, valueFormat="json", keyPrefix="own ")
-        .schema("key BINARY, event_time TIMESTAMP, amount DOUBLE, tags ARRAY<STRING>, _rescued_data STRING").load()
-    )  # fmt: skip
+        spark.read.format("raftlog")
+        .options(endpoints=node, valueFormat="json", keyPrefix="own ")
+        .schema("key BINARY, event_time TIMESTAMP, amount DOUBLE, tags ARRAY<STRING>, _rescued_data STRING")
+        .load()
+    )
     assert back.where("_rescued_data IS NOT NULL").count() == 0
     got = back.selectExpr("string(key) AS user", "event_time AS at", "amount", "tags")
     assert got.count() == 100
@@ -433,10 +444,14 @@ def test_a_stream_writes_own_columns_once(spark: "SparkSession", node: str, clie
 
     def run() -> None:
         query = (
-            spark.readStream.schema("user STRING, n INT").json(str(source))
-            .writeStream.format("raftlog").options(endpoints=node, valueFormat="csv")
-            .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        )  # fmt: skip
+            spark.readStream.schema("user STRING, n INT")
+            .json(str(source))
+            .writeStream.format("raftlog")
+            .options(endpoints=node, valueFormat="csv")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination(120)
 
     run()

@@ -12,9 +12,13 @@ from tests.spark_export.server import LOG_ID, Served, serving
 
 
 def shown(
-    served: Served, start: int = 1, stop: int | None = None, schema: StructType | None = None,
-    revision: int | None = None, **options: Any,
-) -> list[dict[str, Any]]:  # fmt: skip
+    served: Served,
+    start: int = 1,
+    stop: int | None = None,
+    schema: StructType | None = None,
+    revision: int | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
     """The rows of [start, stop) as a task gives them."""
     with serving(served) as url:
         given = {"endpoints": url, "timeoutSeconds": "1", **{name: str(value) for name, value in options.items()}}

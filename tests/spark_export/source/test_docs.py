@@ -41,8 +41,11 @@ def test_the_examples_of_own_columns_run(spark: "SparkSession", tmp_path: Path, 
         cluster.restore(120)
         subprocess.run(
             [sys.executable, "-m", "raftlog.cluster.cli.main", *command.split()[1:], "--endpoints", cluster.urls[0]],
-            check=True, capture_output=True, cwd=tmp_path, env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")},
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+            cwd=tmp_path,
+            env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")},
+        )
         names: dict[str, Any] = {"spark": spark, "endpoints": cluster.urls[0]}
         printed = []
         for code, _ in BLOCK.findall(text):

@@ -55,9 +55,13 @@ def test_imports_name_the_columns() -> None:
     """
     log, _, _ = two_imports()
     assert columns_of(log, valueFormat="auto") == {
-        "DateTime": "string", "Magnitude": "string", "value_time": "bigint", "place": "string", "n": "bigint",
+        "DateTime": "string",
+        "Magnitude": "string",
+        "value_time": "bigint",
+        "place": "string",
+        "n": "bigint",
         "_rescued_data": "string",
-    }  # fmt: skip
+    }
     blank = dict.fromkeys(("DateTime", "Magnitude", "value_time", "place", "n", "_rescued_data"))
     assert members_of(log, valueFormat="auto") == [
         blank | {"n": 1, "_rescued_data": {"own": True}},
@@ -78,8 +82,11 @@ def test_one_import_is_read_by_its_name_or_session() -> None:
     log, one, other = two_imports()
     for source in ("quakes.csv", str(one)):
         assert columns_of(log, importSource=source) == {
-            "DateTime": "string", "Magnitude": "double", "value_time": "bigint", "_rescued_data": "string",
-        }  # fmt: skip
+            "DateTime": "string",
+            "Magnitude": "double",
+            "value_time": "bigint",
+            "_rescued_data": "string",
+        }
         assert members_of(log, importSource=source) == [
             {"DateTime": "2016/01/01", "Magnitude": 1.5, "value_time": 7, "_rescued_data": None},
             {"DateTime": "a;b", "Magnitude": None, "value_time": 8, "_rescued_data": {"Magnitude": "big"}},
@@ -101,12 +108,27 @@ def test_one_import_is_read_by_its_name_or_session() -> None:
 def test_every_type_of_an_import_is_a_type_of_spark() -> None:
     """Those of JSON and CSV, and those of Arrow by name; a type that Spark would cut is text."""
     types = {
-        "integer": "bigint", "number": "double", "boolean": "boolean", "string": "string", "object": "string",
-        "array": "string", "json": "string", "int8": "bigint", "uint64": "decimal(20,0)", "float": "double",
-        "timestamp[us, tz=UTC]": "timestamp", "timestamp[ms]": "timestamp", "timestamp[ns]": "string",
-        "date32[day]": "date", "decimal128(10, 2)": "decimal(10,2)", "decimal256(50, 2)": "string",
-        "duration[ms]": "bigint", "list<item: int64>": "string", "binary": "string", "dictionary<x>": "string",
-    }  # fmt: skip
+        "integer": "bigint",
+        "number": "double",
+        "boolean": "boolean",
+        "string": "string",
+        "object": "string",
+        "array": "string",
+        "json": "string",
+        "int8": "bigint",
+        "uint64": "decimal(20,0)",
+        "float": "double",
+        "timestamp[us, tz=UTC]": "timestamp",
+        "timestamp[ms]": "timestamp",
+        "timestamp[ns]": "string",
+        "date32[day]": "date",
+        "decimal128(10, 2)": "decimal(10,2)",
+        "decimal256(50, 2)": "string",
+        "duration[ms]": "bigint",
+        "list<item: int64>": "string",
+        "binary": "string",
+        "dictionary<x>": "string",
+    }
     log = appended()
     columns = [(f"c{number}", name) for number, name in enumerate(types)]
     value = {name: None for name, _ in columns} | {"c8": 2**64 - 1, "c10": "2026-01-01T00:00:00Z", "c14": "1.25"}
@@ -164,10 +186,18 @@ def test_a_sample_names_the_columns() -> None:
     log = appended(*map(msgspec.json.encode, values))
     whole = columns_of(log, valueFormat="json", inferSchema="true")
     assert whole == {
-        "n": "string", "d": "double", "mixed": "string", "place": "struct<x:string,y:array<struct<z:boolean>>>",
-        "tags": "array<double>", "none": "string", "value_Key": "string", "big": "string", "empty": "string",
-        "new": "bigint", "_rescued_data": "string",
-    }  # fmt: skip
+        "n": "string",
+        "d": "double",
+        "mixed": "string",
+        "place": "struct<x:string,y:array<struct<z:boolean>>>",
+        "tags": "array<double>",
+        "none": "string",
+        "value_Key": "string",
+        "big": "string",
+        "empty": "string",
+        "new": "bigint",
+        "_rescued_data": "string",
+    }
     rows = members_of(log, valueFormat="json", inferSchema="true")
     assert rows[0]["big"] == str(2**70)
     assert rows[0]["_rescued_data"] == {"N": 3}  # Spark sees no difference between n and N
@@ -216,5 +246,7 @@ def test_maps_are_not_columns() -> None:
         columns_of(appended(msgspec.json.encode(names)), valueFormat="json", inferSchema="true")
     nested = appended(msgspec.json.encode({"map": names, "same": {"a": 1, "A": 2}}))
     assert columns_of(nested, valueFormat="json", inferSchema="true") == {
-        "map": "string", "same": "string", "_rescued_data": "string",
-    }  # fmt: skip
+        "map": "string",
+        "same": "string",
+        "_rescued_data": "string",
+    }

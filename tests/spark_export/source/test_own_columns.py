@@ -51,8 +51,11 @@ def test_an_import_is_a_table(spark: "SparkSession") -> None:
             spark.sql("DROP VIEW own")
         got = frame.select("DateTime", "Magnitude", "_rescued_data").collect()
     assert [tuple(row) for row in got] == [
-        ("2016", 1.5, None), ("20,16", None, '{"Magnitude":"big"}'), ("2017", 2.0, None), ("2018", 3.0, None),
-    ]  # fmt: skip
+        ("2016", 1.5, None),
+        ("20,16", None, '{"Magnitude":"big"}'),
+        ("2017", 2.0, None),
+        ("2018", 3.0, None),
+    ]
     assert tuple(total) == (15.5, 5, 2)
 
 
@@ -130,9 +133,11 @@ def test_a_stream_rescues_what_changed_since_it_began(spark: "SparkSession", tmp
 
     def run(url: str) -> None:
         frame: DataFrame = (
-            spark.readStream.format("raftlog").options(endpoints=url, valueFormat="json")
-            .schema("index BIGINT, n INT, event_time TIMESTAMP, _rescued_data STRING").load()
-        )  # fmt: skip
+            spark.readStream.format("raftlog")
+            .options(endpoints=url, valueFormat="json")
+            .schema("index BIGINT, n INT, event_time TIMESTAMP, _rescued_data STRING")
+            .load()
+        )
         writer = frame.writeStream.format("parquet").options(
             path=str(tmp_path / "rows"), checkpointLocation=str(tmp_path / "checkpoint")
         )

@@ -81,18 +81,34 @@ def spark_cluster(java_home: Path, folder: Path, workers: int = 2) -> Iterator[s
     home = Path(pyspark.__path__[0])
     ports = free_ports(2 * workers + 2)
     environment = {
-        **os.environ, "JAVA_HOME": str(java_home), "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable,
-    }  # fmt: skip
+        **os.environ,
+        "JAVA_HOME": str(java_home),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+    }
     master, page = f"spark://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}/json/"
     package = "org.apache.spark.deploy"
     own = ["--host", "127.0.0.1", "--port"]
     commands = [[f"{package}.master.Master", *own, str(ports[0]), "--webui-port", str(ports[1])]]
     commands += [
-        [f"{package}.worker.Worker", *own, str(ports[2 + 2 * number]), "--webui-port", str(ports[3 + 2 * number]),
-         "--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"worker-{number}"), master]
+        [
+            f"{package}.worker.Worker",
+            *own,
+            str(ports[2 + 2 * number]),
+            "--webui-port",
+            str(ports[3 + 2 * number]),
+            "--cores",
+            "1",
+            "--memory",
+            "600m",
+            "--work-dir",
+            str(folder / f"worker-{number}"),
+            master,
+        ]
         for number in range(workers)
-    ]  # fmt: skip
+    ]
     with ExitStack() as stack:
         log = stack.enter_context((folder / "spark.log").open("wb"))
         for command in commands:
@@ -122,9 +138,11 @@ def test_a_query_runs_on_a_spark_cluster_whose_executors_are_killed(java_home: P
         urls = ",".join(stack.enter_context(serving(node)) for node in nodes)
         master = stack.enter_context(spark_cluster(java_home, tmp_path))
         driver = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, master, urls, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, "-c", DRIVER, master, urls, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-        )  # fmt: skip
+        )
         stack.callback(driver.kill)
         killed: set[int] = set()
         for batch in (0, 2):

@@ -170,10 +170,12 @@ def test_a_watermark_on_event_time_closes_windows_by_the_clients_clock(spark: "S
         stream = spark.readStream.format("raftlog").options(endpoints=url, maxEntriesPerTrigger=2).load()
         counted = stream.withWatermark("event_time", "1 second").groupBy(F.window("event_time", "10 seconds")).count()
         started = begun(
-            counted.select(F.unix_millis("window.start").alias("start"), "count").writeStream.format("parquet")
+            counted.select(F.unix_millis("window.start").alias("start"), "count")
+            .writeStream.format("parquet")
             .options(path=str(tmp_path / "rows"), checkpointLocation=str(tmp_path / "checkpoint"))
-            .outputMode("append").trigger(availableNow=True)
-        )  # fmt: skip
+            .outputMode("append")
+            .trigger(availableNow=True)
+        )
         started.awaitTermination(120)
         assert started.exception() is None
     found = sorted((row["start"], row["count"]) for row in spark.read.parquet(str(tmp_path / "rows")).collect())

@@ -22,11 +22,22 @@ from tests.spark_export.source.shown import shown
 
 INT, TEXT = T.IntegerType(), T.StringType()
 TYPES: dict[str, T.DataType] = {
-    "TINYINT": T.ByteType(), "SMALLINT": T.ShortType(), "INT": INT, "BIGINT": T.LongType(), "FLOAT": T.FloatType(),
-    "DOUBLE": T.DoubleType(), "BOOLEAN": T.BooleanType(), "TIMESTAMP": T.TimestampType(), "DATE": T.DateType(),
-    "BINARY": T.BinaryType(), "STRING": TEXT, "PLACE": T.StructType().add("x", INT).add("y", TEXT),
-    "TAGS": T.ArrayType(INT), "DECIMAL": T.DecimalType(6, 2), "MAP": T.MapType(TEXT, T.LongType()),
-}  # fmt: skip
+    "TINYINT": T.ByteType(),
+    "SMALLINT": T.ShortType(),
+    "INT": INT,
+    "BIGINT": T.LongType(),
+    "FLOAT": T.FloatType(),
+    "DOUBLE": T.DoubleType(),
+    "BOOLEAN": T.BooleanType(),
+    "TIMESTAMP": T.TimestampType(),
+    "DATE": T.DateType(),
+    "BINARY": T.BinaryType(),
+    "STRING": TEXT,
+    "PLACE": T.StructType().add("x", INT).add("y", TEXT),
+    "TAGS": T.ArrayType(INT),
+    "DECIMAL": T.DecimalType(6, 2),
+    "MAP": T.MapType(TEXT, T.LongType()),
+}
 """Types by name: Spark's own parser of names needs a session."""
 
 
@@ -64,9 +75,12 @@ def test_what_does_not_fit_is_rescued(form: str) -> None:
         {},
     ]
     rows = rows_of(
-        *(encode(value) for value in values), b"\xc1\xff", b"", valueFormat=form,
+        *(encode(value) for value in values),
+        b"\xc1\xff",
+        b"",
+        valueFormat=form,
         schema="user STRING, amount DOUBLE, place PLACE, tags TAGS, _rescued_data STRING",
-    )  # fmt: skip
+    )
     blank = {"user": None, "amount": None, "place": None, "tags": None, "_rescued_data": None}
     broken = {"_value_b64": "wf8="}
     assert rows == [
@@ -84,27 +98,56 @@ def test_what_does_not_fit_is_rescued(form: str) -> None:
 def test_types_take_what_they_hold_without_loss() -> None:
     """Each type with values that fit it and values that do not: sizes, exact numbers, dates, decimals, maps."""
     good = {
-        "t": 127, "s": -32768, "i": 3.0, "l": 2**63 - 1, "f": 0.5, "d": 2**53, "b": True,
-        "at": "2026-01-02T03:04:05.5Z", "day": "2026-01-02", "dec": "12.30", "m": {"a": 1, "b": None}, "bin": "ü",
+        "t": 127,
+        "s": -32768,
+        "i": 3.0,
+        "l": 2**63 - 1,
+        "f": 0.5,
+        "d": 2**53,
+        "b": True,
+        "at": "2026-01-02T03:04:05.5Z",
+        "day": "2026-01-02",
+        "dec": "12.30",
+        "m": {"a": 1, "b": None},
+        "bin": "ü",
         "text": {"a": [1]},
-    }  # fmt: skip
+    }
     bad = {
-        "t": 128, "s": True, "i": 1 << 31, "l": 1.5, "f": 1e39, "d": 2**53 + 1, "b": 1, "at": 5, "day": "02.01.2026",
-        "dec": "1.234", "m": {"a": "x"}, "bin": 7,
-    }  # fmt: skip
+        "t": 128,
+        "s": True,
+        "i": 1 << 31,
+        "l": 1.5,
+        "f": 1e39,
+        "d": 2**53 + 1,
+        "b": 1,
+        "at": 5,
+        "day": "02.01.2026",
+        "dec": "1.234",
+        "m": {"a": "x"},
+        "bin": 7,
+    }
     schema = (
         "t TINYINT, s SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, b BOOLEAN, at TIMESTAMP, day DATE, "
         "dec DECIMAL, m MAP, bin BINARY, text STRING, _rescued_data STRING"
     )
     fits, misfits = rows_of(*jsons(good, bad), schema=schema, valueFormat="json")
     assert fits == good | {
-        "i": 3, "d": 2.0**53, "at": datetime(2026, 1, 2, 3, 4, 5, 500_000, UTC), "day": date(2026, 1, 2),
-        "dec": Decimal("12.30"), "m": [("a", 1), ("b", None)], "bin": "ü".encode(), "text": '{"a":[1]}',
+        "i": 3,
+        "d": 2.0**53,
+        "at": datetime(2026, 1, 2, 3, 4, 5, 500_000, UTC),
+        "day": date(2026, 1, 2),
+        "dec": Decimal("12.30"),
+        "m": [("a", 1), ("b", None)],
+        "bin": "ü".encode(),
+        "text": '{"a":[1]}',
         "_rescued_data": None,
-    }  # fmt: skip
+    }
     assert misfits == dict.fromkeys(good) | {"_rescued_data": bad}
-    zone = rows_of(*jsons({"at": "2026-01-02T03:00:00+02:00"}, {"at": "2026-01-02 01:00"}), schema="at TIMESTAMP",
-                   valueFormat="json")  # fmt: skip
+    zone = rows_of(
+        *jsons({"at": "2026-01-02T03:00:00+02:00"}, {"at": "2026-01-02 01:00"}),
+        schema="at TIMESTAMP",
+        valueFormat="json",
+    )
     assert {row["at"] for row in zone} == {datetime(2026, 1, 2, 1, 0, tzinfo=UTC)}
     odd = rows_of(*jsons({"d": "NaN"}, {"d": "-inf"}), schema="d DOUBLE, _rescued_data STRING", valueFormat="json")
     assert str([row["d"] for row in odd]) == "[nan, -inf]"
@@ -137,20 +180,31 @@ def test_rows_of_csv_that_do_not_fit_are_rescued() -> None:
     """Cells of another type, too many and too few cells, a quote that does not end, other bytes than UTF-8. An empty
     cell is null in a column that is not of text."""
     rows = rows_of(
-        b"1,2.5,x", b"one,,x", b"1,2", b"1,2,3,4", b'1,"2,3', b"\xff,1,2", b"0x1F,1e3,", b"1_0, 1,TRUE", b"7,nan,y",
-        schema="n BIGINT, d DOUBLE, text STRING, _rescued_data STRING", valueFormat="csv",
-    )  # fmt: skip
-    assert str([tuple(row.values()) for row in rows]) == str([
-        (1, 2.5, "x", None),
-        (None, None, "x", {"n": "one"}),
-        (1, 2.0, None, {"_cells": ["1", "2"]}),
-        (1, 2.0, "3", {"_cells": ["1", "2", "3", "4"]}),
-        (None, None, None, '1,"2,3'),
-        (None, None, None, {"_value_b64": "/ywxLDI="}),
-        (None, 1000.0, None, {"n": "0x1F"}),
-        (None, None, "TRUE", {"n": "1_0", "d": " 1"}),
-        (7, float("nan"), "y", None),
-    ])  # fmt: skip
+        b"1,2.5,x",
+        b"one,,x",
+        b"1,2",
+        b"1,2,3,4",
+        b'1,"2,3',
+        b"\xff,1,2",
+        b"0x1F,1e3,",
+        b"1_0, 1,TRUE",
+        b"7,nan,y",
+        schema="n BIGINT, d DOUBLE, text STRING, _rescued_data STRING",
+        valueFormat="csv",
+    )
+    assert str([tuple(row.values()) for row in rows]) == str(
+        [
+            (1, 2.5, "x", None),
+            (None, None, "x", {"n": "one"}),
+            (1, 2.0, None, {"_cells": ["1", "2"]}),
+            (1, 2.0, "3", {"_cells": ["1", "2", "3", "4"]}),
+            (None, None, None, '1,"2,3'),
+            (None, None, None, {"_value_b64": "/ywxLDI="}),
+            (None, 1000.0, None, {"n": "0x1F"}),
+            (None, None, "TRUE", {"n": "1_0", "d": " 1"}),
+            (7, float("nan"), "y", None),
+        ]
+    )
     wide = rows_of(b'"' + b"x" * 200_000 + b'",1', schema="text STRING, n INT", valueFormat="csv")
     assert [(len(row["text"]), row["n"]) for row in wide] == [(200_000, 1)]
 
@@ -183,8 +237,9 @@ def test_event_time_is_the_clients_time_or_the_leaders() -> None:
     own = BlockRecord(Operation.APPEND, None, b'{"event_time": "late"}', encode_headers([]), logs.START_MS - 86_400_000)
     log = appended(own, b'{"event_time": "now"}')
     for form in ("raw", "json", "auto"):
-        rows = shown(Served(log), schema=ddl("event_time TIMESTAMP, time TIMESTAMP, client_time TIMESTAMP"),
-                     valueFormat=form)  # fmt: skip
+        rows = shown(
+            Served(log), schema=ddl("event_time TIMESTAMP, time TIMESTAMP, client_time TIMESTAMP"), valueFormat=form
+        )
         assert [row["event_time"] for row in rows] == [row["client_time"] or row["time"] for row in rows]
         assert rows[0]["event_time"] == logs.EPOCH + (logs.START_MS - 86_400_000) * (
             rows[0]["event_time"].resolution * 1000
@@ -253,9 +308,13 @@ def test_a_column_is_what_each_value_gives(seed: int) -> None:
 def test_json_that_other_programs_write_is_read_as_it_was_imported() -> None:
     """NaN and numbers beyond all floats, which strict JSON does not have; the other members are not lost with them."""
     rows = rows_of(
-        b'{"d":NaN,"n":1}', b'{"d":-Infinity}', b'{"d":1e400,"n":2}', b"{'n':3}",
-        schema="d DOUBLE, n INT, _rescued_data STRING", valueFormat="json",
-    )  # fmt: skip
+        b'{"d":NaN,"n":1}',
+        b'{"d":-Infinity}',
+        b'{"d":1e400,"n":2}',
+        b"{'n':3}",
+        schema="d DOUBLE, n INT, _rescued_data STRING",
+        valueFormat="json",
+    )
     assert str([tuple(row.values()) for row in rows]) == str(
         [(math.nan, 1, None), (-math.inf, None, None), (math.inf, 2, None), (None, None, "{'n':3}")]
     )

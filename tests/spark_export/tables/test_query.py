@@ -189,7 +189,7 @@ def test_a_cell_that_does_not_fit_its_column_is_null(form: str) -> None:
         ("integer", ["1", "-7", "2.0", "2.7", "0x1f", "1_000", "", "x"], [1, -7, 2] + [None] * 5),
         ("number", ["1", "2.7", "1e3", "inf", "1_000", "0x1f", "", "x"], [1.0, 2.7, 1e3, math.inf] + [None] * 4),
         ("boolean", ["true", "FALSE", "False", "yes", "1", "0", "", "t"], [True, False, False] + [None] * 5),
-    ]  # fmt: skip
+    ]
     log = appended()
     for type, given, _ in cells:
         rows = [each.encode() if form == "csv" else json.dumps({"a": each}).encode() for each in given]
@@ -205,11 +205,17 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
     """By the name of its file; `events` is the newest. Numbers are numbers, nested values JSON, a line of another kind
     has no columns."""
     log = appended()
-    add_import(log, schema("json", ("n", "uint8"), ("in", "struct<a: string>"), source="p.parquet"),
-               [b'{"n":3,"in":{"a":"x"}}'])  # fmt: skip
+    add_import(
+        log,
+        schema("json", ("n", "uint8"), ("in", "struct<a: string>"), source="p.parquet"),
+        [b'{"n":3,"in":{"a":"x"}}'],
+    )
     add_import(log, schema("lines", source="notes.txt"), [b"one line"])
-    add_import(log, schema("access", source="access.log"),
-               [b'1.2.3.4 - - [01/Jan/2026:00:00:00 +0000] "GET /a HTTP/1.1" 200 512 "-" "curl"', b"no"])  # fmt: skip
+    add_import(
+        log,
+        schema("access", source="access.log"),
+        [b'1.2.3.4 - - [01/Jan/2026:00:00:00 +0000] "GET /a HTTP/1.1" 200 512 "-" "curl"', b"no"],
+    )
     add_import(log, schema("csv", ("a", "integer"), source="a.csv"), [b"1", b"x"])
     add_import(log, schema("csv", ("a", "integer"), source="b.csv"), [b"2"])
     add_import(log, schema("csv", ("a", "integer"), source="B.csv"), [b"3"])
@@ -218,8 +224,9 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
     add_import(log, schema("syslog", source="older"), [b"<35>Oct 10 22:14:15 here su[9]: no"])
     add_import(log, schema("syslog", source="messages"), [b"<34>Oct 11 22:14:15 here su[9]: no"])
     asked: dict[str, list[Any]] = {
-        "SELECT host, app, procid, severity, facility + 0, message, event_time FROM messages":
-            [("here", "su", "9", "crit", 4, "no", None)],
+        "SELECT host, app, procid, severity, facility + 0, message, event_time FROM messages": [
+            ("here", "su", "9", "crit", 4, "no", None)
+        ],
         "SELECT severity FROM events": [("crit",), ("err",)],  # of all imports with the columns of the newest
         "SELECT severity FROM older": [("err",)],
         """SELECT n + 1, "in"->>'$.a' FROM "p.parquet\"""": [(4, "x")],
@@ -227,7 +234,7 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
         'SELECT sum(a), count(a) FROM "de.csv"': [(3.14 - 2, 2)],
         'SELECT host, path, status + sent, agent FROM "access.log"': [("1.2.3.4", "/a", 712, "curl"), (None,) * 4],
         'SELECT a.a, b.a, c.a FROM "a.csv" a, "B.csv" b, "b.csv_" c': [(1, 3, 2), (None, 3, 2)],
-    }  # fmt: skip
+    }
     with serving(Served(log)) as url, duck.opened(arrow.log(url)) as tables:
         for sql, rows in asked.items():
             assert sorted(tables.ask(sql)[1], key=str) == sorted(rows, key=str), sql

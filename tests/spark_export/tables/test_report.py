@@ -94,10 +94,14 @@ def test_bars_below_zero_go_to_the_left() -> None:
 
 
 RESULT = Result(
-    "top-keys", "Which keys?", ["key", "count", "share", "is_wrong"],
-    [["<img src=x>", 1234567, 0.00012, True], [None, 1, 2.5, None]], True, [BarPlot("keys", ["<b>"], [1])],
+    "top-keys",
+    "Which keys?",
+    ["key", "count", "share", "is_wrong"],
+    [["<img src=x>", 1234567, 0.00012, True], [None, 1, 2.5, None]],
+    True,
+    [BarPlot("keys", ["<b>"], [1])],
     ["a <note>"],
-)  # fmt: skip
+)
 
 
 def test_the_page_is_one_file_and_escapes_its_data() -> None:
@@ -116,8 +120,10 @@ def test_rows_are_printed_as_by_every_command(capsysbinary: pytest.CaptureFixtur
     report.show_result(RESULT, None)
     told = capsysbinary.readouterr()
     assert told.out.decode().splitlines() == [
-        "key\tcount\tshare\tis_wrong", "<img src=x>\t1234567\t0.00012\ttrue", "\t1\t2.5\t"
-    ]  # fmt: skip
+        "key\tcount\tshare\tis_wrong",
+        "<img src=x>\t1234567\t0.00012\ttrue",
+        "\t1\t2.5\t",
+    ]
     assert told.err.decode().splitlines() == ["Which keys?", "a <note>", "the first 2 rows; --limit 0 shows all"]
     report.show(["a", "b"], [(1 / 3, None), ({"in": [Decimal("1.10"), b"x"]}, math.inf)], Format.JSONL)
     rows = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]

@@ -159,10 +159,16 @@ def test_spark_gives_the_truth_of_the_cluster_and_of_its_export(
         assert schema is not None
         own = analytics.events(log, schema=schema)
         got = [
-            (row["event_time"] and row["event_time"].replace(tzinfo=UTC), bytes(row["key"]).decode(), row["Station"],
-             row["Level"], row["Remark"], bytes(row["value"]))
+            (
+                row["event_time"] and row["event_time"].replace(tzinfo=UTC),
+                bytes(row["key"]).decode(),
+                row["Station"],
+                row["Level"],
+                row["Remark"],
+                bytes(row["value"]),
+            )
             for row in own.orderBy("index").collect()
-        ]  # fmt: skip
+        ]
         assert got == imported.rows
 
 
@@ -178,13 +184,20 @@ def test_a_stream_into_the_log_and_back_gives_the_truth(
     def run(until: int | None) -> None:
         stream = (
             spark.readStream.format("raftlog")
-            .options(endpoints=",".join(imported.urls), importSource="readings.csv", maxEntriesPerTrigger="700").load()
-            .selectExpr("concat('back ', Station) AS name", "client_time AS at", "index AS place", "Level", "Remark",
-                        "string(value) AS line")
+            .options(endpoints=",".join(imported.urls), importSource="readings.csv", maxEntriesPerTrigger="700")
+            .load()
+            .selectExpr(
+                "concat('back ', Station) AS name",
+                "client_time AS at",
+                "index AS place",
+                "Level",
+                "Remark",
+                "string(value) AS line",
+            )
             .writeStream.format("raftlog")
             .options(endpoints=",".join(imported.urls), keyColumn="name", timeColumn="at", valueFormat="json")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        )  # fmt: skip
+        )
         if until is None:
             stream.trigger(availableNow=True).start().awaitTermination(240)
             return
@@ -202,10 +215,16 @@ def test_a_stream_into_the_log_and_back_gives_the_truth(
         endpoints=",".join(imported.urls), valueFormat="json", keyPrefix="back ", operations="append"
     )
     got = [
-        (row["client_time"] and row["client_time"].replace(tzinfo=UTC), bytes(row["key"]).decode()[5:],
-         bytes(row["key"]).decode()[5:], row["Level"], row["Remark"], row["line"].encode())
+        (
+            row["client_time"] and row["client_time"].replace(tzinfo=UTC),
+            bytes(row["key"]).decode()[5:],
+            bytes(row["key"]).decode()[5:],
+            row["Level"],
+            row["Remark"],
+            row["line"].encode(),
+        )
         for row in back.schema(columns).load().orderBy("place").collect()
-    ]  # fmt: skip
+    ]
     assert got == imported.rows
 
 

@@ -80,7 +80,8 @@ def put(key: bytes, **session: int) -> RequestBlock:
 def txn(*, compare: bytes = b"a1", then: bytes = b"a2", orelse: bytes = b"a3", read: bytes = b"a4") -> RequestBlock:
     """A transaction that names four keys."""
     return request(
-        Operation.TXN, None,
+        Operation.TXN,
+        None,
         encode_txn(
             Txn(
                 (Compare(compare, CompareTarget.VERSION, CompareOperator.EQUAL, 0),),
@@ -88,7 +89,7 @@ def txn(*, compare: bytes = b"a1", then: bytes = b"a2", orelse: bytes = b"a3", r
                 (TxnOperation(Operation.DELETE_RANGE, orelse, None, orelse + b"\0"),),
             )
         ),
-    )  # fmt: skip
+    )
 
 
 WRITES: list[tuple[RequestBlock, str]] = [

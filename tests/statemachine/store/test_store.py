@@ -93,11 +93,21 @@ def test_every_kept_revision_can_be_read() -> None:
     delete(store, b"a")  # 5
     put(store, b"a", b"3")  # 6
     assert [store.get(b"a", at) and store.get(b"a", at).value for at in range(1, 7)] == [  # type: ignore[union-attr]
-        None, b"1", b"1", b"2", None, b"3"
-    ]  # fmt: skip
+        None,
+        b"1",
+        b"1",
+        b"2",
+        None,
+        b"3",
+    ]
     assert [keys_of(store.range(b"", None, 9, at)[0]) for at in range(1, 7)] == [
-        [], [b"a"], [b"a", b"b"], [b"a", b"b"], [b"b"], [b"a", b"b"]
-    ]  # fmt: skip
+        [],
+        [b"a"],
+        [b"a", b"b"],
+        [b"a", b"b"],
+        [b"b"],
+        [b"a", b"b"],
+    ]
     assert [store.count(b"", None, at) for at in range(1, 7)] == [0, 1, 2, 2, 1, 2]
 
 

@@ -64,9 +64,15 @@ class ExactlyOnce:
         return known
 
     def _in_session(
-        self, node: NodeId, entry: Entry, block: Block, last: int, result: Result, effect: RequestEffect | None,
+        self,
+        node: NodeId,
+        entry: Entry,
+        block: Block,
+        last: int,
+        result: Result,
+        effect: RequestEffect | None,
         principal: str | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         what = f"session {block.session}, sequence {block.sequence} at index {last}: {result.name}"
         session = self._live(block.session, entry.clock_ms, principal)
         if (session is None) != (result is Result.EXPIRED):

@@ -190,9 +190,7 @@ class Permitted:
                 self.gone[token] = last
                 users[user] = (users[user][0], revision, users[user][2])
         self._indexes.append(last)
-        self._twins.append(replace(
-            twin, is_on=is_on, revision=revision, users=users, tokens=tokens, roles=held
-        ))  # fmt: skip
+        self._twins.append(replace(twin, is_on=is_on, revision=revision, users=users, tokens=tokens, roles=held))
 
     # -- reads -------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,16 @@ SECTION = "promises.md: compaction is not retention"
 
 
 def deleted(
-    node: NodeId, part: int, first: int, last: int, *, oldest: int, core_first: int, applied: int,
+    node: NodeId,
+    part: int,
+    first: int,
+    last: int,
+    *,
+    oldest: int,
+    core_first: int,
+    applied: int,
     snapshots: Sequence[int],
-) -> None:  # fmt: skip
+) -> None:
     """The segment with the records `first` to `last` is deleted in that part of the disk's work.
 
     `oldest` is the first readable index, `core_first` the first index that the core may ask for, `snapshots` are those

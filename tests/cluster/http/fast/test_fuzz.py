@@ -14,43 +14,120 @@ from tests.cluster.http.fast.fast_wire import Server, request
 METHODS = st.sampled_from(["GET", "PUT", "POST", "DELETE", "HEAD", "PATCH", "get"])
 TARGETS = st.sampled_from(
     [
-        "/v1/log", "/v1/log?from=1", "/v1/log?from=1&limit=2&format=msgpack", "/v1/log?format=ndjson", "/v1/log?x=1",
-        "/v1/log?key=a", "/v1/log?from=99999999999999999999", "/v1/log?from=", "/v1/log/", "/v1/kv/a", "/v1/kv/a%2Fb",
-        "/v1/kv/a/../b", "/v1/kv//a", "/v1/kv/%zz", "/v1/kv/", "/v1/kv", "/v1/kv?prefix=", "/v1/kv?key_b64=YQ==",
-        "/v1/kv/a?at=2", "/v1/kv/a?at=1&at=1", "/v1/kv/a?consistency=stale", "/v1/kv/a?if_revision=0", "/v1/kv/txn",
-        "/v1/kv/a#b", "/v1/kv/a?encoding=base64", "/livez", "/version", "/nothing", "*", "http://localhost/v1/kv/a",
-        "/v1/kv/\xe9", "/v1/kv/a b", "/v1/kv/a\"<>^`{|}",
+        "/v1/log",
+        "/v1/log?from=1",
+        "/v1/log?from=1&limit=2&format=msgpack",
+        "/v1/log?format=ndjson",
+        "/v1/log?x=1",
+        "/v1/log?key=a",
+        "/v1/log?from=99999999999999999999",
+        "/v1/log?from=",
+        "/v1/log/",
+        "/v1/kv/a",
+        "/v1/kv/a%2Fb",
+        "/v1/kv/a/../b",
+        "/v1/kv//a",
+        "/v1/kv/%zz",
+        "/v1/kv/",
+        "/v1/kv",
+        "/v1/kv?prefix=",
+        "/v1/kv?key_b64=YQ==",
+        "/v1/kv/a?at=2",
+        "/v1/kv/a?at=1&at=1",
+        "/v1/kv/a?consistency=stale",
+        "/v1/kv/a?if_revision=0",
+        "/v1/kv/txn",
+        "/v1/kv/a#b",
+        "/v1/kv/a?encoding=base64",
+        "/livez",
+        "/version",
+        "/nothing",
+        "*",
+        "http://localhost/v1/kv/a",
+        "/v1/kv/\xe9",
+        "/v1/kv/a b",
+        '/v1/kv/a"<>^`{|}',
     ]
-)  # fmt: skip
+)
 HEADERS = st.sampled_from(
     [
-        "Content-Type: application/json", "content-type: application/msgpack", "Content-Type: application/x-ndjson",
-        "Accept: application/octet-stream", "Accept: */*", "X-One: 1", "x-one:2", "X-Empty:", "X-Tab:\ta\t b\t",
-        "Connection: keep-alive", "Connection: close", "Connection: Upgrade", "Upgrade: websocket",
-        "Expect: 100-continue", "Expect: something", "Content-Encoding: gzip", "Content-Encoding: identity",
-        "Transfer-Encoding: chunked", "Transfer-Encoding: identity", "Content-Length: 3", "Content-Length: 03",
-        "Content-Length: 3, 3", "Content-Length: x", "Content-Length:", "Host: evil.example", "host: localhost",
-        "Origin: http://evil.example", "Origin: http://localhost", "Raftlog-Session: 1", "Raftlog-Sequence: 1",
-        "Raftlog-Settled: 1", "Raftlog-Sesion: 1", "Raftlog-Deadline-Ms: 50", "Raftlog-Deadline-Ms: x",
-        "Raftlog-Key: a%20b", "Raftlog-Time-Ms: 5", "Raftlog-Request-Id: mine", "Raftlog-Request-Id: my own",
-        " folded: 1", "No colon", "Sp ace: 1", "Before : 1", "X-Nul: a\x00b", "X-Del: a\x7fb", "X-Latin: \xe9",
-        "X-Bare: a\rb", "X-Feed: a\nb", ": nameless",
+        "Content-Type: application/json",
+        "content-type: application/msgpack",
+        "Content-Type: application/x-ndjson",
+        "Accept: application/octet-stream",
+        "Accept: */*",
+        "X-One: 1",
+        "x-one:2",
+        "X-Empty:",
+        "X-Tab:\ta\t b\t",
+        "Connection: keep-alive",
+        "Connection: close",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Expect: 100-continue",
+        "Expect: something",
+        "Content-Encoding: gzip",
+        "Content-Encoding: identity",
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: identity",
+        "Content-Length: 3",
+        "Content-Length: 03",
+        "Content-Length: 3, 3",
+        "Content-Length: x",
+        "Content-Length:",
+        "Host: evil.example",
+        "host: localhost",
+        "Origin: http://evil.example",
+        "Origin: http://localhost",
+        "Raftlog-Session: 1",
+        "Raftlog-Sequence: 1",
+        "Raftlog-Settled: 1",
+        "Raftlog-Sesion: 1",
+        "Raftlog-Deadline-Ms: 50",
+        "Raftlog-Deadline-Ms: x",
+        "Raftlog-Key: a%20b",
+        "Raftlog-Time-Ms: 5",
+        "Raftlog-Request-Id: mine",
+        "Raftlog-Request-Id: my own",
+        " folded: 1",
+        "No colon",
+        "Sp ace: 1",
+        "Before : 1",
+        "X-Nul: a\x00b",
+        "X-Del: a\x7fb",
+        "X-Latin: \xe9",
+        "X-Bare: a\rb",
+        "X-Feed: a\nb",
+        ": nameless",
     ]
-)  # fmt: skip
+)
 BODIES = st.sampled_from(
     [
-        b"", b"abc", b"a" * 40, b'{"value":"v"}', b'[{"value":"v"},{"key":"k"}]', b'[{"value":1}]',
-        b"\x92\xc4\x01a\xc4\x01b", b"3\r\nabc\r\n0\r\n\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"zz\r\n",
+        b"",
+        b"abc",
+        b"a" * 40,
+        b'{"value":"v"}',
+        b'[{"value":"v"},{"key":"k"}]',
+        b'[{"value":1}]',
+        b"\x92\xc4\x01a\xc4\x01b",
+        b"3\r\nabc\r\n0\r\n\r\n",
+        b"3\r\nabcd\r\n0\r\n\r\n",
+        b"zz\r\n",
         b"GET /v1/kv/a HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ]
-)  # fmt: skip
+)
 SIMPLE = st.sampled_from(
     [
-        ("PUT", "/v1/kv/a", b"v"), ("GET", "/v1/kv/a", None), ("POST", "/v1/log", b"record"),
-        ("GET", "/v1/log?from=1", None), ("GET", "/version", None), ("DELETE", "/v1/kv/a", None),
-        ("GET", "/v1/log?format=ndjson", None), ("PUT", "/v1/kv/a?if_revision=1", b""),
+        ("PUT", "/v1/kv/a", b"v"),
+        ("GET", "/v1/kv/a", None),
+        ("POST", "/v1/log", b"record"),
+        ("GET", "/v1/log?from=1", None),
+        ("GET", "/version", None),
+        ("DELETE", "/v1/kv/a", None),
+        ("GET", "/v1/log?format=ndjson", None),
+        ("PUT", "/v1/kv/a?if_revision=1", b""),
     ]
-)  # fmt: skip
+)
 CUTS = st.lists(st.integers(0, 600), max_size=4)
 PROFILE = settings(
     max_examples=60,
@@ -67,9 +144,12 @@ def requests(draw: st.DrawFn) -> bytes:
         method, target, body = draw(SIMPLE)
         return request(method, target, *draw(st.lists(HEADERS, max_size=1)), body=body)
     data = request(
-        draw(METHODS), draw(TARGETS), *draw(st.lists(HEADERS, max_size=4)), body=draw(st.none() | BODIES),
+        draw(METHODS),
+        draw(TARGETS),
+        *draw(st.lists(HEADERS, max_size=4)),
+        body=draw(st.none() | BODIES),
         version=draw(st.sampled_from(["1.1", "1.1", "1.1", "1.0", "2.0", "1"])),
-    )  # fmt: skip
+    )
     if draw(st.integers(0, 4)) == 0:  # one byte is lost, added or changed
         at = draw(st.integers(0, len(data) - 1))
         data = data[:at] + draw(st.sampled_from([b"", b"\r", b"\n", b" ", b":", b"\x00", b"1"])) + data[at + 1 :]

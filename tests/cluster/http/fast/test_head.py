@@ -130,12 +130,21 @@ def test_a_head_that_came_before_is_the_same_wherever_it_stands() -> None:
         *[
             ({"User-Agent": "x", name: "1"}, True)
             for name in (
-                H_SESSION, H_SEQUENCE, H_SETTLED, H_DEADLINE, H_REQUEST_ID, H_KEY,
-                H_TIME, H_LOG, H_LOG.lower(), "Origin", "Last-Event-ID",
+                H_SESSION,
+                H_SEQUENCE,
+                H_SETTLED,
+                H_DEADLINE,
+                H_REQUEST_ID,
+                H_KEY,
+                H_TIME,
+                H_LOG,
+                H_LOG.lower(),
+                "Origin",
+                "Last-Event-ID",
             )
         ],
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("line", ["POST /v1/log", "PUT /v1/kv/a", "GET /v1/kv/a", "GET /v1/log?from=3"])
 def test_a_header_that_asks_for_something_is_an_option(line: str, headers: dict[str, str], has_options: bool) -> None:
     """Without options the gate and the handlers look at no header but Host: a session would be lost without a word."""

@@ -204,14 +204,22 @@ async def test_a_body_in_tiny_chunks_leaves_turns_to_others() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", GET, GET[:20], request("PUT", "/v1/kv/k", body=b"v"), request("GET", "/v1/kv/[a]"),
-        request("GET", "/version"), request("GET", "/v1/log?format=ndjson&follow=true&consistency=stale"), ODD, HEAD,
+        b"",
+        GET,
+        GET[:20],
+        request("PUT", "/v1/kv/k", body=b"v"),
+        request("GET", "/v1/kv/[a]"),
+        request("GET", "/version"),
+        request("GET", "/v1/log?format=ndjson&follow=true&consistency=stale"),
+        ODD,
+        HEAD,
         HEAD + b"b" * 20_000,
         request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\na\r\n1\r\n",
         request("POST", "/v1/log", "Transfer-Encoding: chunked") + b"1\r\nabc",
-        request("POST", "/v1/log", "Content-Length: 9999999", "X-[odd]: 1"), b"no HTTP\r\n\r\n",
+        request("POST", "/v1/log", "Content-Length: 9999999", "X-[odd]: 1"),
+        b"no HTTP\r\n\r\n",
     ],
-)  # fmt: skip
+)
 async def test_an_ended_connection_leaves_no_circle_of_objects(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The garbage collector of a node runs over older objects after hours: circles, with the bytes that they lead to,
     would take gigabytes until then."""
@@ -270,10 +278,13 @@ async def test_an_answer_that_its_client_did_not_take_leaves_no_circle_of_object
 @pytest.mark.parametrize(
     "target",
     [
-        "/v1/log?from=99&wait=60000", "/v1/kv/a?min_index=99", "/v1/kv?prefix=&min_index=99", "/v1/watch?prefix=",
+        "/v1/log?from=99&wait=60000",
+        "/v1/kv/a?min_index=99",
+        "/v1/kv?prefix=&min_index=99",
+        "/v1/watch?prefix=",
         "/v1/log?format=ndjson&follow=true",
     ],
-)  # fmt: skip
+)
 async def test_a_client_that_goes_gives_its_place_back_at_once(target: str) -> None:
     """Else 8,192 long polls of clients that have gone keep a node busy for a minute. Guard:
     `SlowConnection.connection_lost`."""

@@ -112,14 +112,24 @@ async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[RequestHead]) -
 @pytest.mark.parametrize(
     ("method", "target", "body"),
     [
-        ("PUT", "/v1/kv/k", b"v"), ("PUT", "/v1/kv/k", b"v" * 2_000), ("PUT", "/v1/kv/%zz", b"v"),
-        ("PUT", "/v1/kv/" + "k" * 5_000, b"v"), ("PUT", "/v1/kv/k?if_revision=1", b"v"), ("PUT", "/v1/kv/", b"v"),
+        ("PUT", "/v1/kv/k", b"v"),
+        ("PUT", "/v1/kv/k", b"v" * 2_000),
+        ("PUT", "/v1/kv/%zz", b"v"),
+        ("PUT", "/v1/kv/" + "k" * 5_000, b"v"),
+        ("PUT", "/v1/kv/k?if_revision=1", b"v"),
+        ("PUT", "/v1/kv/", b"v"),
         ("PUT", "/v1/kv?key=a", b"v"),
-        ("POST", "/v1/log", b"v"), ("POST", "/v1/log?key=a", b"v"), ("POST", "/v1/log", b""),
-        ("GET", "/v1/kv/k", None), ("GET", "/v1/kv/none", None), ("GET", "/v1/kv/k?at=1", None),
-        ("GET", "/v1/log", None), ("GET", "/v1/log?from=0", None), ("GET", "/v1/log?limit=1&format=msgpack", None),
+        ("POST", "/v1/log", b"v"),
+        ("POST", "/v1/log?key=a", b"v"),
+        ("POST", "/v1/log", b""),
+        ("GET", "/v1/kv/k", None),
+        ("GET", "/v1/kv/none", None),
+        ("GET", "/v1/kv/k?at=1", None),
+        ("GET", "/v1/log", None),
+        ("GET", "/v1/log?from=0", None),
+        ("GET", "/v1/log?limit=1&format=msgpack", None),
     ],
-)  # fmt: skip
+)
 async def test_a_request_without_options_is_answered_as_if_each_header_was_looked_at(
     method: str, target: str, body: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,8 +60,11 @@ async def test_each_write_has_its_own_index_revision_and_outcome(served: Served)
     assert [each["written"].get("deleted", 0) for each in (four, five)] == [1, 0]
     problem = three["problem"]
     assert (problem["code"], problem["outcome"], problem["revision"], problem["index"]) == (
-        "compare_failed", "not_applied", 2, 5,
-    )  # fmt: skip
+        "compare_failed",
+        "not_applied",
+        2,
+        5,
+    )
     assert served.node.machine.get(b"a") is None
     assert served.node.machine.get(b"\xff").value == b"\x80"
 

@@ -54,9 +54,15 @@ async def test_claim_commit_and_read(served: Served) -> None:
     await append(served, 4)  # 3 to 6
     reply = await send(served, "POST", "/v1/consumers/g/claim")
     assert reply.json() == {
-        "outcome": "applied", "result": "applied", "name": "g", "position": position(1), "generation": 7, "owner": "",
-        "index": 7, "term": 1,
-    }  # fmt: skip
+        "outcome": "applied",
+        "result": "applied",
+        "name": "g",
+        "position": position(1),
+        "generation": 7,
+        "owner": "",
+        "index": 7,
+        "term": 1,
+    }
     moved = await send(served, "PUT", "/v1/consumers/g", {"generation": 7, "position": position(5)})
     assert (moved.json()["position"], moved.json()["generation"], moved.json()["index"]) == (position(5), 7, 8)
     clock_before = clock.wall_ms()
@@ -64,9 +70,15 @@ async def test_claim_commit_and_read(served: Served) -> None:
     seconds = told.pop("lag_seconds")
     assert (clock_before - START_MS) / 1000 - 1 < seconds <= (clock.wall_ms() - START_MS) / 1000
     assert told == {
-        "name": "g", "position": position(5), "generation": 7, "owner": "", "lag": 2, "updated_ms": START_MS,
-        "index": 8, "term": 1,
-    }  # fmt: skip
+        "name": "g",
+        "position": position(5),
+        "generation": 7,
+        "owner": "",
+        "lag": 2,
+        "updated_ms": START_MS,
+        "index": 8,
+        "term": 1,
+    }
     listed = (await ask(served.port, "GET", "/v1/consumers")).json()
     assert [each["name"] for each in listed["consumers"]] == ["g"]
     assert (listed["log"], listed["last_user_index"], listed["index"]) == (LOG_ID, 6, 8)

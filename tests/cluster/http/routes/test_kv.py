@@ -270,9 +270,14 @@ async def test_pitfall_38_reads_are_linearizable_unless_asked_otherwise(served: 
     await put(served, "k", b"1")
     served.node.refusal = ApiError(Code.NO_LEADER, "there is no leader")
     for target in (
-        "/v1/kv/k", "/v1/kv?prefix=", "/v1/log", "/v1/log?format=ndjson", "/v1/watch", "/v1/digest",
+        "/v1/kv/k",
+        "/v1/kv?prefix=",
+        "/v1/log",
+        "/v1/log?format=ndjson",
+        "/v1/watch",
+        "/v1/digest",
         "/v1/sessions/3/receipts/1",
-    ):  # fmt: skip
+    ):
         assert (await ask(served.port, "GET", target)).problem().code is Code.NO_LEADER, target
     for target in ("/v1/kv/k?", "/v1/kv?prefix=&", "/v1/log?", "/v1/log?format=ndjson&", "/v1/digest?"):
         assert (await ask(served.port, "GET", f"{target}consistency=stale")).status == 200, target
@@ -313,8 +318,11 @@ async def test_compare_and_set(served: Served) -> None:
     assert (await put(served, "k", b"1", "?if_revision=0"))["revision"] == 2
     problem = (await ask(served.port, "PUT", "/v1/kv/k?if_revision=0", b"2")).problem()
     assert (problem.code, problem.outcome, problem.index, problem.revision) == (
-        Code.COMPARE_FAILED, "not_applied", 4, 2,
-    )  # fmt: skip
+        Code.COMPARE_FAILED,
+        "not_applied",
+        4,
+        2,
+    )
     assert (await put(served, "k", b"2", "?if_revision=2"))["revision"] == 3
     assert (await ask(served.port, "DELETE", "/v1/kv/k?if_revision=2")).problem().revision == 3
     assert (await ask(served.port, "DELETE", "/v1/kv/k?if_revision=3")).json()["deleted"] == 1

@@ -131,8 +131,10 @@ async def test_a_node_with_tls_sends_no_token_to_a_plain_url_of_the_leader(
         if not is_forwarded:
             problem = reply.problem()
             assert (problem.code, problem.outcome, problem.leader) == (
-                Code.NO_LEADER, Outcome.NOT_APPLIED, LeaderHint(1, first.url),
-            )  # fmt: skip
+                Code.NO_LEADER,
+                Outcome.NOT_APPLIED,
+                LeaderHint(1, first.url),
+            )
             assert f"node 1, which leads, at {first.url}" in problem.message
             assert "raftlog members address 1 --url https://" in problem.message
 

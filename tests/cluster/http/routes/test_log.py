@@ -225,9 +225,15 @@ async def test_many_blocks_in_one_entry_keep_their_indexes(served: Served) -> No
     served.node.submit_now((append, 3), (put, 1), (failed, 1), (append, 3))
     found = await records(served)
     assert [(record["index"], record["operation"], record["result"]) for record in found] == [
-        (3, "append", "applied"), (4, "append", "applied"), (5, "append", "applied"), (6, "put", "applied"),
-        (7, "put", "compare_failed"), (8, "append", "applied"), (9, "append", "applied"), (10, "append", "applied"),
-    ]  # fmt: skip
+        (3, "append", "applied"),
+        (4, "append", "applied"),
+        (5, "append", "applied"),
+        (6, "put", "applied"),
+        (7, "put", "compare_failed"),
+        (8, "append", "applied"),
+        (9, "append", "applied"),
+        (10, "append", "applied"),
+    ]
     assert [found[3][name] for name in ("prior_index", "create", "version", "revision")] == [0, 2, 1, 2]
     assert "prior_index" not in found[4]
     assert found[4]["argument"] == 77

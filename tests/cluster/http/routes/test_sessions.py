@@ -186,7 +186,7 @@ BODIES = {
     "/v1/consumers/{consumer}": b'{"reset":true,"position":{"log":"%s","next":{"0":1}}}' % LOG_ID.encode(),
     "/v1/members": b'{"change":"remove","node":1}',
     "/v1/access": b'{"action":"set_user","name":"ada","roles":["reader"]}',
-}  # fmt: skip
+}
 WRITES = [route for route in ROUTES if route.method not in ("GET", "OPTIONS")]
 
 

@@ -84,8 +84,9 @@ def test_columns_without_a_line_of_names() -> None:
     lines = ["1;x", "2;y"]
     named = told("q.csv", lines, columns=("n", "text"), key="text")
     assert [each.key for each in read_batch(first_lines(sample("q.csv", lines), named.reading), named.reading)] == [  # type: ignore[union-attr]
-        b"x", b"y",
-    ]  # fmt: skip
+        b"x",
+        b"y",
+    ]
     assert told("q.csv", lines, header=False).reading.columns == ("c1", "c2")
     assert told("q.csv", ["1;2", "3;4"], header=True).reading.columns == ("1", "2")
 
@@ -93,11 +94,15 @@ def test_columns_without_a_line_of_names() -> None:
 @pytest.mark.parametrize(
     ("name", "lines", "format"),
     [
-        ("a", ["a;b", "1;2", "3;4"], "csv"), ("a.log", ["something happened"], "lines"),
-        ("messages", ["Oct 11 22:14:15 host kernel: usb"], "syslog"), ("a.json", ['{"a": 1}'], "ndjson"),
-        ("a", ["{", '"a": 1}'], "ndjson"), ("x.tsv.gz", ["a\tb"], "tsv"), ("a", ['[{"a": 1}]'], "json"),
+        ("a", ["a;b", "1;2", "3;4"], "csv"),
+        ("a.log", ["something happened"], "lines"),
+        ("messages", ["Oct 11 22:14:15 host kernel: usb"], "syslog"),
+        ("a.json", ['{"a": 1}'], "ndjson"),
+        ("a", ["{", '"a": 1}'], "ndjson"),
+        ("x.tsv.gz", ["a\tb"], "tsv"),
+        ("a", ['[{"a": 1}]'], "json"),
     ],
-)  # fmt: skip
+)
 def test_the_format_is_guessed_from_name_and_content(name: str, lines: list[str], format: str) -> None:
     """Also without a name that helps."""
     assert told(name, lines).reading.format == format
@@ -146,9 +151,10 @@ def test_selected_cells_have_the_type_of_their_column() -> None:
     decided = told("q.csv", lines[:3], select=("id", "n", "ok", "zip"))
     rows = read_batch(first_lines(sample("q.csv", lines), decided.reading), decided.reading)
     assert [getattr(each, "value", None) for each in rows] == [
-        b'{"id":1,"n":1.10,"ok":true,"zip":"01234"}', b'{"id":2,"n":null,"ok":false,"zip":"99"}',
+        b'{"id":1,"n":1.10,"ok":true,"zip":"01234"}',
+        b'{"id":2,"n":null,"ok":false,"zip":"99"}',
         b'{"id":"x","n":3,"ok":"maybe","zip":"5"}',
-    ]  # fmt: skip
+    ]
 
 
 def test_syslog_and_access_logs_have_their_time_in_its_place() -> None:
@@ -220,10 +226,12 @@ def test_doubtful_times_are_counted_and_the_rule_is_told() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'a,b\n0, "x, y"\n1,  "z, w"\n', 'a;b\n0; "x; y"\n1; "z\nw"\n', '"a", "b"\n"0", "x, ""y"""\n"1", "z, w"\n',
+        'a,b\n0, "x, y"\n1,  "z, w"\n',
+        'a;b\n0; "x; y"\n1; "z\nw"\n',
+        '"a", "b"\n"0", "x, ""y"""\n"1", "z, w"\n',
         "a|b\n0| 'x| y'\n1| 'z| w'\n",
     ],
-)  # fmt: skip
+)
 def test_a_space_before_a_quote_has_no_meaning(text: str) -> None:
     """The cell is quoted all the same, with each delimiter and quote, also over several lines."""
     sample = Sample("t.csv", text.encode().splitlines(keepends=True))

@@ -43,10 +43,18 @@ def test_quotes_and_escapes() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('a,"b', True), ('a,"b"', False), ('a,"b""', True), ('a,"b""c"', False), ('5" pipe,3', False), ('"', True),
-        ('""', False), ("", False), ('"a"x,"b', True), ('a,"x, ""y""', True),
+        ('a,"b', True),
+        ('a,"b"', False),
+        ('a,"b""', True),
+        ('a,"b""c"', False),
+        ('5" pipe,3', False),
+        ('"', True),
+        ('""', False),
+        ("", False),
+        ('"a"x,"b', True),
+        ('a,"x, ""y""', True),
     ],
-)  # fmt: skip
+)
 def test_a_row_is_open_while_a_quoted_field_is(text: str, expected: bool) -> None:
     """A quote inside an unquoted field is text: it does not swallow the next lines."""
     assert is_open(text, Dialect()) is expected
@@ -67,11 +75,16 @@ def test_a_written_row_is_closed_exactly_at_its_end(cells: list[str]) -> None:
 @pytest.mark.parametrize(
     ("data", "charset"),
     [
-        ("é,b\n".encode(), "utf-8"), (b"\xef\xbb\xbfa", "utf-8"), ("é,b\n".encode("cp1252"), "windows-1252"),
-        ("a,b\n".encode("utf-16"), "utf-16-le"), ("a,b,c\n".encode("utf-16-le"), "utf-16-le"),
-        ("a,b,c\n".encode("utf-16-be"), "utf-16-be"), ("a".encode("utf-32"), "utf-32-le"), (b"", "utf-8"),
+        ("é,b\n".encode(), "utf-8"),
+        (b"\xef\xbb\xbfa", "utf-8"),
+        ("é,b\n".encode("cp1252"), "windows-1252"),
+        ("a,b\n".encode("utf-16"), "utf-16-le"),
+        ("a,b,c\n".encode("utf-16-le"), "utf-16-le"),
+        ("a,b,c\n".encode("utf-16-be"), "utf-16-be"),
+        ("a".encode("utf-32"), "utf-32-le"),
+        (b"", "utf-8"),
     ],
-)  # fmt: skip
+)
 def test_the_charset_of_the_first_bytes(data: bytes, charset: str) -> None:
     """A byte order mark decides, else zero bytes, else whether it is UTF-8."""
     assert charset_of(data, is_whole=True)[0] == charset

@@ -35,15 +35,25 @@ UNCLOSED = COMMON + b' "http://x/start" "Mozilla/5 (x'
 @pytest.mark.parametrize(
     ("line", "field", "value"),
     [
-        (COMMON, "host", b"10.0.0.1"), (COMMON, "user", b"frank"), (COMMON, "method", b"GET"),
+        (COMMON, "host", b"10.0.0.1"),
+        (COMMON, "user", b"frank"),
+        (COMMON, "method", b"GET"),
         (COMMON, "sent", b"2326"),
-        (COMMON, "path", b"/a.gif"), (COMMON, "status", b"200"), (COMMON, "referer", None), (COMMON, "agent", None),
-        (COMBINED, "referer", b"http://x/start"), (COMBINED, "agent", b'Mozilla/5 \\"odd\\" (x)'),
-        (UNCLOSED, "host", b"10.0.0.1"), (UNCLOSED, "path", b"/a.gif"), (UNCLOSED, "agent", b"Mozilla/5 (x"),
-        (b'::1 - - [x] "-" 400 -', "path", None), (b"", "host", None), (b"no log line", "host", None),
+        (COMMON, "path", b"/a.gif"),
+        (COMMON, "status", b"200"),
+        (COMMON, "referer", None),
+        (COMMON, "agent", None),
+        (COMBINED, "referer", b"http://x/start"),
+        (COMBINED, "agent", b'Mozilla/5 \\"odd\\" (x)'),
+        (UNCLOSED, "host", b"10.0.0.1"),
+        (UNCLOSED, "path", b"/a.gif"),
+        (UNCLOSED, "agent", b"Mozilla/5 (x"),
+        (b'::1 - - [x] "-" 400 -', "path", None),
+        (b"", "host", None),
+        (b"no log line", "host", None),
         (COMMON.replace(b"frank", b"-"), "user", None),
     ],
-)  # fmt: skip
+)
 def test_a_field_is_found_or_it_is_not(line: bytes, field: str, value: bytes | None) -> None:
     """Positions decide: a missing last quote costs nothing but that field's own end."""
     assert access_log.read_field(line, field) == value
@@ -101,13 +111,20 @@ def test_key_and_time_of_json_are_read_by_path(data: bytes, key: bytes, time_ms:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "blank"), (b"  \r", "blank"), (b"{", "not JSON"), (b"[1]", "not a JSON object"), (b"{}", "no user.id"),
-        (b'{"user": {"id": null}}', "no user.id"), (b'{"user": {"id": []}}', "not text"),
+        (b"", "blank"),
+        (b"  \r", "blank"),
+        (b"{", "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"{}", "no user.id"),
+        (b'{"user": {"id": null}}', "no user.id"),
+        (b'{"user": {"id": []}}', "not text"),
         (b'{"user": {"id": ""}}', "0 bytes"),
-        (b'{"user": {"id": "%s"}}' % (b"x" * 4097), "4097 bytes"), (b'{"user": {"id": "\\ud800"}}', "not Unicode"),
-        (b'\xff', "not JSON"), (b'{"a":' * 5000, "not JSON|nested"),
+        (b'{"user": {"id": "%s"}}' % (b"x" * 4097), "4097 bytes"),
+        (b'{"user": {"id": "\\ud800"}}', "not Unicode"),
+        (b"\xff", "not JSON"),
+        (b'{"a":' * 5000, "not JSON|nested"),
     ],
-)  # fmt: skip
+)
 def test_a_line_without_its_key_is_rejected_with_the_reason(data: bytes, reason: str) -> None:
     """Only then, and the line comes along."""
     rejected = told(NDJSON, data)
@@ -143,8 +160,11 @@ def test_a_quoted_field_may_hold_line_ends_and_a_stray_quote_stays_alone() -> No
     reading = InputOptions(InputFormat.CSV, None, None, ("a", "b"))
     lines = list(split_lines([b'1,"x\n', b'y"\n', b"2,z\n", b'3,"w\n', b"4,v"], reading, 2))
     assert [(line.number, line.raw, line.lines) for line in lines] == [
-        (2, b'1,"x\ny"\n', 2), (4, b"2,z\n", 1), (5, b'3,"w\n', 1), (6, b"4,v", 1),
-    ]  # fmt: skip
+        (2, b'1,"x\ny"\n', 2),
+        (4, b"2,z\n", 1),
+        (5, b'3,"w\n', 1),
+        (6, b"4,v", 1),
+    ]
     endless = [b'"\n', *[b"x" * 1000 + b"\n"] * 100]
     assert len(list(split_lines(endless, reading))) == 101
 

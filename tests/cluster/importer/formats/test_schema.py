@@ -16,9 +16,12 @@ from tests.cluster.fake_node import FakeNode, serve
 from tests.house.rules import ROOT
 
 READING = InputOptions(
-    InputFormat.CSV, time="at", columns=("at", "mag"), times=TimeRule("%Y/%m/%d %H:%M:%S.%f"),
+    InputFormat.CSV,
+    time="at",
+    columns=("at", "mag"),
+    times=TimeRule("%Y/%m/%d %H:%M:%S.%f"),
     types=(InputColumn("at", "string"), InputColumn("mag", "number")),
-)  # fmt: skip
+)
 
 
 def test_the_page_shows_what_is_written() -> None:

@@ -95,10 +95,18 @@ def test_a_time_without_a_year_is_the_newest_before_the_files_age() -> None:
 def test_times_before_1970_and_odd_values_are_none() -> None:
     """The log keeps no negative times."""
     odd: list[tuple[str, Any]] = [
-        ("iso", "1969-12-31T23:59:59Z"), ("%Y/%m/%d", "1960/01/01"), ("s", -5), ("s", True), ("ms", "x"),
-        ("%Y/%m/%d %H:%M", "2016/01/01 25:00"), ("s", 1e300), ("iso", 5),
-        ("s", 1_577_836_800_000), ("ms", 1_577_836_800_000_000), ("us", "1577836800000000000"),
-    ]  # fmt: skip
+        ("iso", "1969-12-31T23:59:59Z"),
+        ("%Y/%m/%d", "1960/01/01"),
+        ("s", -5),
+        ("s", True),
+        ("ms", "x"),
+        ("%Y/%m/%d %H:%M", "2016/01/01 25:00"),
+        ("s", 1e300),
+        ("iso", 5),
+        ("s", 1_577_836_800_000),
+        ("ms", 1_577_836_800_000_000),
+        ("us", "1577836800000000000"),
+    ]
     for form, value in odd:
         assert reader(TimeRule(form))(value) is None
 
@@ -111,12 +119,19 @@ def test_a_form_that_means_nothing_is_refused(form: str) -> None:
 
 
 SUGGESTED = [
-    ("24-01-31 10:00:00", "%y-%m-%d %H:%M:%S"), ("31.01.24", "%d.%m.%y"), ("13:00:00 24-01-31", "%H:%M:%S %y-%m-%d"),
-    ("2016:01:01", "%Y:%m:%d"), ("1. of 2 2016 at 10:20:30.5", "%m. of %d %Y at %H:%M:%S.%f"),
-    ("Jan 5 24 10:00:01 AM", "%b %d %y %I:%M:%S %p"), ("2024-01-31 at 10.11.12", "%Y-%m-%d at %H.%M.%S"),
-    ("5. May 2024 10:00 Uhr", "%d. %b %Y %H:%M Uhr"), ("2024_01_31", "%Y_%m_%d"), ("100% 2024/31/12", None),
-    ("x 240131", "x %y%m%d"), ("24.12.99 23:59:59,123", "%d.%m.%y %H:%M:%S,%f"),
-]  # fmt: skip
+    ("24-01-31 10:00:00", "%y-%m-%d %H:%M:%S"),
+    ("31.01.24", "%d.%m.%y"),
+    ("13:00:00 24-01-31", "%H:%M:%S %y-%m-%d"),
+    ("2016:01:01", "%Y:%m:%d"),
+    ("1. of 2 2016 at 10:20:30.5", "%m. of %d %Y at %H:%M:%S.%f"),
+    ("Jan 5 24 10:00:01 AM", "%b %d %y %I:%M:%S %p"),
+    ("2024-01-31 at 10.11.12", "%Y-%m-%d at %H.%M.%S"),
+    ("5. May 2024 10:00 Uhr", "%d. %b %Y %H:%M Uhr"),
+    ("2024_01_31", "%Y_%m_%d"),
+    ("100% 2024/31/12", None),
+    ("x 240131", "x %y%m%d"),
+    ("24.12.99 23:59:59,123", "%d.%m.%y %H:%M:%S,%f"),
+]
 
 
 @pytest.mark.parametrize(("value", "form"), SUGGESTED)
@@ -143,15 +158,18 @@ def test_the_form_of_most_values_is_suggested() -> None:
 
 
 LOCAL = [
-    ("Europe/Berlin", "2024-10-27 02:30:00", "twice", 3_600_000), ("Europe/Berlin", "2024-10-27 01:59:59", None, 0),
-    ("Europe/Berlin", "2024-03-31 02:30:00", "never", 0), ("Europe/Berlin", "2024-03-31 03:00:00", None, 0),
+    ("Europe/Berlin", "2024-10-27 02:30:00", "twice", 3_600_000),
+    ("Europe/Berlin", "2024-10-27 01:59:59", None, 0),
+    ("Europe/Berlin", "2024-03-31 02:30:00", "never", 0),
+    ("Europe/Berlin", "2024-03-31 03:00:00", None, 0),
     ("America/New_York", "2024-11-03 01:00:00", "twice", 3_600_000),
     ("America/New_York", "2024-11-03 02:00:00", None, 0),
     ("Australia/Lord_Howe", "2024-04-07 01:45:00", "twice", 1_800_000),
     ("Pacific/Apia", "2011-12-30 12:00:00", "never", 0),
-    ("Australia/Lord_Howe", "2024-10-06 02:15:00", "never", 0), ("+02:00", "2024-10-27 02:30:00", None, 0),
+    ("Australia/Lord_Howe", "2024-10-06 02:15:00", "never", 0),
+    ("+02:00", "2024-10-27 02:30:00", None, 0),
     ("UTC", "2024-03-31 02:30:00", None, 0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("zone", "text", "doubts", "apart_ms"), LOCAL)
@@ -177,10 +195,16 @@ def test_local_times_that_occur_twice_or_never_are_known(
 @pytest.mark.parametrize(
     "text",
     [
-        "2016-12-31T23:59:60Z", "2016-12-31T23:59:60+00:00", "20161231T235960Z", "2017-01-01T05:29:60+05:30",
-        "2016-12-31 23:59:60", "2016-12-31T24:00:00Z", "2016-12-31T24:00", "2016-W52-6T23:59:60Z",
+        "2016-12-31T23:59:60Z",
+        "2016-12-31T23:59:60+00:00",
+        "20161231T235960Z",
+        "2017-01-01T05:29:60+05:30",
+        "2016-12-31 23:59:60",
+        "2016-12-31T24:00:00Z",
+        "2016-12-31T24:00",
+        "2016-W52-6T23:59:60Z",
     ],
-)  # fmt: skip
+)
 def test_a_leap_second_is_the_next_second(text: str) -> None:
     """So is the end of a day. Both are valid in ISO 8601. Other times beyond the end of a minute or a day are not."""
     assert reader(TimeRule("iso"))(text) == 1_483_228_800_000

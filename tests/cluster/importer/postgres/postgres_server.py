@@ -60,9 +60,12 @@ class PostgresServer:
             self._user = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
         self._settings = {
-            "listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", "wal_level": "logical",
+            "listen_addresses": "127.0.0.1",
+            "port": str(port),
+            "unix_socket_directories": "",
+            "wal_level": "logical",
             **settings,
-        }  # fmt: skip
+        }
         self._process: subprocess.Popen[bytes] | None = None
         self._run("initdb", "-D", str(self.data), "-U", "raftlog", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
 
@@ -104,9 +107,13 @@ class PostgresServer:
         options = [each for name, value in self._settings.items() for each in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [self.bin / "postgres", "-D", self.data, *options], cwd=self.folder, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, **self._user,
-            )  # fmt: skip
+                [self.bin / "postgres", "-D", self.data, *options],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                **self._user,
+            )
 
     def _takes_queries(self) -> bool:
         try:

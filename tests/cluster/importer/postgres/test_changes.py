@@ -61,26 +61,26 @@ def test_inserts_updates_deletes_truncates_and_new_columns_become_records() -> N
         (["public.t", 1], "update", {"before": None, "after": {"a": 1, "name": "b"}, "unchanged": ["big"]}),
         (["public.t", 2], "delete", {"before": {"a": 2}, "after": None, "moved_to": {"a": 3}}),
         (
-            ["public.t", 3], "insert",
+            ["public.t", 3],
+            "insert",
             {"before": None, "after": {"a": 3, "name": None, "big": "s"}, "moved_from": {"a": 2}},
         ),
         (["public.t", 3], "delete", {"before": {"a": 3}, "after": None}),
         (["public.f", 1.5], "insert", {"before": None, "after": {"x": 1.5, "big": full}}),
         (["public.f", 1.5], "delete", {"before": {"x": 1.5, "big": full}, "after": None, "moved_to": {"x": 2}}),
         (
-            ["public.f", 2], "insert",
+            ["public.f", 2],
+            "insert",
             {"before": None, "after": {"x": 2, "big": full}, "moved_from": {"x": 1.5}},
         ),
         (["public.f", 2], "delete", {"before": {"x": 2, "big": full}, "after": None}),
-    ]  # fmt: skip
+    ]
     after = {"a": 4, "name": None, "big": None, "extra": True}
     assert rows[10] == (["public.t", 4], "insert", {"before": None, "after": after})
     assert rows[13:] == [(["public.t"], "truncate", flags), (["public.f"], "truncate", flags)]
     first = json.loads(found[0].value or b"")
     place = {name: first[name] for name in ("table", "lsn", "n", "xid", "time")}
-    assert place == {
-        "table": "public.t", "lsn": "0/1593D68", "n": 1, "xid": 758, "time": "2026-11-26T10:48:52.431471Z"
-    }  # fmt: skip
+    assert place == {"table": "public.t", "lsn": "0/1593D68", "n": 1, "xid": 758, "time": "2026-11-26T10:48:52.431471Z"}
     assert found[0].time_ms == TIME_MS
     places = [(json.loads(each.value or b"")["lsn"], json.loads(each.value or b"")["n"]) for each in found]
     assert len({*places}) == len(found)
@@ -227,8 +227,10 @@ def test_without_a_certain_place_the_names_decide_and_the_catalog_is_asked_again
     answers: list[PrimaryKeys] = [{7: (KeyColumn("id", 23, None),)}, {7: (KeyColumn("order_id", 23, None),)}]
     changes = Changes(0, 0, 0, {}, lambda: answers.pop(0))
     assert keys_of(changes, table_of("a", "id"), table_of("id"), table_of("order_id")) == [
-        ["public.o", 2], ["public.o", 1], ["public.o", 1]
-    ]  # fmt: skip
+        ["public.o", 2],
+        ["public.o", 1],
+        ["public.o", 1],
+    ]
     assert answers == []
     assert keys_of(Changes(0, 0, 0, {7: ()}, dict), table_of("a")) == [["public.o"]]  # it has no primary key
 

@@ -101,18 +101,34 @@ def test_kills_of_every_side_neither_lose_nor_double_a_change(
     print(f"seed {seed}")
     chance = random.Random(seed)
     postgres.sql(
-        "CREATE TABLE steps (id int PRIMARY KEY, n int)", "CREATE TABLE passing (id int PRIMARY KEY, v int)",
+        "CREATE TABLE steps (id int PRIMARY KEY, n int)",
+        "CREATE TABLE passing (id int PRIMARY KEY, v int)",
         "CREATE TABLE items (id int PRIMARY KEY, price numeric(10, 2), at timestamptz, large text)",
-        "ALTER TABLE items ALTER large SET STORAGE EXTERNAL", "ALTER TABLE items REPLICA IDENTITY FULL",
-        "ALTER TABLE steps REPLICA IDENTITY FULL", "ALTER TABLE passing REPLICA IDENTITY FULL",
+        "ALTER TABLE items ALTER large SET STORAGE EXTERNAL",
+        "ALTER TABLE items REPLICA IDENTITY FULL",
+        "ALTER TABLE steps REPLICA IDENTITY FULL",
+        "ALTER TABLE passing REPLICA IDENTITY FULL",
         "INSERT INTO steps VALUES (1, 0)",
         f"INSERT INTO items SELECT g, g, now(), '' FROM generate_series(1, {ROWS}) g",
-    )  # fmt: skip
+    )
     urls = ",".join(local.url(node) for node in range(1, NODES + 1))
     command = [
-        *COMMAND, "import-postgres", postgres.conninfo, "--tables", "steps,passing,items", "--slot", "kills",
-        "--state", str(tmp_path / "state"), "--batch", "200", "-o", "jsonl", "-e", urls,
-    ]  # fmt: skip
+        *COMMAND,
+        "import-postgres",
+        postgres.conninfo,
+        "--tables",
+        "steps,passing,items",
+        "--slot",
+        "kills",
+        "--state",
+        str(tmp_path / "state"),
+        "--batch",
+        "200",
+        "-o",
+        "jsonl",
+        "-e",
+        urls,
+    ]
     writer = Writer(postgres.conninfo, chance)
     writer.start()
     importer: subprocess.Popen[bytes] | None = None

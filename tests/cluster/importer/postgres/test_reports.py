@@ -155,10 +155,15 @@ def test_postgres_is_told_only_what_the_state_file_holds(seed: int) -> None:
         server.state.write_bytes(msgspec.json.encode(state))
         decoded = dict(server.messages())
         changed: dict[str, Any] = {
-            "PgConnection": lambda _: server, "check_server": lambda _: None, "published": lambda *_: [],
-            "find_slot": lambda *_: ReplicationSlot(server.forgotten, is_lost=False, is_ours=True), "RETRY_S": 0,
-            "decode": decoded.get, "time": server, "PART_RECORDS": random.randrange(1, 5),
-        }  # fmt: skip
+            "PgConnection": lambda _: server,
+            "check_server": lambda _: None,
+            "published": lambda *_: [],
+            "find_slot": lambda *_: ReplicationSlot(server.forgotten, is_lost=False, is_ours=True),
+            "RETRY_S": 0,
+            "decode": decoded.get,
+            "time": server,
+            "PART_RECORDS": random.randrange(1, 5),
+        }
         stack.enter_context(log.in_place())
         for name, value in changed.items():
             stack.enter_context(patch.object(source, name, value))
@@ -173,5 +178,6 @@ def test_postgres_is_told_only_what_the_state_file_holds(seed: int) -> None:
         found = [json.loads(record.value or b"") for record in log.records]
         assert [(each["lsn"], each["n"]) for each in found] == [
             (as_lsn(START + 10 * number), row + 1)
-            for number, size in enumerate(server.sizes, start=1) for row in range(size)
-        ]  # fmt: skip
+            for number, size in enumerate(server.sizes, start=1)
+            for row in range(size)
+        ]

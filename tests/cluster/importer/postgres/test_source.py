@@ -31,9 +31,10 @@ def name(postgres: PostgresServer) -> Iterator[str]:
     """A table, and the name of a publication and slot of this test."""
     name = f"t{next(_NUMBERS)}"
     postgres.sql(
-        f"CREATE TABLE {name} (id int PRIMARY KEY, v text)", f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+        f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+        f"ALTER TABLE {name} REPLICA IDENTITY FULL",
         f"INSERT INTO {name} SELECT g, E'a\\tb\\\\' || g FROM generate_series(1, 20) g",
-    )  # fmt: skip
+    )
     yield name
     postgres.sql(f"SELECT pg_drop_replication_slot('{name}') FROM pg_replication_slots WHERE slot_name = '{name}'")
 
@@ -124,13 +125,14 @@ def test_snapshot_and_stream_agree_on_keys_columns_and_rows_and_positions_are_co
     postgres.sql(
         f"CREATE TABLE {name}_index (a int NOT NULL, b text NOT NULL, c int, UNIQUE (b) INCLUDE (a))",
         f"ALTER TABLE {name}_index REPLICA IDENTITY USING INDEX {name}_index_b_a_key",
-        f"CREATE TABLE {name}_bare (a int, b text, c int)", f"ALTER TABLE {name}_bare REPLICA IDENTITY FULL",
+        f"CREATE TABLE {name}_bare (a int, b text, c int)",
+        f"ALTER TABLE {name}_bare REPLICA IDENTITY FULL",
         f"CREATE TABLE {name}_parts (b text, a int, c int, PRIMARY KEY (a, b)) PARTITION BY RANGE (a)",
         f"CREATE TABLE {name}_parts_1 PARTITION OF {name}_parts FOR VALUES FROM (0) TO (10)",
-        f"CREATE TABLE \"{name} Odd\" (a int, \"B \"\"'\" text, b text, c int, d int DEFAULT 4, PRIMARY KEY (a))",
-        f"CREATE PUBLICATION {name} FOR TABLE {name}_index, {name}_bare, {name}_parts, \"{name} Odd\" (a, b, "
-        "\"B \"\"'\", c) WHERE (a < 5) WITH (publish_via_partition_root = true)",
-    )  # fmt: skip
+        f'CREATE TABLE "{name} Odd" (a int, "B ""\'" text, b text, c int, d int DEFAULT 4, PRIMARY KEY (a))',
+        f'CREATE PUBLICATION {name} FOR TABLE {name}_index, {name}_bare, {name}_parts, "{name} Odd" (a, b, '
+        '"B ""\'", c) WHERE (a < 5) WITH (publish_via_partition_root = true)',
+    )
     tables = [f"{name}_index", f"{name}_bare", f"{name}_parts", f'"{name} Odd"']
     postgres.sql(*(f"INSERT INTO {each} (a, b, c) VALUES (1, 'x', 1), (7, 'y', 1)" for each in tables))
     source = Postgres(postgres.conninfo, tables, slot=name, snapshot=tmp_path / "snapshot", follow=False)
@@ -143,16 +145,20 @@ def test_snapshot_and_stream_agree_on_keys_columns_and_rows_and_positions_are_co
     second = [json.loads(record.value or b"") | {"key": record.key} for part in parts for record in part.records]
     order = [f"public.{name} Odd", f"public.{name}_bare", f"public.{name}_index", f"public.{name}_parts"]
     keys: dict[str, list[list[object]]] = {
-        order[0]: [[1]], order[1]: [[], []], order[2]: [["x"], ["y"]], order[3]: [["x", 1], ["y", 7]]
-    }  # fmt: skip
+        order[0]: [[1]],
+        order[1]: [[], []],
+        order[2]: [["x"], ["y"]],
+        order[3]: [["x", 1], ["y", 7]],
+    }
     for found, op, c in ((first, "snapshot", 1), (second, "update", 2)):
         assert {each["op"] for each in found} == {op}
         for table in order:
             rows = [each for each in found if each["table"] == table]
             assert [json.loads(each["key"]) for each in rows] == [[table, *key] for key in keys[table]]
             assert [(each["after"]["a"], each["after"]["b"], each["after"]["c"]) for each in rows] == [
-                (1, "x", c), (7, "y", c)
-            ][: len(rows)]  # fmt: skip
+                (1, "x", c),
+                (7, "y", c),
+            ][: len(rows)]
             assert "d" not in rows[0]["after"]
     assert ("B \"'" in first[0]["after"], first[0]["table"]) == (True, order[0])
     confirmed = postgres.sql(f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{name}'")
@@ -167,11 +173,15 @@ def test_a_renamed_primary_key_stays_the_key_of_a_table_with_a_full_identity(
     """The rename comes between rows that are not read yet. A table that is published later has its key, too."""
     parts = list(made(postgres, name, tmp_path).read(None))
     postgres.sql(
-        f"INSERT INTO {name} VALUES (107)", f"ALTER TABLE {name} RENAME COLUMN id TO order_id",
-        f"INSERT INTO {name} VALUES (109)", f"CREATE TABLE {name}_late (gone int, a int, b int PRIMARY KEY)",
-        f"ALTER TABLE {name}_late DROP COLUMN gone", f"ALTER TABLE {name}_late REPLICA IDENTITY FULL",
-        f"ALTER PUBLICATION {name} ADD TABLE {name}_late", f"INSERT INTO {name}_late VALUES (1, 2)",
-    )  # fmt: skip
+        f"INSERT INTO {name} VALUES (107)",
+        f"ALTER TABLE {name} RENAME COLUMN id TO order_id",
+        f"INSERT INTO {name} VALUES (109)",
+        f"CREATE TABLE {name}_late (gone int, a int, b int PRIMARY KEY)",
+        f"ALTER TABLE {name}_late DROP COLUMN gone",
+        f"ALTER TABLE {name}_late REPLICA IDENTITY FULL",
+        f"ALTER PUBLICATION {name} ADD TABLE {name}_late",
+        f"INSERT INTO {name}_late VALUES (1, 2)",
+    )
     source = Postgres(postgres.conninfo, slot=name, snapshot=tmp_path / "snapshot", follow=False)
     keys = [json.loads(record.key or b"") for part in source.read(parts[-1].position) for record in part.records]
     assert keys == [[f"public.{name}", 107], [f"public.{name}", 109], [f"public.{name}_late", 2]]
@@ -205,7 +215,7 @@ def test_what_cannot_be_copied_exactly_once_is_refused_with_a_way_out(
     for tables, told in (
         ([f"{name}_none"], f"there is no table {name}_none; .* leave the tables out, or copy other ones with another"),
         ([name, f"{name}_bare"], f"has the tables public.{name}, not public.{name}, public.{name}_bare. .*leave"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(SourceError, match=told):
             list(Postgres(postgres.conninfo, tables, slot=name, snapshot=tmp_path / "snapshot").read(at))
     postgres.sql(f"SELECT pg_create_logical_replication_slot('{name}_o', 'pgoutput')")

@@ -41,9 +41,16 @@ def applier_of(writes: list[asyncio.Future[None]] | None = None, **limits: int) 
     made = LimitSettings(**limits)
     disk: Any = SimpleNamespace(write_effects=write_effects)
     return Applier(
-        StateMachine(), cast(Disk, disk), Pending(made, Metrics(), 1), limits=made, applied=GENESIS, last_user=0,
-        ledger_last=0, failed=fail, wake=lambda: None,
-    )  # fmt: skip
+        StateMachine(),
+        cast(Disk, disk),
+        Pending(made, Metrics(), 1),
+        limits=made,
+        applied=GENESIS,
+        last_user=0,
+        ledger_last=0,
+        failed=fail,
+        wake=lambda: None,
+    )
 
 
 def entries_after(mark: Mark, count: int) -> list[Entry]:

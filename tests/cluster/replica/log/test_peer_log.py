@@ -59,9 +59,12 @@ async def test_a_found_time_counts_from_the_later_begin_of_a_log_that_changed_me
         return 9
 
     replica: Any = SimpleNamespace(
-        disk=disk, reader=SimpleNamespace(own_time=own_time), life=SimpleNamespace(is_fenced=False, is_stopping=False),
-        applier=SimpleNamespace(applied=12), machine=SimpleNamespace(oldest=3),
-    )  # fmt: skip
+        disk=disk,
+        reader=SimpleNamespace(own_time=own_time),
+        life=SimpleNamespace(is_fenced=False, is_stopping=False),
+        applier=SimpleNamespace(applied=12),
+        machine=SimpleNamespace(oldest=3),
+    )
     had = await serving._answer(replica, Question(1, QuestionKind.TIME, 5, 0, 0))
     assert (had.first, had.begins) == (9, 9)
 

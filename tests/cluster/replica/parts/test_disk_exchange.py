@@ -274,13 +274,14 @@ def test_a_voter_whose_link_closed_counts_as_one_without_disk_space(monkeypatch:
     monkeypatch.setattr(disk_exchange, "reports", lambda replica: told)
     followers = [SimpleNamespace(node=node, last_contact_ms=990) for node in (2, 3)]
     replica: Any = SimpleNamespace(
-        identity=SimpleNamespace(node=1), options=SimpleNamespace(election_timeout_max_ms=100),
+        identity=SimpleNamespace(node=1),
+        options=SimpleNamespace(election_timeout_max_ms=100),
         core=SimpleNamespace(
             status=lambda: SimpleNamespace(followers=followers, configuration=configuration(3)),
             state=SimpleNamespace(now=SimpleNamespace(monotonic_ms=1_000)),
         ),
         links=SimpleNamespace(has_dialled=lambda peer: peer == 2),
-    )  # fmt: skip
+    )
     assert not disk_exchange.all_disks(replica).takes_writes
     replica.links.has_dialled = lambda peer: True
     assert disk_exchange.all_disks(replica).takes_writes

@@ -44,11 +44,15 @@ def leading(monkeypatch: pytest.MonkeyPatch) -> Any:
     logger = SimpleNamespace(warning=lambda event, **values: lines.append(f"{event} {values['sender']}"))
     logger.bind = lambda **_: logger
     replica = replica_of(
-        is_leader=True, identity=SimpleNamespace(node=1, incarnation=f"{1:032x}"),
-        served=PeersServed(), logger=logger, lines=lines, questions=[],
+        is_leader=True,
+        identity=SimpleNamespace(node=1, incarnation=f"{1:032x}"),
+        served=PeersServed(),
+        logger=logger,
+        lines=lines,
+        questions=[],
         disks=SimpleNamespace(reports=Reports(), takes_writes=True, knows_time=True),
         driver=SimpleNamespace(turn=lambda: None),
-    )  # fmt: skip
+    )
     replica.core = core
     monkeypatch.setattr(serving, "take", lambda replica, peer, question: replica.questions.append(question))
     return replica
@@ -57,10 +61,12 @@ def leading(monkeypatch: pytest.MonkeyPatch) -> Any:
 def requests() -> list[Frame]:
     """Each frame by which a peer asks for something or reports."""
     return [
-        framed(encode_forward(7, [write(peer=4)], 0.0)), framed(encode_read(7)),
-        framed(encode_question(Question(1, QuestionKind.SLICE, 1, 9, 100))), framed(encode_report(DiskReport())),
+        framed(encode_forward(7, [write(peer=4)], 0.0)),
+        framed(encode_read(7)),
+        framed(encode_question(Question(1, QuestionKind.SLICE, 1, 9, 100))),
+        framed(encode_report(DiskReport())),
         framed(encode_points("4" * 32, is_asking=True, reports=((5, b"x" * POINT_BYTES),))),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("sender", [*GONE, (9, "9" * 32)])
@@ -98,8 +104,9 @@ async def test_an_answer_counts_from_the_peer_that_was_asked_alone() -> None:
     replica.reads.rounds.waiting.append(ReadWaiter(read, FAR))
     asked = replica.reads.rounds.start(3, 0.0)
     frames = [
-        framed(encode_answers([PeerReply(3, number, 0, Code.BUSY)], 4)), framed(encode_read_reply(asked, 5)),
-    ]  # fmt: skip
+        framed(encode_answers([PeerReply(3, number, 0, Code.BUSY)], 4)),
+        framed(encode_read_reply(asked, 5)),
+    ]
     link_events.take_frames(replica, 2, "2", frames)
     assert not own.future.done()
     assert not read.done()
@@ -111,10 +118,12 @@ async def test_an_answer_counts_from_the_peer_that_was_asked_alone() -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        encode_block([BlockRecord(200, b"k", b"v")]), encode_block([BlockRecord(0)]),
-        append_block(b"v")[:-1] + b"", encode_block([BlockRecord(5, None, b"\x92\x09\x90")]),
+        encode_block([BlockRecord(200, b"k", b"v")]),
+        encode_block([BlockRecord(0)]),
+        append_block(b"v")[:-1] + b"",
+        encode_block([BlockRecord(5, None, b"\x92\x09\x90")]),
     ],
-)  # fmt: skip
+)
 async def test_a_forwarded_block_that_no_node_can_apply_closes_its_connection(block: bytes) -> None:
     """Committed, it would end every node: nothing that is not known is ever passed over.
 

@@ -93,8 +93,9 @@ async def test_follower_with_another_history_on_its_disk_ends_at_each_start_and_
     async with cluster_of(3, tmp_path, disk__segment_bytes=SEGMENT_BYTES) as nodes:
         leader = await nodes.leader()
         await nodes.all_at((await nodes.append(leader, b"before")).last)
-        for node in (1, 2, 3):
-            await nodes.kill(node)
+        for follower in await nodes.followers():
+            await nodes.kill(follower.node_id)
+        await nodes.kill(leader.node_id)  # last: the others would elect a leader, which appends an entry
         ends = [await written_behind(tmp_path / f"node-{node}", *sizes) for node, sizes in ((1, [10]), *OTHERS)]
         assert len({before for before, _ in ends}) == 1, "all three logs were equal"
         foreign = ends[0][1]

@@ -20,10 +20,13 @@ BEGUN = joined(FIVE, after(FIVE, Remove((5,))))
 @pytest.mark.parametrize(
     ("newest", "snapshot", "code"),
     [
-        (BEGUN, True, None), (left(BEGUN), True, None), (FIVE, True, Code.LEADER_LOST),
-        (FIVE, False, Code.OVERWRITTEN), (BEGUN, False, Code.OVERWRITTEN),
+        (BEGUN, True, None),
+        (left(BEGUN), True, None),
+        (FIVE, True, Code.LEADER_LOST),
+        (FIVE, False, Code.OVERWRITTEN),
+        (BEGUN, False, Code.OVERWRITTEN),
     ],
-)  # fmt: skip
+)
 def test_a_change_that_a_snapshot_passed_is_applied_or_unknown_and_never_overwritten(
     newest: Configuration, snapshot: bool, code: Code | None
 ) -> None:

@@ -91,8 +91,10 @@ async def test_readers_of_the_former_leader_ask_the_next_one(monkeypatch: pytest
     replica = replica_of()
     future = reader_of(replica)
     reads.start_reads(replica, 0.0, is_due=True)
-    monkeypatch.setattr("raftlog.cluster.replica.replica.invariants", SimpleNamespace(
-        observe=lambda core: core, check_state=lambda core: None, check_step=lambda *_: None))  # fmt: skip
+    monkeypatch.setattr(
+        "raftlog.cluster.replica.replica.invariants",
+        SimpleNamespace(observe=lambda core: core, check_state=lambda core: None, check_step=lambda *_: None),
+    )
     monkeypatch.setattr("raftlog.cluster.replica.replica.node_members", SimpleNamespace(follow=lambda *_: None))
     monkeypatch.setattr(writes, "leadership_changed", lambda state, leader: None)
     replica.core.state.leader, replica.core.state.term, replica.core.state.node = 2, 5, 1

@@ -41,19 +41,27 @@ def replica_of(**parts: Any) -> Any:
         return True
 
     replica = SimpleNamespace(
-        name="node 1", identity=SimpleNamespace(node=1), is_leader=False, metrics=metrics, sent=sent,
+        name="node 1",
+        identity=SimpleNamespace(node=1),
+        is_leader=False,
+        metrics=metrics,
+        sent=sent,
         life=SimpleNamespace(is_stopping=False, is_fenced=False, is_over=False, only_here=""),
         core=SimpleNamespace(
             state=SimpleNamespace(leader=3, term=4, log=SimpleNamespace(committed=9, last=SimpleNamespace(index=9)))
         ),
-        writes=Writes(Pending(limits, metrics, 1)), reads=ReadIndexes(Reads()), clock=ClockEntries(),
+        writes=Writes(Pending(limits, metrics, 1)),
+        reads=ReadIndexes(Reads()),
+        clock=ClockEntries(),
         links=SimpleNamespace(is_bulk_up=lambda peer: True, send_bulk=send_bulk),
         applier=SimpleNamespace(applied=7, grown_bytes=0, waiters=IndexWaiters()),
         settings=SimpleNamespace(limits=limits),
-        members=SimpleNamespace(is_removed=False), watch=SimpleNamespace(points=DigestPoints(1)),
-        syncer=SimpleNamespace(has_space=True), disks=SimpleNamespace(takes_writes=True, knows_time=True),
+        members=SimpleNamespace(is_removed=False),
+        watch=SimpleNamespace(points=DigestPoints(1)),
+        syncer=SimpleNamespace(has_space=True),
+        disks=SimpleNamespace(takes_writes=True, knows_time=True),
         driver=SimpleNamespace(wake=lambda: None, look_soon=lambda: None),
-    )  # fmt: skip
+    )
     for name, part in parts.items():
         setattr(replica, name, part)
     replica.core.state.role = SimpleNamespace(is_leader=replica.is_leader)

@@ -128,11 +128,15 @@ async def test_reads_below_the_snapshot_are_passed_on(tmp_path: Path, held: asyn
         assert await again.find_time(middle.time_ms) == await whole.find_time(middle.time_ms)
         async with serve(again) as here, serve(whole) as there:
             for target in (
-                "/v1/log?from=1&limit=500&consistency=stale", f"/v1/log?from=7&to={begins + 9}&internal=true",
-                "/v1/log?limit=3", "/v1/log?from_time=0&limit=3",
-                f"/v1/log?to={begins + 9}&format=ndjson&limit=100000", f"/v1/explain/{begins - 3}",
-                f"/v1/digest?index={last}&log_from=3", f"/v1/log?from=2&to={begins}&format=msgpack",
-            ):  # fmt: skip
+                "/v1/log?from=1&limit=500&consistency=stale",
+                f"/v1/log?from=7&to={begins + 9}&internal=true",
+                "/v1/log?limit=3",
+                "/v1/log?from_time=0&limit=3",
+                f"/v1/log?to={begins + 9}&format=ndjson&limit=100000",
+                f"/v1/explain/{begins - 3}",
+                f"/v1/digest?index={last}&log_from=3",
+                f"/v1/log?from=2&to={begins}&format=msgpack",
+            ):
                 mine, theirs = [(await ask(each.port, "GET", target)) for each in (here, there)]
                 assert mine.status == theirs.status == 200, (target, mine.body, theirs.body)
                 if "digest" in target:

@@ -22,9 +22,12 @@ from tests.support import wait_until_async
 
 SEGMENT = 8_192
 SMALL: dict[str, Any] = {
-    "disk__segment_bytes": SEGMENT, "limits__snapshot_log_bytes": 10_000, "limits__snapshot_log_percent": 1,
-    "limits__trailing_log_bytes": SEGMENT, "limits__trailing_log_percent": 1,
-}  # fmt: skip
+    "disk__segment_bytes": SEGMENT,
+    "limits__snapshot_log_bytes": 10_000,
+    "limits__snapshot_log_percent": 1,
+    "limits__trailing_log_bytes": SEGMENT,
+    "limits__trailing_log_percent": 1,
+}
 
 
 @pytest.fixture(autouse=True)

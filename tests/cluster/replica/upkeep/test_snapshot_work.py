@@ -26,9 +26,13 @@ from tests.cluster.replica.log.test_applier import entries_after
 
 
 def replica_of(
-    calls: list[tuple[str, Any]], *, keep_after: int = 0, sending: tuple[int, ...] = (), first: int = 1,
+    calls: list[tuple[str, Any]],
+    *,
+    keep_after: int = 0,
+    sending: tuple[int, ...] = (),
+    first: int = 1,
     is_changing: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """A replica whose disk and core note what they are asked for."""
 
     def note(name: str) -> Any:
@@ -69,14 +73,19 @@ def test_a_full_disk_without_room_for_a_snapshot_gets_fewer_and_fewer_attempts(m
     trim it tries at once, and after a snapshot that was saved the pause is short again. Guard:
     `DiskSpace.save_pause_s`."""
     tried: list[float] = []
-    mono, replica = 0.0, SimpleNamespace(
-        disk_space=DiskSpace(0, (1, 1)), machine=SimpleNamespace(oldest=1, compacted_revision=1), is_leader=False,
-        applier=SimpleNamespace(applied=100, grown_bytes=0),
-        snapshots=SimpleNamespace(index=40, is_saving=False, is_receiving=False),
-        core=SimpleNamespace(state=SimpleNamespace(receiving=None)),
-        syncer=SimpleNamespace(is_waiting=False, has_space=False, look_for_disk_space=lambda: None),
-        disk=SimpleNamespace(keep_reserve=lambda *_, **__: None, has_trimmed=lambda _: True),
-    )  # fmt: skip
+    mono, replica = (
+        0.0,
+        SimpleNamespace(
+            disk_space=DiskSpace(0, (1, 1)),
+            machine=SimpleNamespace(oldest=1, compacted_revision=1),
+            is_leader=False,
+            applier=SimpleNamespace(applied=100, grown_bytes=0),
+            snapshots=SimpleNamespace(index=40, is_saving=False, is_receiving=False),
+            core=SimpleNamespace(state=SimpleNamespace(receiving=None)),
+            syncer=SimpleNamespace(is_waiting=False, has_space=False, look_for_disk_space=lambda: None),
+            disk=SimpleNamespace(keep_reserve=lambda *_, **__: None, has_trimmed=lambda _: True),
+        ),
+    )
 
     def save(_: object) -> bool:
         tried.append(mono)

@@ -274,9 +274,14 @@ async def test_a_node_whose_log_begins_late_answers_410_below_it(tmp_path: Path)
         async with serve(again) as here, serve(leader) as there:
             oldest = again.oldest
             for target in (
-                "/v1/log?from=1", "/v1/log?from=1&format=ndjson", "/v1/log?from=1&format=raw", "/v1/watch?from=1",
-                "/v1/watch?from_revision=2", "/v1/digest?index=2", f"/v1/digest?index={again.applied}&log_from=3",
-            ):  # fmt: skip
+                "/v1/log?from=1",
+                "/v1/log?from=1&format=ndjson",
+                "/v1/log?from=1&format=raw",
+                "/v1/watch?from=1",
+                "/v1/watch?from_revision=2",
+                "/v1/digest?index=2",
+                f"/v1/digest?index={again.applied}&log_from=3",
+            ):
                 problem = (await ask(here.port, "GET", target)).problem()
                 assert problem.code is Code.COMPACTED, (target, problem)
                 assert problem.oldest == oldest or "revision" in target, (target, problem)

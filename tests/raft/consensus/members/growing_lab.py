@@ -78,11 +78,20 @@ class GrowingLab(Lab):
         self.queues[node] = SyncQueue()
         index, newest = configurations.pop()
         self.cores[node] = RaftCore(
-            node, self.options, hard_state=self.hard_states[node], log=start, configuration=newest,
-            configuration_index=index, earlier=tuple(configurations), commit=mark.index, applied=mark.index,
+            node,
+            self.options,
+            hard_state=self.hard_states[node],
+            log=start,
+            configuration=newest,
+            configuration_index=index,
+            earlier=tuple(configurations),
+            commit=mark.index,
+            applied=mark.index,
             incarnation=self.names.setdefault(node, member(node).incarnation),
-            random=lambda low, high: min(low + node * 10, high), now=at(self.now_ms), knows=self.knows.get(node, 1),
-        )  # fmt: skip
+            random=lambda low, high: min(low + node * 10, high),
+            now=at(self.now_ms),
+            knows=self.knows.get(node, 1),
+        )
         return self.cores[node]
 
     def connect(self, *nodes: NodeId) -> None:

@@ -97,9 +97,12 @@ class Walk(GrowingLab):
         status = self.cores[leader].status()
         members = [each.node for each in status.configuration.members]
         return (
-            len(status.configuration.voters) >= 3 and node != leader and not self.cuts and not status.is_changing
+            len(status.configuration.voters) >= 3
+            and node != leader
+            and not self.cuts
+            and not status.is_changing
             and all(each in self.cores and self.applied[each] == self.applied[leader] for each in members)
-        )  # fmt: skip
+        )
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -177,9 +180,19 @@ def test_a_random_walk_loses_nothing_and_ends_with_one_cluster(seed: int) -> Non
     """Election safety and state machine safety at every step; afterwards every member has every entry."""
     walk = Walk(seed)
     steps: list[Callable[[], None]] = [
-        *[walk.write] * 7, *[walk.reconfigure] * 4, walk.compact, walk.compact, walk.kill, walk.kill, walk.start_all,
-        walk.start_all, walk.split, walk.heal, walk.heal, walk.hand_over,
-    ]  # fmt: skip
+        *[walk.write] * 7,
+        *[walk.reconfigure] * 4,
+        walk.compact,
+        walk.compact,
+        walk.kill,
+        walk.kill,
+        walk.start_all,
+        walk.start_all,
+        walk.split,
+        walk.heal,
+        walk.heal,
+        walk.hand_over,
+    ]
     for _ in range(80):
         walk.run(walk.random.choice([0, 10, 60, 100, 400]))
         walk.random.choice(steps)()

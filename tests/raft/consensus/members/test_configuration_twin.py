@@ -162,9 +162,14 @@ class InForce(RuleBasedStateMachine):
             if size:
                 members = configuration(size)
                 entry = seal_entry(
-                    previous, term=self.term, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0,
+                    previous,
+                    term=self.term,
+                    kind=EntryKind.CONFIGURATION,
+                    count=1,
+                    time_ms=0,
+                    clock_ms=0,
                     data=encode_configuration(members),
-                )  # fmt: skip
+                )
                 self.members[entry.index, entry.term] = members
             else:
                 (entry,) = extend(previous, self.term)
@@ -174,9 +179,15 @@ class InForce(RuleBasedStateMachine):
             self.log = kept + entries
         ends = [entry.index for entry in self.log]
         message = AppendEntries(
-            sender=2 + self.term % 2, to=1, term=self.term, prev_index=kept[-1].index, prev_term=kept[-1].term,
-            commit=ends[max(0, len(ends) - 1 - commit)], round=0, entries=tuple(entries),
-        )  # fmt: skip
+            sender=2 + self.term % 2,
+            to=1,
+            term=self.term,
+            prev_index=kept[-1].index,
+            prev_term=kept[-1].term,
+            commit=ends[max(0, len(ends) - 1 - commit)],
+            round=0,
+            entries=tuple(entries),
+        )
         self.core.step(message, at(self.now_ms))
         drain(self.core, self.now_ms)
 

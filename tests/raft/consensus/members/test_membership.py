@@ -17,9 +17,14 @@ from tests.raft.lab import append, at, configuration, drain, extend, make_core
 def change(previous: Mark, members: Configuration, term: int) -> Entry:
     """A configuration entry after `previous`."""
     return seal_entry(
-        previous, term=term, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0,
+        previous,
+        term=term,
+        kind=EntryKind.CONFIGURATION,
+        count=1,
+        time_ms=0,
+        clock_ms=0,
         data=encode_configuration(members),
-    )  # fmt: skip
+    )
 
 
 def in_force(core: RaftCore) -> tuple[int, Configuration]:

@@ -39,14 +39,24 @@ LEARNING = configuration(4, learners=[4])
         (FIVE, Remove((2, 5)), (1, 3, 4), (1, 2, 3, 4, 5), (), (1, 2, 3, 4, 5)),
         (LEARNING, Remove((4,)), (1, 2, 3), (), (), (1, 2, 3)),
         (LEARNING, Remove((3, 4)), (1, 2), (1, 2, 3), (), (1, 2, 3)),
-        (FIVE, ChangeAddresses((Member(2, member(2).incarnation, "b:1", "http://b"),)), FIVE.voters, (), (),
-         (1, 2, 3, 4, 5)),
+        (
+            FIVE,
+            ChangeAddresses((Member(2, member(2).incarnation, "b:1", "http://b"),)),
+            FIVE.voters,
+            (),
+            (),
+            (1, 2, 3, 4, 5),
+        ),
     ],
-)  # fmt: skip
+)
 def test_thesis_4_3_a_change_of_voters_appends_a_joint_configuration(
-    start: Configuration, change: Any, voters: tuple[int, ...], outgoing: tuple[int, ...], learners: tuple[int, ...],
+    start: Configuration,
+    change: Any,
+    voters: tuple[int, ...],
+    outgoing: tuple[int, ...],
+    learners: tuple[int, ...],
     members: tuple[int, ...],
-) -> None:  # fmt: skip
+) -> None:
     """Joint where the voters differ, and everybody of both sides stays a member until it is left."""
     following = joined(start, after(start, change))
     assert (following.voters, following.outgoing, following.learners) == (voters, outgoing, learners)
@@ -356,8 +366,12 @@ def test_messages_of_a_leader_that_this_node_does_not_know_are_taken() -> None:
     lab = GrowingLab(3)
     lab.join(9)
     core = lab.cores[9]
-    core.step(AppendEntries(sender=1, to=9, term=3, prev_index=0, prev_term=0, commit=1, round=0,
-                            entries=tuple(lab.disks[1][:1])), at(0))  # fmt: skip
+    core.step(
+        AppendEntries(
+            sender=1, to=9, term=3, prev_index=0, prev_term=0, commit=1, round=0, entries=tuple(lab.disks[1][:1])
+        ),
+        at(0),
+    )
     assert core.status().leader == 1
     assert core.status().commit == 1
     assert core.state.configuration == configuration(3)

@@ -332,9 +332,14 @@ def test_pitfall_11_a_learner_that_missed_its_promotion_votes() -> None:
     candidate = make_core(1, 3)
     joint = configuration(4)
     entry = seal_entry(
-        candidate.state.log.last, term=2, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0,
+        candidate.state.log.last,
+        term=2,
+        kind=EntryKind.CONFIGURATION,
+        count=1,
+        time_ms=0,
+        clock_ms=0,
         data=encode_configuration(joint),
-    )  # fmt: skip
+    )
     append(candidate, [entry], prev=(1, 1), term=2, sender=2)
     learner = make_core(4, 4, members=configuration(4, learners=[4]), term=2)
     now_ms = candidate.next_deadline_ms()

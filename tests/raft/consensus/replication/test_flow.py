@@ -265,10 +265,17 @@ def test_a_follower_below_the_log_needs_a_snapshot_reported_once() -> None:
     """A follower whose next entry was trimmed everywhere is not spammed with what cannot help it."""
     entries = log_of(configuration(3), *[1] * 10)
     core = RaftCore(
-        1, Options(), hard_state=HardState(1), configuration=configuration(3), configuration_index=1, commit=7,
+        1,
+        Options(),
+        hard_state=HardState(1),
+        configuration=configuration(3),
+        configuration_index=1,
+        commit=7,
         log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
-        applied=7, random=lambda low, high: low, now=at(0),
-    )  # fmt: skip
+        applied=7,
+        random=lambda low, high: low,
+        now=at(0),
+    )
     lead(core)
     reply(core, 2, match=0, success=False, prev=11, hint=(3, 1))
     out = drain(core)

@@ -28,9 +28,10 @@ ODD: Final[dict[str, Callable[[Random, Log, int], tuple[int, int]]]] = {
     "nothing": lambda random, log, prev: (0, 0),
     "any place": lambda random, log, prev: ((hint := random.randrange(log.last.index + 1)), log.term_at(hint) or 0),
     "anything": lambda random, log, prev: (
-        random.choice((0, prev, prev + 1, log.last.index + 5, 2**53 - 1)), random.choice((0, 1, 2, 9, 2**53 - 1)),
+        random.choice((0, prev, prev + 1, log.last.index + 5, 2**53 - 1)),
+        random.choice((0, 1, 2, 9, 2**53 - 1)),
     ),
-}  # fmt: skip
+}
 """Where a follower may say that its log ends."""
 
 
@@ -52,9 +53,16 @@ def ended(core: RaftCore, random: Random, kind: str) -> Counter[int]:
             hint = ODD[kind](random, core.state.log, asked.prev_index) if is_odd else (0, 0)
             match = random.randrange(core.state.log.last.index + 2) if is_odd else end
             reply = AppendEntriesReply(
-                sender=asked.to, to=1, term=core.state.term, success=not is_odd or not random.randrange(8), match=match,
-                prev_index=asked.prev_index, round=asked.round, hint_index=hint[0], hint_term=hint[1],
-            )  # fmt: skip
+                sender=asked.to,
+                to=1,
+                term=core.state.term,
+                success=not is_odd or not random.randrange(8),
+                match=match,
+                prev_index=asked.prev_index,
+                round=asked.round,
+                hint_index=hint[0],
+                hint_term=hint[1],
+            )
             answers += [reply] * (1 + is_odd * random.randrange(2))
             count[now_ms // OPTIONS.heartbeat_ms] += asked.to == 2
     return count

@@ -254,11 +254,17 @@ def test_pitfall_31_an_overloaded_follower_answers_every_append() -> None:
     for entry in entries:
         core.step(
             AppendEntries(
-                sender=2, to=1, term=2, prev_index=previous.index, prev_term=previous.term, commit=1, round=0,
+                sender=2,
+                to=1,
+                term=2,
+                prev_index=previous.index,
+                prev_term=previous.term,
+                commit=1,
+                round=0,
                 entries=(entry,),
             ),
             at(0),
-        )  # fmt: skip
+        )
         previous = entry.mark
     answers = [message for message in drain(core).after_sync if isinstance(message, AppendEntriesReply)]
     assert [answer.match for answer in answers] == [201]

@@ -116,10 +116,16 @@ def test_a_follower_ignores_answers_meant_for_a_leader() -> None:
     reply(core, 2, match=2)
     core.step(
         InstallSnapshotReply(
-            sender=2, to=1, term=1, snapshot_index=2, snapshot_term=1, offset=0, accepted=True,
+            sender=2,
+            to=1,
+            term=1,
+            snapshot_index=2,
+            snapshot_term=1,
+            offset=0,
+            accepted=True,
         ),
         at(0),
-    )  # fmt: skip
+    )
     assert core.ready() is None
     assert core.status() == before
 
@@ -174,10 +180,17 @@ def test_a_follower_that_has_all_before_the_log_needs_no_snapshot_after_another_
     """
     entries = log_of(configuration(3), *[1] * 10)
     core = RaftCore(
-        1, Options(), hard_state=HardState(1), configuration=configuration(3), configuration_index=1, commit=7,
-        applied=7, random=lambda low, high: low, now=at(0),
+        1,
+        Options(),
+        hard_state=HardState(1),
+        configuration=configuration(3),
+        configuration_index=1,
+        commit=7,
+        applied=7,
+        random=lambda low, high: low,
+        now=at(0),
         log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
-    )  # fmt: skip
+    )
     lead(core)
     reply(core, 3, match=12)
     drain(core)
@@ -245,9 +258,17 @@ def test_a_follower_keeps_committed_entries_that_a_leader_lacks() -> None:
     assert isinstance(answer, AppendEntriesReply)
     assert not answer.success
     install = InstallSnapshot(
-        sender=2, to=1, term=5, snapshot_index=9, snapshot_term=5, offset=0, data=b"x", total=1, crc=crc32c(b"x"),
+        sender=2,
+        to=1,
+        term=5,
+        snapshot_index=9,
+        snapshot_term=5,
+        offset=0,
+        data=b"x",
+        total=1,
+        crc=crc32c(b"x"),
         done=True,
-    )  # fmt: skip
+    )
     core.step(install, at(0))
     assert core.state.receiving is None
     drain(core)

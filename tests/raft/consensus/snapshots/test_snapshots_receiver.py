@@ -11,13 +11,30 @@ from raftlog.raft.types import Mark, NodeId
 from tests.raft.lab import append, at, configuration, drain, extend, log_of, make_core
 
 
-def chunk(data: bytes = b"abcdef", *, offset: int = 0, total: int = 6, sender: NodeId = 2, to: NodeId = 1,
-          term: int = 1, index: int = 8, last_term: int = 1) -> InstallSnapshot:  # fmt: skip
+def chunk(
+    data: bytes = b"abcdef",
+    *,
+    offset: int = 0,
+    total: int = 6,
+    sender: NodeId = 2,
+    to: NodeId = 1,
+    term: int = 1,
+    index: int = 8,
+    last_term: int = 1,
+) -> InstallSnapshot:
     """A chunk of a snapshot."""
     return InstallSnapshot(
-        sender=sender, to=to, term=term, snapshot_index=index, snapshot_term=last_term, offset=offset, total=total,
-        crc=crc32c(data), done=offset + len(data) == total, data=data,
-    )  # fmt: skip
+        sender=sender,
+        to=to,
+        term=term,
+        snapshot_index=index,
+        snapshot_term=last_term,
+        offset=offset,
+        total=total,
+        crc=crc32c(data),
+        done=offset + len(data) == total,
+        data=data,
+    )
 
 
 def feed(core: RaftCore, message: Message, *, write: bool = True, now_ms: int = 0) -> list[Ready]:

@@ -28,10 +28,17 @@ def sending(total: int = 6, first: bytes = b"ab", **options: int) -> RaftCore:
     options = {"snapshot_window_bytes": len(first), **options}
     entries = log_of(configuration(3), *[1] * 10)
     core = RaftCore(
-        1, Options(snapshot_chunk_bytes=2, **options), hard_state=HardState(1), configuration=configuration(3),
-        configuration_index=1, commit=7, applied=7, random=lambda low, high: low, now=at(0),
+        1,
+        Options(snapshot_chunk_bytes=2, **options),
+        hard_state=HardState(1),
+        configuration=configuration(3),
+        configuration_index=1,
+        commit=7,
+        applied=7,
+        random=lambda low, high: low,
+        now=at(0),
         log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
-    )  # fmt: skip
+    )
     lead(core, now_ms=300)
     reply(core, 2, match=0, success=False, prev=11, hint=(3, 1), now_ms=300)
     drain(core, 300)

@@ -97,8 +97,14 @@ def test_an_entry_whose_blocks_do_not_add_up_is_damage() -> None:
     """Its CRCs are right, and it says that it has two records where it has none that can be read."""
     driver, entries = written_log()
     wrong = seal_entry(
-        entries[-1].mark, term=2, kind=EntryKind.COMMANDS, count=2, time_ms=0, clock_ms=0, data=b"no block",
-    )  # fmt: skip
+        entries[-1].mark,
+        term=2,
+        kind=EntryKind.COMMANDS,
+        count=2,
+        time_ms=0,
+        clock_ms=0,
+        data=b"no block",
+    )
     content = driver.files.content()
     active = driver.journal.active
     files = patched(content, segment_name(active.first), active.end, wrong.header + wrong.data)
