@@ -151,7 +151,7 @@ def test_a_disk_that_lost_a_vote_counts_as_lost_until_it_votes_again(cut: Links,
     at its start, where its log has an entry of the newer term, else once its peers have reported the vote. So no other
     disk may be lost from the power cut on until the floor is lifted, or the peers have nothing to report.
     """
-    story = Story(3, seed=3)
+    story = Story(3, seed=4)  # in which the peers' reports come before the leader's first message
     world, disk = story.world, story.world.disks[2]
     story.make_leader(1)
     world.write()

@@ -68,13 +68,16 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def needs_fixtures(story: str) -> bool:
-    """Whether a test has parameters besides a folder and those that its marks give."""
+    """Whether only pytest can call it: it has fixtures besides a folder, or more than one mark with parameters."""
     path, _, name = story.partition("::")
     if path.endswith(".txt"):
         return False
     function = found_in(path, name)
     given = {"tmp_path"}
-    for mark in getattr(function, "pytestmark", []):
+    marks = getattr(function, "pytestmark", [])
+    if sum(mark.name == "parametrize" for mark in marks) > 1:
+        return True
+    for mark in marks:
         if mark.name == "usefixtures":
             return True
         if mark.name == "parametrize":
