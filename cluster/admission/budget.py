@@ -53,8 +53,7 @@ class Budget:
 
     def has_room(self, size: int, more: int) -> bool:
         """Whether a holder that would then have `size` bytes may get `more` bytes. A single holder always may:
-        otherwise
-        an item larger than the budget would be refused for ever."""
+        otherwise an item larger than the budget would be refused for ever."""
         if more <= 0 or self.used == size - more:
             return True
         return self.used + more <= (self.bytes_max if size <= SMALL_BYTES else self.large_max)

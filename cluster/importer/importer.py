@@ -27,7 +27,7 @@ from raftlog.cluster.importer.plan import BATCH_LINES, ImportPlan, ImportProgres
 from raftlog.cluster.importer.resuming import changed, expired, old_state
 from raftlog.cluster.importer.session_file import CopyState, CopyStep, SessionFileError, read_state, remove_state
 from raftlog.cluster.importer.source import SourceChanged
-from raftlog.cluster.importer.sources import copy
+from raftlog.cluster.importer.sources import Copied, copy
 
 __all__ = ["BATCH_LINES", "STDIN", "CopyStep", "ImportPlan", "ImportProgress", "ListedFile", "listed", "preview", "run"]
 
@@ -49,19 +49,7 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
             source, client, plan.state, session_ttl_ms=plan.session_ttl_ms, at=plan.at, again=plan.again, renews=False
         ):
             shown = source.at
-            at = shown
-            yield ImportProgress(
-                copied.records,
-                at.rejected,
-                at.line - 1,
-                at.offset,
-                copied.first,
-                copied.last,
-                copied.result,
-                at.without_time,
-                at.file + 1,
-                source.share,
-            )
+            yield _progress(copied, shown, source.share, copied.result)
     except SourceChanged as error:
         raise changed(plan, _state(plan), error.name) from error
     except SessionEnded as error:
@@ -85,16 +73,16 @@ def _state(plan: ImportPlan) -> CopyState:
     return state
 
 
-def _progress(state: CopyState, at: FilePosition, share: float | None) -> ImportProgress:
-    """The progress without a new batch."""
+def _progress(done: CopyState | Copied, at: FilePosition, share: float | None, result: str = "") -> ImportProgress:
+    """The progress up to a position; `result` is that of a new batch."""
     return ImportProgress(
-        state.records,
+        done.records,
         at.rejected,
         at.line - 1,
         at.offset,
-        state.first,
-        state.last,
-        "",
+        done.first,
+        done.last,
+        result,
         at.without_time,
         at.file + (not at.done),
         share,

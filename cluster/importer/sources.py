@@ -41,7 +41,7 @@ from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.client.once import OnceWriter
 from raftlog.cluster.importer.ahead import Ahead
 from raftlog.cluster.importer.events import Events
-from raftlog.cluster.importer.file_source import FileSource
+from raftlog.cluster.importer.file_source import BATCH_BYTES_MAX, FileSource
 from raftlog.cluster.importer.formats.schema import Schema, encode, key_of
 from raftlog.cluster.importer.plan import BATCH_LINES, SESSION_TTL_MS
 from raftlog.cluster.importer.session_file import (
@@ -57,7 +57,6 @@ from raftlog.cluster.importer.source import Part, Source, SourceError
 
 __all__ = ["Copied", "CopyStep", "Events", "FileSource", "NewRecord", "Part", "Source", "SourceError", "copy"]
 
-BATCH_BYTES_MAX: Final = 2 << 20
 _BYTES_AHEAD: Final = 4 * BATCH_BYTES_MAX
 """Most bytes of records that are read and not yet sent, but at least one part."""
 
