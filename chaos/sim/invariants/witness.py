@@ -397,7 +397,7 @@ class Witness:
         """A node's log may begin after `mark`: it has a snapshot of that."""
         snapshot_safety.compacted(self.known, node, mark, self._cores[node].state.log)
 
-    def stamped(self, core: RaftCore, entries: Sequence[Entry], now_ms: int, right_ms: int | None) -> None:
+    def stamped(self, core: RaftCore, entries: Sequence[Entry], now_ms: int, right_ms: int) -> None:
         """A node appended entries: see `Times.stamped`."""
         self._times.stamped(core, entries, now_ms, right_ms)
 

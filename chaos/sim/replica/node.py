@@ -222,8 +222,6 @@ class Node(Watching):
                 self._check(world.fenced, self, self._why)
             case Ending.DAMAGED:
                 self._check(self._check_end_for_damage)
-            case Ending.UNKNOWN_VERSION:
-                self._breach(Failure("no node is led into a cluster version that it does not know", self.node))
             case _ if world.breach is None:
                 self._breach(Failure("a replica does not fail", f"node {self.node}: {ending}"))
         assert self.loop is not None

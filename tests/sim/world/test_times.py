@@ -26,7 +26,7 @@ def test_a_trim_of_a_younger_record_breaks_the_property() -> None:
     """Its age is counted from when its leader made it, whatever its time says."""
     property = Times(known(committed=3))
     core: Any = SimpleNamespace(state=SimpleNamespace(node=1, term=1, role=None))
-    property.stamped(core, [replace(SECOND, kind=EntryKind.COMMANDS)], 5_000, None)
+    property.stamped(core, [replace(SECOND, kind=EntryKind.COMMANDS)], 5_000, 0)
     age_ms, old_ms = 3 * times.OFF_MS, 5_000 + times.OFF_MS
     sees(
         lambda: property.trims(1, SECOND.index + 1, age_ms, old_ms),

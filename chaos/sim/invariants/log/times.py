@@ -32,15 +32,14 @@ class Times:
         self._newest_ms = 0  # of all stamped times: later entries keep it
         self._made: dict[tuple[int, int], int] = {}  # index and term of an entry -> world time in ms
 
-    def stamped(self, core: RaftCore, entries: Sequence[Entry], now_ms: int, right_ms: int | None) -> None:
-        """A node appended entries; `right_ms` is the newest right clock, if all programs report theirs. Raises
-        InvariantBroken."""
+    def stamped(self, core: RaftCore, entries: Sequence[Entry], now_ms: int, right_ms: int) -> None:
+        """A node appended entries; `right_ms` is the newest right clock. Raises InvariantBroken."""
         for entry in entries:
             if entry.kind is EntryKind.COMMANDS:
                 self._made.setdefault((entry.index, entry.term), now_ms)
             state = core.state
             is_own = isinstance(state.role, Leader) and entry.term == state.term
-            if is_own and right_ms is not None and self._newest_ms < right_ms + OFF_MS < entry.time_ms:
+            if is_own and self._newest_ms < right_ms + OFF_MS < entry.time_ms:
                 evidence = f"the entry at {entry.index} is stamped {entry.time_ms - right_ms} ms ahead"
                 raise InvariantBroken(state.node, PROPERTY, SECTION, evidence)
             self._newest_ms = max(self._newest_ms, entry.time_ms)
