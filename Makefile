@@ -33,7 +33,7 @@ test: setup check ## check, then every kind of test: before every merge
 	@.ci/test test $(ARGS)
 
 test-all: setup ## check, types of Python 3.14, then every test that does not take minutes: what CI runs
-	@.ci/setup pyright
+	@.ci/setup pyright opensearch
 	@.ci/check all
 	@.ci/test all $(ARGS)
 
@@ -44,6 +44,7 @@ fix: setup-env ## the only target that edits: formatting and safe lint repairs
 	@$(PY) -m ruff check -q --fix-only .
 	@$(PY) -m ruff format -q .
 	@$(PY) -m tests.house.client_reference
+	@$(PY) -m tests.house.metrics_page
 
 modules: setup-env ## print the layers of the import contracts, and what each module says that it is for
 	@$(PY) -m tests.house.architecture

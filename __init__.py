@@ -128,7 +128,11 @@ _PLACES = {
     "new_records": ("NewRecord",),
     "requests": ("Consistency", "KeyWrite", "compare", "prefix_end", "step"),
 }
-_ROOMS = {"arrow": "raftlog.spark_export.tables.arrow", "sources": "raftlog.cluster.importer.sources"}
+_ROOMS = {
+    "arrow": "raftlog.spark_export.tables.arrow",
+    "sinks": "raftlog.cluster.sinks.sinks",
+    "sources": "raftlog.cluster.importer.sources",
+}
 """Public modules. `import *` leaves them out, because `arrow` needs further packages. Their names are text, so that no
 import points upwards."""
 _MODULES = {name: f"raftlog.cluster.client.{module}" for module, names in _PLACES.items() for name in names}

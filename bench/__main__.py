@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markdown import Markdown
 
 from bench.comparison import axes, report, rounds
 from bench.comparison.goals import judge
@@ -29,7 +29,7 @@ from bench.instruments import conditions, machine, tools
 from bench.instruments.figures import Figure, compare
 from bench.instruments.options import named
 from bench.loads import followers, openloop
-from bench.studies import growth, imports, overload
+from bench.studies import growth, overload, sinks
 
 FOLLOWERS, OPEN_LOOP = "followers", "openloop"
 PARTS = (*axes.AXES, FOLLOWERS, OPEN_LOOP)
@@ -43,8 +43,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 app.command("growth")(growth.main)
-app.command("imports")(imports.main)
 app.command("overload")(overload.main)
+app.command("sinks")(sinks.main)
 
 
 def commit() -> str:
@@ -72,19 +72,6 @@ def follow(field: Field, count: int, rate: int, seconds: float) -> followers.Del
     return msgspec.structs.replace(seen, nodes_cpu_us=round(spent / max(1, seen.delivered) * 1e6, 3))
 
 
-def show(found: report.Report, console: Console) -> None:
-    """The verdicts; the tables are in the Markdown."""
-    table = Table("goal", "asked", "measured", "")
-    for goal in found.goals:
-        colour = {None: "yellow", True: "green", False: "red"}[goal.is_met]
-        measured = "" if goal.measured is None else f"{goal.measured:,g}"
-        table.add_row(goal.what, goal.wanted, measured, f"[{colour}]{report.verdict_of(goal)}[/]")
-    console.print(table)
-    for title, reasons in (("skipped", found.skipped), ("failed", found.failed)):
-        for name, reason in reasons.items():
-            console.print(f"{title} {name}: {reason}", markup=False)
-
-
 def _axis(
     name: str,
     field: Field,
@@ -98,15 +85,7 @@ def _axis(
     if name == "stream":
         made = axes.stream(field, records)
     else:
-        make = {
-            "writes": axes.writes,
-            "bulk": axes.bulk,
-            "reads": axes.reads,
-            "commits": axes.commits,
-            "clients": axes.clients,
-            "secure": axes.secure,
-        }[name]
-        made = make(field, counts) if counts else make(field)
+        made = axes.AXES[name](field, counts) if counts else axes.AXES[name](field)
     return [figure for axis in made for figure in rounds.measure(axis, number, seconds, field.pids, console, failed)]
 
 
@@ -168,7 +147,7 @@ def main(
                     console.print(f"{part} failed: {error}", markup=False)
                 names |= field.names
             shutil.rmtree(folder / part)  # bulk appends alone leave thirty gigabytes
-    goals = judge(figures, delivery, unfit=seen.unfit, growth=growth.told(save.with_name("growth.json")))
+    goals = judge(figures, delivery, unfit=seen.unfit, growth=growth.last_verdict(save.with_name("growth.json")))
     found = report.Report(
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         commit(),
@@ -185,7 +164,7 @@ def main(
         offered,
         goals,
     )
-    show(found, console)
+    console.print(Markdown(report.verdicts(found)))  # the figures are in the saved page
     report.save(found, save)
     console.print(f"saved to {save} and {save.with_suffix('.md')}")
     if failed:

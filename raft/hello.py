@@ -37,7 +37,7 @@ class Start:
     floor: int  # not 0: the node has no vote until it heals (raftlog.raft.wal.repair)
 
 
-class Met(NamedTuple):
+class PeerProcess(NamedTuple):
     """The newest process of a disk that this process has met."""
 
     boot: int = 0  # its boot counter
@@ -45,7 +45,7 @@ class Met(NamedTuple):
     where: str = "?"  # the address that it dialled from, for people
 
 
-NEVER_MET: Final = Met()
+NEVER_MET: Final = PeerProcess()
 
 
 def encode_start(start: Start) -> str:
@@ -82,7 +82,7 @@ def refusal(
     boot: int,
     knows: int,
     node: NodeId,
-    met: Met,
+    met: PeerProcess,
     version: int,
     run: int = 0,
     where: str = "?",

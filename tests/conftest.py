@@ -1,5 +1,6 @@
 """Fixtures that every test may use, and the settings of hypothesis."""
 
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,9 @@ pytest_plugins = ["pytester", "tests.plugin", "tests.compiled"]
 # No deadline per example: on two shared cores it only ever finds the neighbour. The blob repeats a failure anywhere.
 hypothesis.settings.register_profile("raftlog", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("raftlog")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's `make test &` leaves it so, and children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

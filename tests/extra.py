@@ -12,7 +12,6 @@ EXTRA: Final = {
         "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[timeout_told_as_a_failure-seeds1]",
         "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[expired_session_told_as_not_applied-seeds2]",
         "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[sessions_missing_from_the_snapshot-seeds6]",
-        "tests/sim/clients/test_clients.py::test_worlds_in_trouble_have_a_load_worth_judging",
         "tests/sim/disk/test_promises.py::test_worlds_see_what_protects_against_a_disk_that_forgot",
         "tests/sim/invariants/test_mutants.py::test_a_directed_story_passes_without_a_mutant",
         "tests/sim/invariants/test_mutants.py::test_a_planted_bug_is_found[older_term_committed_by_counting]",
@@ -21,10 +20,6 @@ EXTRA: Final = {
         "tests/sim/runs/test_commands.py::test_the_printed_command_repeats_a_planted_bug",
         "tests/sim/runs/test_shrink.py::test_a_planted_bug_is_shrunk",
         "tests/sim/world/test_short.py::test_the_median_world_is_busy",
-        "tests/sim/world/test_world.py::test_fixed_seed",  # tests/sim/world/test_short.py has longer ones
-        "tests/sim/world/test_world.py::test_fresh_seed",
-        "tests/sim/world/test_world.py::test_the_fixed_seeds_are_not_idle",
-        "tests/sim/world/test_world.py::test_the_same_worlds_are_clean_without_a_planted_bug",
     ),
     "real processes play again what the simulator plays with the server's own code; one of each kind stays": (
         "tests/acceptance/test_chaos.py::test_a_smoke_run_of_chaos_is_valid[minute]",
@@ -50,7 +45,6 @@ EXTRA: Final = {
         "tests/spark_export/tables/test_truth.py::test_a_killed_export_goes_on_and_gives_the_truth",
     ),
     "further pages, inputs and studies": (
-        "tests/bench/studies/test_imports.py::test_an_import_is_measured_and_checked",
         "tests/bench/studies/test_loop_cost.py",
         "tests/bench/test_run.py",
         "tests/cluster/cli/test_demo.py::test_demo_on_a_file_of_any_kind",
@@ -71,7 +65,6 @@ EXTRA: Final = {
         "tests/spark_export/commands/test_cluster.py",
         "tests/spark_export/runtime/test_session.py",
         "tests/spark_export/sink/test_sink.py::test_a_data_frame_is_written_once_although_tasks_fail",
-        "tests/spark_export/sink/test_sink.py::test_a_stream_writes_own_columns_once",
         "tests/spark_export/sink/test_sink.py::test_own_columns_are_written_once_and_read_back",
         "tests/spark_export/tables/test_truth.py::test_what_is_wrong_with_own_columns_is_one_line",
         "tests/spark_export/tables/test_truth.py::test_spark_gives_the_truth_of_the_cluster_and_of_its_export",

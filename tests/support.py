@@ -6,13 +6,16 @@ The only file of the tests that sleeps: a test that sleeps a fixed time is eithe
 import asyncio
 import inspect
 import os
-import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import TypeVar, overload
+from typing import Protocol, TypeVar, overload
+
+import pytest
+
+from raftlog.chaos.deploy.ports import is_claimed
 
 T = TypeVar("T")
 
@@ -26,8 +29,8 @@ _next_port = _PORT_MIN + os.getpid() * 97 % (_PORT_MAX - _PORT_MIN)
 def free_ports(count: int) -> list[int]:
     """`count` different free TCP ports of 127.0.0.1.
 
-    No port is given twice by one process, nor by another run of the tests while this process lives. Its UDP twin, which
-    no test uses, stays bound as the claim. So a node that was killed finds its port free when it restarts.
+    No port is given twice by one process, nor by another run while this process lives. So a node that was killed finds
+    its port free when it restarts.
     """
     global _next_port
     ports: list[int] = []
@@ -35,28 +38,11 @@ def free_ports(count: int) -> list[int]:
         port, _next_port = _next_port, _next_port + 1
         if _next_port >= _PORT_MAX:
             _next_port = _PORT_MIN
-        if _is_claimed(port):
+        if is_claimed(port):
             ports.append(port)
             if len(ports) == count:
                 return ports
     raise AssertionError(f"found {len(ports)} of {count} free ports between {_PORT_MIN} and {_PORT_MAX}")
-
-
-def _is_claimed(port: int) -> bool:
-    """Whether that port was free and is this process's from now on."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        claim.bind(("127.0.0.1", port))
-    except OSError:
-        claim.close()
-        return False
-    claim.detach()  # the descriptor stays open until this process ends
-    return True
 
 
 def port_for_up() -> int:
@@ -65,7 +51,7 @@ def port_for_up() -> int:
 
     while True:
         port = free_port()
-        if _is_claimed(port + PEER_PORT_OFFSET):
+        if is_claimed(port + PEER_PORT_OFFSET):
             return port
 
 
@@ -232,3 +218,30 @@ async def pace(seconds: float) -> None:
 def _too_late(condition: Callable[[], object], deadline_s: float, what: str, answer: object) -> str:
     waited_for = what or getattr(condition, "__qualname__", repr(condition))
     return f"waited {deadline_s:g} s for: {waited_for}; the last answer was {answer!r}"
+
+
+class Server(Protocol):
+    """A program of the machine that a test runs."""
+
+    def start(self) -> None:
+        """Starts it, and waits until it answers."""
+
+    def stop(self) -> None:
+        """Ends it and deletes its folder."""
+
+
+S = TypeVar("S", bound=Server)
+
+
+@contextmanager
+def served(make: Callable[[], S], missing: type[Exception]) -> Iterator[S]:
+    """A server that runs; skips, with its reason, where `make` raises `missing`."""
+    try:
+        server = make()
+    except missing as error:
+        pytest.skip(str(error))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

@@ -48,7 +48,7 @@ def writes(field: Field, connections: tuple[int, ...] = CONNECTIONS) -> list[Axi
     entrants: list[Entrant] = []
     ours = (field.raftlog(), field.raftlog(fast_path=False))
     entrants += [_entrant(each.name, each, each.write(VALUE), field) for each in ours]
-    entrants += [_entrant(each.name, each, each.write(VALUE), field) for each in field.floors()]
+    entrants += [_entrant(each.name, each, each.write(VALUE), field) for each in field.floor()]
     for etcd in field.etcds():
         etcd.prepare(VALUE)
         entrants.append(_entrant(f"{etcd.name} gateway", etcd, etcd.gateway_put(VALUE), field))
@@ -187,7 +187,7 @@ def _entrant(name: str, contender: Contender, load: Load, field: Field, scale: f
     return Entrant(name, lambda: contender.pids, _loaded(load, field.folder), scale)
 
 
-AXES: dict[str, Callable[[Field], list[Axis]]] = {
+AXES: dict[str, Callable[..., list[Axis]]] = {
     "writes": writes,
     "bulk": bulk,
     "reads": reads,

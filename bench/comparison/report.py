@@ -34,11 +34,6 @@ class Report(msgspec.Struct, frozen=True):
     goals: list[Goal]
 
 
-def verdict_of(goal: Goal) -> str:
-    """In words."""
-    return goal.note if goal.is_met is None else "met" if goal.is_met else "not met"
-
-
 def _head(report: Report) -> Iterator[str]:
     disk = report.conditions.disk
     quiet = "quiet" if report.conditions.is_quiet else "BUSY: no ratio is quoted"
@@ -59,7 +54,8 @@ def _goals(report: Report) -> Iterator[str]:
     yield from ("", "## Goals", "", "| goal | asked | measured | |", "| --- | --- | --- | --- |")
     for goal in report.goals:
         measured = "" if goal.measured is None else f"{goal.measured:,g}"
-        yield f"| {goal.what} | {goal.wanted} | {measured} | {verdict_of(goal)} |"
+        verdict = goal.note if goal.is_met is None else "met" if goal.is_met else "not met"
+        yield f"| {goal.what} | {goal.wanted} | {measured} | {verdict} |"
 
 
 def _figures(report: Report) -> Iterator[str]:
@@ -85,9 +81,9 @@ def _ratios(report: Report) -> Iterator[str]:
     yield from ("", "## Ratios", "", "| ours | beside | load | c | throughput | rounds | p99 |")
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for each in report.ratios:
-        told = "noisy" if each.is_noisy else f"{each.throughput:.2f}×"
+        throughput = "noisy" if each.is_noisy else f"{each.throughput:.2f}×"
         yield (
-            f"| {each.ours} | {each.peer} | {each.load} | {each.connections} | {told} | "
+            f"| {each.ours} | {each.peer} | {each.load} | {each.connections} | {throughput} | "
             f"{each.lowest:.2f}-{each.highest:.2f} | {'' if each.is_noisy else f'{each.p99:.2f}×'} |"
         )
 
@@ -107,20 +103,33 @@ def _rest(report: Report) -> Iterator[str]:
             f"{run.offered_per_second:,} writes/s offered over {run.connections} connections: p50 {run.p50_ms:.1f}, "
             f"p99 {run.p99_ms:.1f}, p99.9 {run.p999_ms:.1f} ms; {run.answered} of {run.sent} answered, {run.bad} bad."
         )
+
+
+def _left_out(report: Report) -> Iterator[str]:
     for title, table in (("Skipped", report.skipped), ("Failed", report.failed)):
         if table:
             yield from ("", f"## {title}", "")
             yield from (f"- {name}: {reason}" for name, reason in table.items())
 
 
+def verdicts(report: Report) -> str:
+    """The goals, and the skipped and failed parts."""
+    return "\n".join([*_goals(report), *_left_out(report)])
+
+
 def markdown(report: Report) -> str:
     """The report as a page."""
-    parts = (_head, _goals, _figures, _ratios, _rest)
+    parts = (_head, _goals, _figures, _ratios, _rest, _left_out)
     return "\n".join(line for part in parts for line in part(report)) + "\n"
 
 
 def save(report: Report, path: Path) -> None:
     """The results and the page, side by side."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    save_json(report, path)
     path.with_suffix(".md").write_text(markdown(report), encoding="utf-8")
+
+
+def save_json(value: object, path: Path) -> None:
+    """A value as readable JSON; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

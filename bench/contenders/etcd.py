@@ -25,16 +25,16 @@ TXN_OPERATIONS_MAX = 128
 """etcd's own limit (--max-txn-ops)."""
 
 
-class Etcd:
+class Etcd(Processes):
     """Three etcd processes under one folder, started by `start`, ended by `stop`."""
 
-    def __init__(self, program: Program, folder: Path, nodes: int = 3, *, secure: bool = False) -> None:
+    def __init__(self, program: Program, folder: Path, *, secure: bool = False) -> None:
         """`secure`: TLS on every connection, and authentication; the load is that of a user with a role for all keys,
         by its token."""
         self._program = program
-        self._processes = Processes(folder)
-        ports = free_ports(2 * nodes)
-        self._clients, self._peers = ports[:nodes], ports[nodes:]
+        super().__init__(folder)
+        ports = free_ports(6)
+        self._clients, self._peers = ports[:3], ports[3:]
         self._leader = 0
         self._tls = folder / "tls" if secure else None
         self._scheme = "https" if secure else "http"
@@ -47,11 +47,6 @@ class Etcd:
         return "etcd " + done.stdout.split("etcd Version:", 1)[1].split()[0] + (", secure" if self._tls else "")
 
     @property
-    def pids(self) -> list[int]:
-        """The process ids of all nodes."""
-        return self._processes.pids
-
-    @property
     def url(self) -> str:
         """Where clients find the leader."""
         return f"{self._scheme}://127.0.0.1:{self._leader}"
@@ -59,54 +54,32 @@ class Etcd:
     def start(self, deadline_s: float = 30.0) -> None:
         """Start all nodes and wait until they have a leader. Raises RuntimeError after the deadline."""
         cluster = ",".join(f"n{k}={self._scheme}://127.0.0.1:{port}" for k, port in enumerate(self._peers))
-        own_files: list[str] = []
+        flags: dict[str, object] = {
+            "initial-cluster": cluster,
+            "initial-cluster-state": "new",
+            "log-level": "error",
+            "snapshot-count": 100_000,
+            "quota-backend-bytes": 8 << 30,
+        }
         if self._tls is not None:
             authority.make_authority(self._tls, "bench")
             made = authority.make_node(self._tls, "bench", 1, ["127.0.0.1"])
-            certificate, key, ca = str(made.certificate), str(made.key), str(self._tls / "ca.pem")
-            own_files = [
-                "--cert-file",
-                certificate,
-                "--key-file",
-                key,
-                "--peer-cert-file",
-                certificate,
-                "--peer-key-file",
-                key,
-                "--peer-trusted-ca-file",
-                ca,
-                "--peer-client-cert-auth",
-            ]
+            for side in ("", "peer-"):
+                flags |= {f"{side}cert-file": made.certificate, f"{side}key-file": made.key}
+            flags |= {"peer-trusted-ca-file": self._tls / "ca.pem", "peer-client-cert-auth": "true"}
         for k, (own, other) in enumerate(zip(self._clients, self._peers, strict=True)):
             client, peer = f"{self._scheme}://127.0.0.1:{own}", f"{self._scheme}://127.0.0.1:{other}"
-            command = [
-                self._program.path,
-                "--name",
-                f"n{k}",
-                "--data-dir",
-                f"etcd-{k}",
-                "--listen-client-urls",
-                client,
-                "--advertise-client-urls",
-                client,
-                "--listen-peer-urls",
-                peer,
-                "--initial-advertise-peer-urls",
-                peer,
-                "--initial-cluster",
-                cluster,
-                "--initial-cluster-state",
-                "new",
-                "--log-level",
-                "error",
-                "--snapshot-count",
-                "100000",
-                "--quota-backend-bytes",
-                str(8 << 30),
-                *own_files,
-            ]
-            self._processes.start(f"n{k}", command, self._program.full_environment())
-        self._leader = self._processes.wait("etcd has a leader", self._find_leader, deadline_s=deadline_s)
+            own_flags: dict[str, object] = {
+                "name": f"n{k}",
+                "data-dir": f"etcd-{k}",
+                "listen-client-urls": client,
+                "advertise-client-urls": client,
+                "listen-peer-urls": peer,
+                "initial-advertise-peer-urls": peer,
+            }
+            words = [f"--{name}={value}" for name, value in (own_flags | flags).items()]
+            self.launch(f"n{k}", [self._program.path, *words], self._program.full_environment())
+        self._leader = self.wait("etcd has a leader", self._find_leader, deadline_s=deadline_s)
         if self._tls is not None:
             self._switch_authentication_on()
 
@@ -118,8 +91,8 @@ class Etcd:
             self.ask("/v3/auth/user/add", {"name": user, "password": "bench"})
             self.ask("/v3/auth/user/grant", {"user": user, "role": role})
         self.ask("/v3/auth/enable", {})
-        told = self.ask("/v3/auth/authenticate", {"name": "bench", "password": "bench"})
-        self._headers = {"authorization": told["token"]}
+        granted = self.ask("/v3/auth/authenticate", {"name": "bench", "password": "bench"})
+        self._headers = {"authorization": granted["token"]}
 
     def _find_leader(self) -> int | None:
         for port in self._clients:
@@ -128,10 +101,6 @@ class Etcd:
                 if status.get("leader") and status["leader"] == status["header"]["member_id"]:
                     return port
         return None
-
-    def stop(self) -> None:
-        """End all nodes."""
-        self._processes.stop()
 
     def ask(self, path: str, body: dict[str, Any], port: int = 0) -> Any:
         """One call of the JSON gateway, of the leader unless said otherwise. Raises OSError."""
@@ -183,10 +152,6 @@ class Etcd:
         """`count` of the keys of `prepare`, with their values."""
         message = h2load.field(1, b"log/") + h2load.field(2, b"log0") + h2load.field(3, count)
         return h2load.Load(f"{self.url}/etcdserverpb.KV/Range", message)
-
-    def revision(self) -> int:
-        """How many changes the store has seen: what the load really did."""
-        return int(self.ask("/v3/kv/range", {"key": _b64(KEY)})["header"]["revision"])
 
 
 def put_message(key: bytes, value: bytes) -> bytes:

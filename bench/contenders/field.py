@@ -77,24 +77,24 @@ class Field:
         self.names.add(contender.name)
         return [contender]
 
-    def raftlog(self, *, fast_path: bool = True, nodes: int = 3, secure: bool = False) -> Raftlog:
+    def raftlog(self, *, fast_path: bool = True, secure: bool = False) -> Raftlog:
         """Ours: without it nothing can be said. Raises RuntimeError."""
         place = self.folder / ("raftlog-secure" if secure else "raftlog" if fast_path else "raftlog-aiohttp")
-        ours = Raftlog(place, nodes, fast_path=fast_path, secure=secure)
+        ours = Raftlog(place, fast_path=fast_path, secure=secure)
         self._stack.callback(ours.stop)
         ours.start()
         self._running.append(ours)
         return ours
 
-    def floors(self) -> list[Noop]:
-        """The two servers that do nothing."""
-        return [each for kind in ("plain", "fast") for each in self._start(partial(Noop, kind=kind), f"no-op {kind}")]
+    def floor(self) -> list[Noop]:
+        """The server that does nothing."""
+        return self._start(Noop, "no-op")
 
-    def etcds(self, nodes: int = 3, *, secure: bool = False) -> list[Etcd]:
+    def etcds(self, *, secure: bool = False) -> list[Etcd]:
         """Debian's and the newest."""
         if not self._peers:
             return []
-        make, form = partial(Etcd, nodes=nodes, secure=secure), ", secure" if secure else ""
+        make, form = partial(Etcd, secure=secure), ", secure" if secure else ""
         return [
             *self._start(lambda at: make(tools.debian("etcd", "etcd-server"), at), f"etcd of Debian{form}"),
             *self._start(lambda at: make(tools.built("etcd"), at), f"etcd newest{form}"),

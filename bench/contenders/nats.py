@@ -22,12 +22,12 @@ SUBJECT = "bench"
 _CONNECT = b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB inbox.@@@@ 1\r\nPING\r\n'
 
 
-class Nats:
+class Nats(Processes):
     """Three servers under one folder, started by `start`, ended by `stop`."""
 
     def __init__(self, program: Program, folder: Path, *, sync_always: bool = False) -> None:
         self._program = program
-        self._processes = Processes(folder)
+        super().__init__(folder)
         self._sync_always = sync_always
         ports = free_ports(6)
         self._clients, self._routes = ports[:3], ports[3:]
@@ -41,11 +41,6 @@ class Nats:
         return f"NATS {version}" + (" sync always" if self._sync_always else "")
 
     @property
-    def pids(self) -> list[int]:
-        """The process ids of all servers."""
-        return self._processes.pids
-
-    @property
     def url(self) -> str:
         """Where clients find the stream's leader."""
         return f"nats://127.0.0.1:{self._leader}"
@@ -55,14 +50,14 @@ class Nats:
         sync = "sync_interval: always" if self._sync_always else ""
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in self._routes)
         for k, (client, route) in enumerate(zip(self._clients, self._routes, strict=True)):
-            settings = self._processes.folder / f"n{k}.conf"
+            settings = self.folder / f"n{k}.conf"
             settings.write_text(
                 f'server_name: n{k}\nlisten: "127.0.0.1:{client}"\n'
-                f'jetstream {{ store_dir: "{self._processes.folder}/data-{k}"\n{sync} }}\n'
+                f'jetstream {{ store_dir: "{self.folder}/data-{k}"\n{sync} }}\n'
                 f'cluster {{ name: bench, listen: "127.0.0.1:{route}", routes: [{routes}] }}\n'
             )
-            self._processes.start(f"n{k}", [self._program.path, "-c", str(settings)])
-        self._leader = self._processes.wait(
+            self.launch(f"n{k}", [self._program.path, "-c", str(settings)])
+        self._leader = self.wait(
             "NATS has a stream with a leader", self._make_stream, deadline_s=deadline_s, pause_s=0.3
         )
 
@@ -76,10 +71,6 @@ class Nats:
         if not leader:
             raise LookupError(said)
         return self._clients[int(leader[1:])]
-
-    def stop(self) -> None:
-        """End all servers."""
-        self._processes.stop()
 
     def ask(self, subject: str, body: dict[str, Any], port: int = 0) -> Any:
         """One request of the JetStream API. Raises OSError, or ValueError for an answer that is none."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import msgspec
 
-from bench.contenders.control import PORT_VARIABLE, Loop, Order
-from bench.instruments.figures import Run
+from bench.contenders.control import PORT_VARIABLE, Order
+from bench.instruments.figures import Run, run_of
 from raftlog.cluster.cli.main import main
 from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.http.server import ApiRunner, build_runner
@@ -30,24 +30,40 @@ FAST_PATH_VARIABLE = "BENCH_FAST_PATH"
 
 def load(node: NodeInterface, order: Order, ended: Callable[[Run], None]) -> None:
     """The closed loop of commits: what a request costs once its bytes are encoded at the edge."""
-    value = b"x" * order.size
-    appended = BlockRecord(int(Operation.APPEND), None, value)
-    numbers = count(order.first)
+    record = BlockRecord(int(Operation.APPEND), None, b"x" * order.size)
+    loop = asyncio.get_running_loop()
+    latencies: list[float] = []
+    bad = under_way = 0
+    start = time.perf_counter()
+    end = start + order.seconds
 
-    def submit(done: Callable[[bool], None]) -> None:
-        if order.keys:
-            key = b"key-%08d" % (next(numbers) % order.keys)
-            block = encode_block([BlockRecord(int(Operation.PUT), key, value)])
-        else:
-            block = encode_block([appended], plain=True)
+    def one() -> None:
+        nonlocal under_way
+        under_way += 1
+        began = time.perf_counter()
+        block = encode_block([record], plain=True)
         try:
             future: Any = node.submit(block, 1, deadline=clock.monotonic() + 30)
         except Exception:
-            asyncio.get_running_loop().call_later(0.01, done, False)
-            return
-        future.add_done_callback(lambda settled: done(settled.exception() is None))
+            loop.call_later(0.01, settled, began, False)
+        else:
+            future.add_done_callback(lambda done: settled(began, done.exception() is None))
 
-    Loop(order, submit, ended).begin()
+    def settled(began: float, is_good: bool) -> None:
+        nonlocal bad, under_way
+        under_way -= 1
+        now = time.perf_counter()
+        if is_good:
+            latencies.append((now - began) * 1e3)
+        else:
+            bad += 1
+        if now < end:
+            one()
+        elif not under_way:
+            ended(run_of(order.in_flight, now - start, latencies, bad))
+
+    for _ in range(order.in_flight):
+        one()
 
 
 async def _listen(node: NodeInterface, port: int) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import http.client
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -33,7 +32,7 @@ _VARIANT = (sys.executable, "-m", "bench.contenders.node_variant")
 
 
 class Raftlog:
-    """Nodes in `folder`. No proxies; no settings but addresses, unless given. With `fast_path=False` every request is
+    """Nodes in `folder`. No proxies; no settings but addresses. With `fast_path=False` every request is
     aiohttp's, which goes to the same gate and the same handlers. `secure`: TLS on every connection, and access control;
     the load is that of a user with the roles reader and writer, by its token: wrk shows no certificate."""
 
@@ -43,14 +42,12 @@ class Raftlog:
         nodes: int = 3,
         *,
         fast_path: bool = True,
-        settings: Mapping[str, Any] | None = None,
         secure: bool = False,
     ) -> None:
         environment = {} if fast_path else {FAST_PATH_VARIABLE: "0"}
         self.name = SECURE if secure else NAME if fast_path else PLAIN
         self._headers: dict[str, str] = {}
-        if secure:
-            settings = {**(settings or {}), "security.client_certificates": "optional"}
+        settings = {"security.client_certificates": "optional"} if secure else None
         self.cluster = LocalCluster(
             folder, nodes, settings=settings, command=_VARIANT, environment=environment, secure=secure
         )
@@ -98,24 +95,24 @@ class Raftlog:
         to the leader of the moment, while the answer is 503 or 504.
         """
         connection = self._connect()
-        told = b""
+        content = b""
         try:
             for body in bodies:
                 give_up = time.monotonic() + again_s
                 while True:
                     connection.request(method, target, body, {"Content-Type": content_type})
                     answer = connection.getresponse()
-                    told = answer.read()
+                    content = answer.read()
                     if answer.status == 200:
                         break
                     if answer.status not in _AGAIN or time.monotonic() >= give_up:
-                        raise RuntimeError(f"{method} {target} answered {answer.status}: {told[:300]!r}")
+                        raise RuntimeError(f"{method} {target} answered {answer.status}: {content[:300]!r}")
                     connection.close()
                     time.sleep(_PAUSE_S)
                     connection = self._connect()
         finally:
             connection.close()
-        return told
+        return content
 
     def _connect(self) -> http.client.HTTPConnection:
         address = urlsplit(self.url).netloc
@@ -150,7 +147,6 @@ class Raftlog:
         """A new connection for each request, which asks for little."""
         return wrk.Load(f"{self.url}/livez", "GET", headers={"Connection": "close"})
 
-    def commit(self, size: int, in_flight: int, seconds: float, keys: int = 0, first: int = 0) -> Run:
-        """So many commits in flight from within the leader's process: no HTTP. Appends, or puts to `keys` in turn."""
-        order = control.Order(in_flight, seconds, size, keys, first)
-        return control.send(self._controls[self.cluster.leader()], order)
+    def commit(self, size: int, in_flight: int, seconds: float) -> Run:
+        """So many appends in flight from within the leader's process: no HTTP."""
+        return control.send(self._controls[self.cluster.leader()], control.Order(in_flight, seconds, size))

@@ -21,12 +21,12 @@ _CREATE, _GET, _SET, _SYNC, _MULTI = 1, 4, 5, 9, 14
 _ERROR_AT = 16  # of an answer: length, xid, zxid, error
 
 
-class ZooKeeper:
+class ZooKeeper(Processes):
     """Three servers under one folder, started by `start`, ended by `stop`."""
 
     def __init__(self, archives: Sequence[Path], folder: Path) -> None:
         self._archives = archives
-        self._processes = Processes(folder)
+        super().__init__(folder)
         ports = free_ports(9)
         self._clients, self._quorum, self._election = ports[:3], ports[3:6], ports[6:]
         self._leader = 0
@@ -36,11 +36,6 @@ class ZooKeeper:
         """Name and version."""
         jar = next(self._archives[0].parent.glob("zookeeper-[0-9]*.jar"))
         return f"ZooKeeper {jar.stem.rpartition('-')[2]}"
-
-    @property
-    def pids(self) -> list[int]:
-        """The process ids of all servers."""
-        return self._processes.pids
 
     def start(self, deadline_s: float = 60.0) -> None:
         """Start all servers and wait until they have a leader. Raises RuntimeError after the deadline."""
@@ -52,20 +47,18 @@ class ZooKeeper:
             )
         )
         for k in range(3):
-            data = self._processes.folder / f"data-{k}"
+            data = self.folder / f"data-{k}"
             data.mkdir()
             (data / "myid").write_text(f"{k + 1}\n")
-            settings = self._processes.folder / f"n{k}.cfg"
+            settings = self.folder / f"n{k}.cfg"
             settings.write_text(
                 f"tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={data}\nadmin.enableServer=false\n"
                 f"4lw.commands.whitelist=srvr\nmaxClientCnxns=0\n{members}"
             )
             path = ":".join(str(archive) for archive in self._archives)
             main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-            self._processes.start(f"n{k}", [java, "-Xmx1g", "-cp", path, main, str(settings)])
-        self._leader = self._processes.wait(
-            "ZooKeeper has a leader", self._find_leader, deadline_s=deadline_s, pause_s=0.2
-        )
+            self.launch(f"n{k}", [java, "-Xmx1g", "-cp", path, main, str(settings)])
+        self._leader = self.wait("ZooKeeper has a leader", self._find_leader, deadline_s=deadline_s, pause_s=0.2)
 
     def _find_leader(self) -> int | None:
         for port in self._clients:
@@ -73,10 +66,6 @@ class ZooKeeper:
                 if "Mode: leader" in self._told(port):
                     return port
         return None
-
-    def stop(self) -> None:
-        """End all servers."""
-        self._processes.stop()
 
     @staticmethod
     def _told(port: int) -> str:

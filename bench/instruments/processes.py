@@ -1,4 +1,4 @@
-"""Starts the processes of one peer with a log file each, and ends them together and with their starter."""
+"""Starts the processes of a contender with a log file each, and ends them together and with their starter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAIL_BYTES = 1_500
 
 
 class Processes:
-    """Processes whose logs and data are in `folder`."""
+    """A contender whose processes have their logs and data in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,10 +26,10 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """Their ids."""
+        """The ids of all processes."""
         return [process.pid for process in self._running]
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """Starts one; its output goes to `name`.log. It dies with its starter where util-linux can arrange that."""
         guard = shutil.which("setpriv")
         guarded = [guard, "--pdeathsig", "KILL", *command] if guard else list(command)

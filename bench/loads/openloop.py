@@ -16,6 +16,8 @@ import msgspec
 
 from bench.instruments.figures import at
 
+_DRAIN_S = 10.0
+
 
 class Offered(msgspec.Struct, frozen=True):
     """What an open-loop run saw, latencies in milliseconds from the intended moment of each request."""
@@ -110,11 +112,9 @@ async def offer(
     rate: int,
     seconds: float,
     connections: int,
-    method: str = "POST",
     body: bytes = b"",
-    drain_s: float = 10.0,
 ) -> Offered:
-    """Offer `rate` requests a second for `seconds` over `connections`; wait `drain_s` at most for the last answers.
+    """Offer `rate` POSTs a second for `seconds` over `connections`; wait `_DRAIN_S` at most for the last answers.
 
     Raises ValueError for a URL without host and port, OSError where nothing listens.
     """
@@ -123,7 +123,7 @@ async def offer(
         raise ValueError(f"{url!r} is no http://host:port/… to send requests to")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     request = (
-        f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/octet-stream\r\n"
+        f"POST {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/octet-stream\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     ).encode() + body
     load = _Load(request)
@@ -142,7 +142,7 @@ async def offer(
             load.due(start + sent / rate)
             sent += 1
         await asyncio.sleep(0.001)
-    until = time.perf_counter() + drain_s
+    until = time.perf_counter() + _DRAIN_S
     while len(load.latencies) < total and time.perf_counter() < until:
         await asyncio.sleep(0.005)
     spent = time.perf_counter() - start

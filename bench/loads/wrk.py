@@ -18,7 +18,6 @@ _SCRIPT = """
 wrk.method = "%(method)s"
 %(headers)s
 wrk.body = %(body)s
-%(request)s
 done = function(summary, latency, requests)
   local e = summary.errors
   io.write(string.format(
@@ -29,23 +28,13 @@ end
 """
 
 
-_KEYS = """
-local number = 0
-request = function()
-  number = (number + 1) %% %(keys)d
-  return wrk.format(nil, wrk.path .. string.format("%%08d", number))
-end
-"""
-
-
 class Load(msgspec.Struct, frozen=True):
-    """One request to repeat; with `keys`, to so many paths in turn, whose numbers follow that of the URL."""
+    """One request to repeat."""
 
     url: str
     method: str
     body: str | bytes = ""
     content_type: str = "application/octet-stream"
-    keys: int = 0
     headers: dict[str, str] = {}
 
 
@@ -59,29 +48,13 @@ def run(load: Load, *, connections: int, seconds: int, folder: Path) -> Run:
     """Run wrk once with one thread. Raises MissingTool, or RuntimeError with wrk's own words."""
     program = tools.debian("wrk", "wrk")
     script = folder / "request.lua"
-    request = _KEYS % {"keys": load.keys} if load.keys else ""
     headers = {"Content-Type": load.content_type} | load.headers
     lines = [f"wrk.headers[{quoted(name)}] = {quoted(value)}" for name, value in headers.items()]
-    fields = {
-        "method": load.method,
-        "headers": "\n".join(lines),
-        "body": quoted(load.body),
-        "request": request,
-    }
+    fields = {"method": load.method, "headers": "\n".join(lines), "body": quoted(load.body)}
     script.write_text(_SCRIPT % fields)
-    command = [
-        program.path,
-        "-t1",
-        f"-c{connections}",
-        f"-d{seconds}s",
-        "--timeout",
-        "10s",
-        "-s",
-        str(script),
-        load.url,
-    ]
+    words = f"-t1 -c{connections} -d{seconds}s --timeout 10s -s".split()
     done = subprocess.run(
-        command,
+        [program.path, *words, str(script), load.url],
         capture_output=True,
         text=True,
         timeout=seconds + 30,

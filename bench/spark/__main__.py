@@ -8,7 +8,6 @@ beside it.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -25,8 +24,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markdown import Markdown
 
+from bench.comparison.report import save_json
 from bench.instruments import conditions, machine
 from bench.instruments.options import named
 from bench.instruments.tools import MissingTool
@@ -95,34 +95,29 @@ def goals_of(
     goals: list[Goal] = []
     unjudged: list[str] = []
 
-    def at_least(what: str, goal: float, measured: float | None) -> None:
+    def judge(what: str, goal: float, measured: float | None, *, is_most: bool = False) -> None:
         if measured is None:
             unjudged.append(what)
         else:
-            goals.append(Goal(what, goal, round(measured, 3), measured >= goal))
-
-    def at_most(what: str, goal: float, measured: float | None) -> None:
-        if measured is None:
-            unjudged.append(what)
-        else:
-            goals.append(Goal(what, goal, measured, measured <= goal))
+            is_met = measured <= goal if is_most else measured >= goal
+            goals.append(Goal(what, goal, round(measured, 3), is_met))
 
     def ratio(ours: tuple[str, str], theirs: tuple[str, str]) -> float | None:
         return rates[ours] / rates[theirs] if ours in rates and theirs in rates else None
 
     for name in (_name(size) + local for size in sizes for local in ("", LOCAL)):
-        at_least(f"rows/s into no-op, {name}", 2.5e6, rates.get((name, NO_OP)))
+        judge(f"rows/s into no-op, {name}", 2.5e6, rates.get((name, NO_OP)))
         for all_columns in ("",) if name.endswith(LOCAL) else ("", ALL):
             share = ratio((name + all_columns, HASH), (FILES + all_columns, HASH))
-            at_least(f"hash beside Parquet files, {name}{all_columns}", 0.4, share)
-        at_least(f"rows/s into Parquet, {name}", 1e6, rates.get((name, PARQUET)))
+            judge(f"hash beside Parquet files, {name}{all_columns}", 0.4, share)
+        judge(f"rows/s into Parquet, {name}", 1e6, rates.get((name, PARQUET)))
         for job in (NO_OP, STREAM, PARQUET):
-            at_least(f"{job} beside Kafka, {name}", 1.2, ratio((name, job), (KAFKA, job)))
+            judge(f"{job} beside Kafka, {name}", 1.2, ratio((name, job), (KAFKA, job)))
     for name in map(_name, sizes):
-        at_least(f"rows/s exported and verified without Java, {name}", 1e5, rates.get((name, PROVED)))
-    at_most("commit to visible, p50 ms", 200, None if latency is None else latency.p50_ms)
-    at_least("write rate with Spark at nice 19, of that alone", 0.9, None if held is None else held.share)
-    at_most("leader changes meanwhile", 0, None if held is None else float(not held.same_leader))
+        judge(f"rows/s exported and verified without Java, {name}", 1e5, rates.get((name, PROVED)))
+    judge("commit to visible, p50 ms", 200, None if latency is None else latency.p50_ms, is_most=True)
+    judge("write rate with Spark at nice 19, of that alone", 0.9, None if held is None else held.share)
+    judge("leader changes meanwhile", 0, None if held is None else float(not held.same_leader), is_most=True)
     return goals, unjudged
 
 
@@ -247,8 +242,8 @@ def keep_bytecode(folder: Path) -> None:
 
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "raftlog.spark_export.errors" in line or "NotImplementedError" in line]
-    return f"{type(error).__name__}: {(told or lines or ['no message'])[-1 if told else 0].strip()[:300]}"
+    named = [line for line in lines if "raftlog.spark_export.errors" in line or "NotImplementedError" in line]
+    return f"{type(error).__name__}: {(named or lines or ['no message'])[-1 if named else 0].strip()[:300]}"
 
 
 def _throughput(bench: _Bench, sizes: list[int], kafka: Kafka | None) -> None:
@@ -325,27 +320,6 @@ def _kafka(bench: _Bench, kafka: Kafka, stack: ExitStack) -> dict[str, Callable[
     kafka.fill(servers, bench.records)
     bench.say(f"filled Kafka in {time.monotonic() - started:.0f} s")
     return stack.enter_context(kafka.jobs(servers, bench.folder / "kafka-out", heap=bench.heap, master=bench.master))
-
-
-def show(report: Report, console: Console) -> None:
-    """The report as tables."""
-    table = Table("contender", "job", "M rows/s", "lowest to highest")
-    for figure in report.figures:
-        low, high = min(figure.rounds) / 1e6, max(figure.rounds) / 1e6
-        table.add_row(figure.contender, figure.job, f"{figure.rows_per_second / 1e6:.2f}", f"{low:.2f} to {high:.2f}")
-    console.print(table)
-    table = Table("goal", "asked", "measured", "")
-    for goal in report.goals:
-        table.add_row(goal.what, f"{goal.goal:,g}", f"{goal.measured:,g}", "met" if goal.is_met else "not met")
-    console.print(table)
-    for line in live_lines(report.latency, report.held):
-        console.print(line, markup=False, highlight=False)
-    for name in report.unjudged:
-        console.print(f"no figure for the goal: {name}", markup=False)
-    if not report.is_quiet:
-        console.print("[red]the machine was busy before: these figures say nothing about the goals[/]")
-    for name, reason in report.skipped.items():
-        console.print(f"skipped {name}: {reason}", markup=False)
 
 
 def markdown(report: Report) -> str:
@@ -434,10 +408,10 @@ def main(
             *goals_of(figures, latency, held, sizes),
             bench.skipped,
         )
-    show(report, console)
-    save.parent.mkdir(parents=True, exist_ok=True)
-    save.write_text(json.dumps(msgspec.to_builtins(report), indent=1) + "\n")
-    save.with_suffix(".md").write_text(markdown(report))
+    page = markdown(report)
+    console.print(Markdown(page))
+    save_json(report, save)
+    save.with_suffix(".md").write_text(page)
     console.print(f"saved to {save} and {save.with_suffix('.md')}")
 
 

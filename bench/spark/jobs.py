@@ -122,10 +122,10 @@ def _serve(wanted: dict[str, Any]) -> None:
         for line in sys.stdin:
             try:
                 known[line.strip()]()
-                told: dict[str, str] = {}
+                answer: dict[str, str] = {}
             except Exception as error:
-                told = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"}
-            print(json.dumps(told), file=answers, flush=True)
+                answer = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"}
+            print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 from bench.instruments.tools import MissingTool
 from bench.spark import log
@@ -65,17 +64,13 @@ class Kafka:
 
     def get(self) -> None:
         """Fetches missing packages (a minute the first time). Raises MissingTool."""
-        self.get_broker()
+        self._fetch("broker", _BROKER)
         self._fetch("connector", _CONNECTOR)
         if not (self.folder / "venv" / "done").exists():
             uv = shutil.which("uv") or str(Path(".tools/uv/bin/uv").resolve())
             _run([uv, "venv", "-q", "--allow-existing", "--python", sys.executable, str(self.folder / "venv")])
             _run([uv, "pip", "install", "-q", "--python", str(self.python), f"pyspark=={SPARK}", "confluent-kafka"])
             (self.folder / "venv" / "done").touch()
-
-    def get_broker(self) -> None:
-        """The same for the broker and its tools alone."""
-        self._fetch("broker", _BROKER)
 
     def _fetch(self, name: str, wanted: tuple[tuple[str, str, str], ...]) -> None:
         into = self.folder / name
@@ -142,22 +137,6 @@ class Kafka:
         """Produces the rows of `bench.spark.log` into the topic's two partitions."""
         _run([str(self.python), "-c", _PRODUCER, servers, TOPIC, str(records), log.KEY.decode(), str(log.VALUES)])
 
-    def console(self, servers: str, topic: str, path: Path) -> float:
-        """Pipes the lines of the file into Kafka's console producer, as it is by default; returns the seconds."""
-        started = time.monotonic()
-        with path.open("rb") as lines:
-            self._tool("ConsoleProducer", servers, topic, lines)
-        return time.monotonic() - started
-
-    def count(self, servers: str, topic: str) -> int:
-        """How many records the topic has."""
-        told = self._tool("GetOffsetShell", servers, topic)
-        return sum(int(line.rpartition(":")[2]) for line in told.split())
-
-    def _tool(self, name: str, servers: str, topic: str, stdin: BinaryIO | None = None) -> str:
-        wanted = [f"org.apache.kafka.tools.{name}", "--bootstrap-server", servers, "--topic", topic]
-        return _run([_java(), "-cp", f"{self.folder / 'broker'}/*", *wanted], stdin)
-
     @contextmanager
     def jobs(
         self, servers: str, folder: Path, *, heap: str, master: str, records: int = 0
@@ -175,8 +154,8 @@ class Kafka:
         }
         script = Path(__file__).with_name("jobs.py")
         folder.mkdir(parents=True)
-        told = folder / "spark.txt"
-        with told.open("wb") as log:
+        output = folder / "spark.txt"
+        with output.open("wb") as log:
             process = subprocess.Popen(
                 [str(self.python), str(script), "kafka", json.dumps(wanted)],
                 stdin=subprocess.PIPE,
@@ -192,7 +171,7 @@ class Kafka:
         def answer() -> dict[str, list[str]]:
             line = answers.readline()
             if not line:
-                raise MissingTool(f"the rival's Spark ended with {process.wait()}: {_last_line(told)}")
+                raise MissingTool(f"the rival's Spark ended with {process.wait()}: {_last_line(output)}")
             found: dict[str, list[str]] = json.loads(line)
             return found
 
@@ -231,12 +210,11 @@ def _java() -> str:
         raise MissingTool(str(error)) from error
 
 
-def _run(command: list[str], stdin: BinaryIO | None = None) -> str:
-    ran = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False, env=_environment())
+def _run(command: list[str]) -> None:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if ran.returncode:
         last = (ran.stderr.strip() or ran.stdout.strip() or "nothing").splitlines()[-1]
         raise MissingTool(f"{Path(command[0]).name} {command[1]} ended with {ran.returncode}: {last[:300]}")
-    return ran.stdout
 
 
 def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from bench.instruments import machine
 from bench.loads import openloop
-from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
+from raftlog import NewRecord, SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 
 if TYPE_CHECKING:

@@ -78,8 +78,8 @@ def main(
                 if number >= jobs.WARM_UP:
                     rates[name].append(records / seconds)
     for name, found in rates.items():
-        told = f"{name:18} {statistics.median(found):10,.0f} rows/s (from {min(found):,.0f} to {max(found):,.0f})"
-        console.print(told, soft_wrap=True)
+        line = f"{name:18} {statistics.median(found):10,.0f} rows/s (from {min(found):,.0f} to {max(found):,.0f})"
+        console.print(line, soft_wrap=True)
     if KAFKA in rates:
         ratio = statistics.median(mine / theirs for mine, theirs in zip(rates[OURS], rates[KAFKA], strict=True))
         console.print(f"ratio of the rounds, median: {ratio:.2f}; {time.strftime('%Y-%m-%d')}", soft_wrap=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -16,7 +16,9 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.progress import track
 
+from bench.comparison import report
 from bench.contenders.raftlog import Raftlog
 from bench.instruments import conditions, machine
 from bench.instruments.options import named
@@ -48,8 +50,6 @@ harm.
 """
 _START_S = 600.0
 """Longest time in seconds to wait for a start: it loads the keys of the newest snapshot, and replays the others."""
-TOLD_S = 10.0
-"""A load says how far it is this often."""
 _VALUE = b"x" * 256
 
 
@@ -126,24 +126,15 @@ def puts(first: int, end: int, value_bytes: int = 32) -> Iterator[bytes]:
         yield msgspec.json.encode({"then": puts})
 
 
-def with_progress(bodies: Iterable[bytes], first: int, end: int, say: Callable[[str], None]) -> Iterator[bytes]:
-    """The bodies, each of PUTS keys; while they are taken it says how far that is."""
-    began = at = time.monotonic()
-    for number, body in enumerate(bodies):
-        if (now := time.monotonic()) - at >= TOLD_S:
-            at, done = now, number * PUTS
-            say(f"{first + done:,} of {end:,} keys loaded, {done / (now - began):,.0f} a second")
-        yield body
-
-
-def load_keys(ours: Raftlog, first: int, end: int, say: Callable[[str], None]) -> None:
+def load_keys(ours: Raftlog, first: int, end: int, console: Console) -> None:
     """Puts keys first..end-1."""
-    bodies = with_progress(puts(first, end), first, end, say)
+    total = -(-(end - first) // PUTS)
+    bodies = track(puts(first, end), f"{end:,} keys", total, console=console)
     ours.ask_all("POST", "/v1/kv/txn", bodies, "application/json", again_s=AGAIN_S)
 
 
 def curve(
-    name: str, steps: tuple[int, ...], folder: Path, rounds: int, seconds: int, say: Callable[[str], None]
+    name: str, steps: tuple[int, ...], folder: Path, rounds: int, seconds: int, console: Console
 ) -> Iterator[Point]:
     """The points of one curve, each measured when it is reached."""
     if name == "nodes":
@@ -168,7 +159,7 @@ def curve(
                 restart = _restart(ours)
                 load = ours.write(_VALUE)
             elif name == "keys":
-                load_keys(ours, reached, step, say)
+                load_keys(ours, reached, step, console)
                 reached = step
                 load = wrk.Load(f"{ours.url}/v1/kv/key-00000000", "PUT", b"v" * 32)
             elif name == "values":
@@ -183,7 +174,7 @@ def curve(
         ours.stop()
 
 
-def told(path: Path) -> str:
+def last_verdict(path: Path) -> str:
     """What the last growth run, if there is one, says of its goals, in a few words."""
     try:
         grown = msgspec.json.decode(path.read_bytes(), type=Grown)
@@ -239,11 +230,8 @@ def main(
     with tempfile.TemporaryDirectory(prefix="raftlog-growth-", dir=data) as place:
         seen = conditions.look(Path(place), console)
 
-        def say(line: str) -> None:
-            console.print(f"    {line}")
-
         for name in chosen:
-            for point in curve(name, (FULL if full else SHORT)[name], Path(place), rounds, seconds, say):
+            for point in curve(name, (FULL if full else SHORT)[name], Path(place), rounds, seconds, console):
                 curves.setdefault(name, []).append(point)
                 console.print(
                     f"  {name} {point.x:,}: {point.per_second:,.0f} ops/s, p99 {point.p99_ms:.1f} ms, "
@@ -252,7 +240,6 @@ def main(
                     + ("" if point.save_s is None else f", a snapshot {point.save_s:.1f} s")
                 )
     grown = Grown(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), seen, curves)
-    save.parent.mkdir(parents=True, exist_ok=True)
-    save.write_bytes(msgspec.json.format(msgspec.json.encode(grown), indent=1) + b"\n")
+    report.save_json(grown, save)
     save.with_suffix(".md").write_text(markdown(grown), encoding="utf-8")
     console.print(f"saved to {save} and {save.with_suffix('.md')}")

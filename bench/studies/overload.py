@@ -12,6 +12,8 @@ from __future__ import annotations
 import http.client
 import resource
 import statistics
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -25,11 +27,12 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from bench.comparison import report
 from bench.instruments import conditions, machine
+from bench.instruments.tools import MissingTool
 from bench.loads import wrk
-from bench.studies import study
 from raftlog.cluster.config.settings import LimitSettings
-from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
 
 KEPT_SHARE_MIN = 0.8
 """How much of its peak rate a node must keep (the goal of docs/performance.md)."""
@@ -50,7 +53,7 @@ OPERATORS = (
     ("POST", "/v1/log/trim"),
 )
 _BODIES = {APPEND: b"a write of another client", ("POST", "/v1/log/trim"): b'{"before":1}'}
-_NO_ANSWER, _OK, _BUSY = 0, 200, 429
+_NO_ANSWER, _BUSY = 0, 429
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -64,7 +67,7 @@ class Sample(msgspec.Struct, frozen=True):
     leader: int | None = None
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Answers(msgspec.Struct, frozen=True):
     """The answers to one question, asked again and again, each time on a new connection."""
 
     what: str
@@ -79,7 +82,7 @@ class Phase(msgspec.Struct, frozen=True):
     connections: int
     applied_per_second: float
     refused_per_second: float
-    failed: dict[str, int]  # neither applied nor refused as busy, by status
+    failed: dict[str, int]  # neither applied nor refused as busy, by code
     p50_ms: float
     p99_ms: float
 
@@ -96,8 +99,8 @@ class Result(msgspec.Struct, frozen=True):
     kept_share: float
     leader_changes: int
     memory_mib: tuple[float, float, float]  # at a quarter, at the end, the most
-    refusals: Asked
-    operators: list[Asked]
+    refusals: Answers
+    operators: list[Answers]
     samples: list[Sample]
 
     @property
@@ -149,14 +152,15 @@ def ask(url: str, target: str) -> bytes:
 
 
 def counts(metrics: bytes) -> Counts:
-    """What the node answered to appends, by its /metrics."""
-    by_status: Counter[str] = Counter()
+    """What the node answered to appends, by its /metrics. No other request of the study gets a problem."""
+    applied, by_code = 0, Counter[str]()
     for family in text_string_to_metric_families(metrics.decode()):
-        for sample in family.samples:
-            if sample.name == "raftlog_http_requests_total" and sample.labels["route"] == APPEND[1]:
-                by_status[sample.labels["status"]] = int(sample.value)
-    applied, refused = by_status.pop(str(_OK), 0), by_status.pop(str(_BUSY), 0)
-    return Counts(applied, refused, by_status)
+        for name, labels, value, *_ in family.samples:
+            if name == "raftlog_http_requests_total" and labels == {"route": APPEND[1], "status": "2xx"}:
+                applied = int(value)
+            elif name == "raftlog_http_problems_total" and value:
+                by_code[labels["code"]] = int(value)
+    return Counts(applied, by_code.pop("busy", 0), by_code)
 
 
 class Asker(threading.Thread):
@@ -179,11 +183,11 @@ class Asker(threading.Thread):
             self.took_ms.append((status, (time.monotonic() - began) * 1e3))
             self.newest = answer
 
-    def asked(self, only: int | None = None) -> Asked:
+    def asked(self, only: int | None = None) -> Answers:
         """The answers and their times; only the times of one status if `only` is given."""
         times = [took for status, took in self.took_ms if only in (None, status)] or [0.0]
         statuses = dict(sorted(Counter(status for status, _ in self.took_ms).items()))
-        return Asked(" ".join(self._question), statuses, round(statistics.median(times), 1), round(max(times), 1))
+        return Answers(" ".join(self._question), statuses, round(statistics.median(times), 1), round(max(times), 1))
 
 
 class Watcher(threading.Thread):
@@ -206,14 +210,14 @@ class Watcher(threading.Thread):
             sample = Sample(round(time.monotonic() - began, 1), round(machine.memory_mib(self._pids), 1))
             _, status, metrics, *_ = [asker.newest for asker in self._operators]
             if status and metrics:
-                told, seen = msgspec.json.decode(status), counts(metrics)
-                leader = told["leader"]["node"] if told["leader"] else 0
+                newest, seen = msgspec.json.decode(status), counts(metrics)
+                leader = newest["leader"]["node"] if newest["leader"] else 0
                 sample = msgspec.structs.replace(
-                    sample, applied=seen.applied, refused=seen.refused, term=told["term"], leader=leader
+                    sample, applied=seen.applied, refused=seen.refused, term=newest["term"], leader=leader
                 )
             self.samples.append(sample)
 
-    def end(self) -> tuple[list[Sample], Asked, list[Asked]]:
+    def end(self) -> tuple[list[Sample], Answers, list[Answers]]:
         """The samples, the times of refusals, and the answers to operators."""
         time.sleep(2.0)  # it also sees the node let go of everybody
         self._ended.set()
@@ -297,9 +301,9 @@ def tell(result: Result) -> Iterator[str]:
         f"leader; memory of all nodes {quarter:.0f} MiB at a quarter, {end:.0f} at the end, {most:.0f} at most"
     )
     for asked in (result.refusals, *result.operators):
-        told = ", ".join(f"{number} × {status or 'no answer'}" for status, number in asked.statuses.items())
+        statuses = ", ".join(f"{number} × {status or 'no answer'}" for status, number in asked.statuses.items())
         of = " (times of those refused)" if asked is result.refusals else ""
-        yield f"{asked.what}: {told}; p50 {asked.p50_ms:.0f} ms, at most {asked.max_ms:.0f} ms{of}"
+        yield f"{asked.what}: {statuses}; p50 {asked.p50_ms:.0f} ms, at most {asked.max_ms:.0f} ms{of}"
 
 
 def main(
@@ -317,21 +321,25 @@ def main(
         Console().print(f"[red]{connections} connections need more open files than the {hard} allowed here[/]")
         raise typer.Exit(2)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the nodes and wrk inherit it
+    console = Console(width=None if sys.stdout.isatty() else 150)
     try:
-        study.run(
-            "overload",
-            data,
-            save,
-            lambda folder, console: soak(
-                folder,
+        with tempfile.TemporaryDirectory(prefix="raftlog-overload-", dir=data) as place:
+            result = soak(
+                Path(place),
                 console,
                 seconds=seconds,
                 peak_seconds=peak_seconds,
                 peak_connections=peak_connections,
                 connections=connections,
                 size=size,
-            ),
-            tell,
-        )
+            )
+    except (RuntimeError, LocalClusterError, MissingTool) as error:
+        console.print(f"it failed: {error}", markup=False)
+        raise typer.Exit(1) from error
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    report.save_json(result, save)
+    for line in (*tell(result), *(f"[red]{fault}[/]" for fault in result.faults)):
+        console.print(line)
+    if result.faults:
+        raise typer.Exit(1)

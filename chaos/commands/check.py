@@ -1,15 +1,12 @@
 """Checks histories of any origin on the command line: `raftlog chaos check`.
 
-Exit codes: 0 valid, 1 invalid, 6 unknown, 2 usage, 8 the check could not be made. Every internal error gives 8: an
-error must never look like a verdict.
+Exit codes: 0 valid, 1 invalid, 6 unknown, 2 usage, 8 the check could not be made.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -21,21 +18,15 @@ from rich.table import Table
 
 from raftlog.chaos.commands import run
 from raftlog.chaos.judge.checkers import NAMES, judge
-from raftlog.chaos.judge.history import BadHistory, Operation, read_history
+from raftlog.chaos.judge.history import Operation, read_history
 from raftlog.chaos.judge.linearizable import Limits
 from raftlog.chaos.judge.model import BadInit
 from raftlog.chaos.judge.verdicts import KeyReport, Report, Verdict, as_object
-
-EXIT_CODES: Final = {Verdict.VALID: 0, Verdict.INVALID: 1, Verdict.UNKNOWN: 6}
-USAGE: Final = 2
-BROKEN: Final = 8
-"""The check could not be made."""
 
 PREFIX_SHOWN: Final = 8
 """Operations shown before the first impossible one."""
 
 ModelName = StrEnum("ModelName", {name: name for name in NAMES})  # type: ignore[misc]  # the values are the names
-_STYLES: Final = {Verdict.VALID: "bold green", Verdict.INVALID: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -63,17 +54,22 @@ def check_command(
 ) -> None:
     """Judge a history: exit code 0 valid, 1 invalid, 6 unknown, 8 if it cannot be judged."""
     start = _start_value(init)
-    with _broken_is_no_verdict():
+    with run.broken_is_no_verdict():
         began = time.monotonic()
         operations = read_history(file).operations()
         limits = Limits(steps=1 << 62, states=states)
-        report = judge(operations, model.value, start, limits=limits, is_over=_clock(began + timeout))
+        try:
+            report = judge(
+                operations, model.value, start, limits=limits, is_over=lambda: time.monotonic() >= began + timeout
+            )
+        except BadInit as error:
+            raise typer.BadParameter(str(error), param_hint="--init") from error
         took_s = time.monotonic() - began
         if as_json:
             print(json.dumps(as_object(report, took_s), ensure_ascii=False))
         else:
             show(report, took_s, Console(highlight=False, soft_wrap=True))
-    raise typer.Exit(EXIT_CODES[report.verdict])
+    raise typer.Exit(run.EXITS[report.verdict])
 
 
 def _start_value(init: str | None) -> Any:
@@ -85,39 +81,13 @@ def _start_value(init: str | None) -> Any:
         raise typer.BadParameter(f"{init!r} is not JSON: {error}", param_hint="--init") from error
 
 
-def _clock(until: float) -> Callable[[], bool]:
-    return lambda: time.monotonic() >= until
-
-
-@contextmanager
-def _broken_is_no_verdict() -> Iterator[None]:
-    """What goes wrong ends the process with a line on standard error, and never with the exit code of a verdict."""
-    try:
-        yield
-    except BadInit as error:
-        raise typer.BadParameter(str(error), param_hint="--init") from error
-    except BadHistory as error:
-        _say(str(error))
-    except KeyboardInterrupt:
-        _say("interrupted: there is no verdict")
-    except Exception as error:
-        _say(f"the checker failed, there is no verdict: {type(error).__name__}: {error}")
-    else:
-        return
-    raise typer.Exit(BROKEN)
-
-
-def _say(text: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(text)}")
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # The report.
 
 
 def show(report: Report, took_s: float, console: Console) -> None:
     """Prints the report for people: the verdict first, then the reason, then the operations."""
-    style = _STYLES[report.verdict]
+    style = run.STYLES[report.verdict]
     counts = ", ".join(f"{number:,} {name}" for name, number in report.counts)
     console.print(
         f"[{style}]{report.verdict.value}[/{style}]: {report.operations:,} operations by model {report.model} "
@@ -148,6 +118,5 @@ def _show_key(report: KeyReport, console: Console) -> None:
 
 def _cells(operation: Operation) -> tuple[str, str, str]:
     """Lines, process and call of an operation."""
-    told = str(operation).partition(": ")[2].rpartition(" (line")[0]
     lines = f"{operation.called}" if operation.returned is None else f"{operation.called}-{operation.returned}"
-    return lines, escape(str(operation.process)), escape(told)
+    return lines, escape(str(operation.process)), escape(operation.text)

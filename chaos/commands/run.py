@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,9 +24,9 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from raftlog.chaos.nemesis import Nemesis
-    from raftlog.chaos.runs.runner import Told
+    from raftlog.chaos.runs.runner import RunProgress
     from raftlog.chaos.runs.scenarios import Scenario
-    from raftlog.chaos.runs.schedule import Planned
+    from raftlog.chaos.runs.schedule import PlannedFault
 
 SECONDS: Final = 60.0
 SECONDS_MIN: Final = 5.0
@@ -42,16 +41,8 @@ LENGTH_TRIED_S: Final = 600
 """Longest run that a message proposes, in seconds: every lane has had many faults by then."""
 
 BROKEN: Final = 8
-_EXITS: Final = {"valid": 0, "invalid": 1, "unknown": 6}
-_STYLES: Final = {"valid": "bold green", "invalid": "bold red", "unknown": "bold yellow"}
-
-
-class Nodes(IntEnum):
-    """Sizes of clusters that are tried."""
-
-    THREE = 3
-    FIVE = 5
-    SEVEN = 7
+EXITS: Final[dict[str, int]] = {"valid": 0, "invalid": 1, "unknown": 6}
+STYLES: Final[dict[str, str]] = {"valid": "bold green", "invalid": "bold red", "unknown": "bold yellow"}
 
 
 def register(chaos: typer.Typer) -> None:
@@ -90,9 +81,9 @@ def run_command(
 ) -> None:
     """Break a real cluster on purpose: exit code 0 valid, 1 invalid, 6 unknown, 8 if the run could not be made."""
     from raftlog.chaos.nemesis import UnknownNemesis
-    from raftlog.chaos.runs.scenarios import UnknownScenario, always_of, nemeses_of, scenario_of
+    from raftlog.chaos.runs.scenarios import FAILOVER, UnknownScenario, always_of, nemeses_of, scenario_of
 
-    if nodes not in {each.value for each in Nodes}:
+    if nodes not in (3, 5, 7):
         raise typer.BadParameter(f"{nodes}: clusters of 3, 5 or 7 nodes are tried", param_hint="--nodes")
     if seconds is not None and minutes is not None:
         raise typer.BadParameter("give --seconds or --minutes, not both", param_hint="--minutes")
@@ -105,8 +96,6 @@ def run_command(
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
     except UnknownNemesis as error:
         raise typer.BadParameter(str(error), param_hint="--nemesis") from error
-    from raftlog.chaos.runs.scenarios import FAILOVER
-
     command = _node_command(mutant)
     settings = _settings(set_ or [])
     drawn = seed if seed is not None else secrets.randbelow(1_000_000)
@@ -115,25 +104,23 @@ def run_command(
     words += ["--mutant", mutant] if mutant else []
     words += ["--secure"] if secure else []
     words += [word for each in set_ or [] for word in ("--set", each)]
+    words += ["--times", str(times)] if chosen.name == FAILOVER else ["--seconds", f"{lasts_s:g}"]
     planned = () if chosen.name == FAILOVER else _planned(chosen, kinds, drawn, lasts_s, always)
-    with _broken_is_no_verdict():
+    with broken_is_no_verdict():
         if chosen.name == FAILOVER:
             from raftlog.chaos.runs import failover
 
             planned = failover.plan(drawn, times)
             if resume is not None:
                 failover.losses_of(resume)  # reports a broken line before any process starts
-            words += ["--times", str(times)]
-        else:
-            words += ["--seconds", f"{lasts_s:g}"]
         raftlog = {"command": command, "settings": settings, "secure": secure}
         result = _run(chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, raftlog)
-    raise typer.Exit(_EXITS[result["verdict"]])
+    raise typer.Exit(EXITS[result["verdict"]])
 
 
 def _planned(
     scenario: Scenario, kinds: Sequence[Nemesis], seed: int, seconds: float, always: tuple[str, ...]
-) -> tuple[Planned, ...]:
+) -> tuple[PlannedFault, ...]:
     """The schedule. Raises BadParameter, with the length that is enough, if it has too few faults for a verdict."""
     from raftlog.chaos.runs.schedule import schedule
 
@@ -161,8 +148,7 @@ def _node_command(mutant: str | None) -> tuple[str, ...]:
     from raftlog.chaos.sim.mutants import CannotPlant, named
 
     try:
-        for _ in named(mutant).planned():
-            pass
+        list(named(mutant).planned())
     except CannotPlant as error:
         raise typer.BadParameter(str(error), param_hint="--mutant") from error
     return (sys.executable, "-m", "raftlog.chaos.sim.mutants", mutant, "--")
@@ -184,7 +170,7 @@ def _settings(words: list[str]) -> dict[str, Any]:
 
 def _run(
     scenario: Scenario,
-    planned: tuple[Planned, ...],
+    planned: tuple[PlannedFault, ...],
     nodes: int,
     seconds: float,
     seed: int,
@@ -201,7 +187,7 @@ def _run(
     from raftlog.chaos.runs import aftermath, failover, report, run_folder
     from raftlog.chaos.runs.judgement import judge_run
     from raftlog.chaos.runs.runner import Run, execute
-    from raftlog.chaos.runs.scenarios import FAILOVER, asked_of
+    from raftlog.chaos.runs.scenarios import FAILOVER, needs_of
     from raftlog.chaos.workloads.workload import Arena
 
     toxiproxy_server.server_path()
@@ -211,26 +197,25 @@ def _run(
         shutil.copy(resume / failover.LOSSES, folder)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
-    console.print(f"for a verdict: {asked_of(scenario, planned, seconds)}")
+    console.print(f"for a verdict: {needs_of(scenario, planned, seconds)}")
     with _Progress(console, seconds, len(planned)) as progress:
-        common: Any = {
-            "nodes": nodes,
-            "seconds": seconds,
-            "seed": seed,
-            "folder": folder,
-            "ports": ports,
-            "tell": progress.tell,
-        }
-
-        async def carry_out() -> Run:
-            if scenario.name == FAILOVER:
-                arena = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
-                drive = failover.lose_leaders
-                return await execute(scenario, planned, drive=drive, arena=arena, **raftlog, **common)
-            return await execute(scenario, planned, **raftlog, **common)
-
+        if scenario.name == FAILOVER:
+            raftlog["arena"] = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
+            raftlog["drive"] = failover.lose_leaders
         try:
-            run = asyncio.run(carry_out())
+            run = asyncio.run(
+                execute(
+                    scenario,
+                    planned,
+                    nodes=nodes,
+                    seconds=seconds,
+                    seed=seed,
+                    folder=folder,
+                    ports=ports,
+                    tell=progress.tell,
+                    **raftlog,
+                )
+            )
         except Exception:
             if not (failures := aftermath.failures(folder / "nodes")):
                 raise
@@ -274,22 +259,24 @@ def report_command(
     """Write the page of a run again and show its result: exit code as that of the run, 8 if it cannot be read."""
     from raftlog.chaos.runs import report, run_folder
 
-    with _broken_is_no_verdict():
+    with broken_is_no_verdict():
         result = run_folder.load(folder)
         page = report.write_page(folder)
         console = Console(highlight=False, soft_wrap=True)
         show(result, console)
         console.print(f"report: {page}")
-    raise typer.Exit(_EXITS[result["verdict"]])
+    raise typer.Exit(EXITS[result["verdict"]])
 
 
 @contextmanager
-def _broken_is_no_verdict() -> Iterator[None]:
+def broken_is_no_verdict() -> Iterator[None]:
     """What goes wrong ends the process with a line on standard error, and never with the exit code of a verdict."""
     try:
         yield
     except KeyboardInterrupt:
-        _say("interrupted: there is no verdict")
+        _say("interrupted")
+    except typer.BadParameter:
+        raise
     except (asyncio.CancelledError, Exception) as error:
         _say(_first_of(error))
     else:
@@ -303,11 +290,12 @@ def _first_of(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, RuntimeError | ValueError | OSError) and str(error):
         return str(error)
-    return f"the harness failed, there is no verdict: {type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _say(text: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/red] {escape(text)}")
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[red]error:[/red] {escape(text)}. There is no verdict")
 
 
 class _Progress:
@@ -329,12 +317,12 @@ class _Progress:
         if self._status is not None:
             self._status.stop()
 
-    def tell(self, told: Told) -> None:
+    def tell(self, state: RunProgress) -> None:
         """Shows it, unless it is too soon for another line."""
-        leader = "no leader" if told.leader is None else f"leader {told.leader[0]} of term {told.leader[1]}"
-        active = f"; now {', '.join(told.active)}" if told.active else ""
+        leader = "no leader" if state.leader is None else f"leader {state.leader[0]} of term {state.leader[1]}"
+        active = f"; now {', '.join(state.active)}" if state.active else ""
         text = (
-            f"{told.phase} {told.elapsed_s:.0f} s: {told.operations:,} operations, {told.faults} of {self._faults} "
+            f"{state.phase} {state.elapsed_s:.0f} s: {state.operations:,} operations, {state.faults} of {self._faults} "
             f"faults, {leader}{active}"
         )
         if self._status is not None:
@@ -363,7 +351,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 
     installed = [each for each in result["faults"] if each["outcome"] == "installed"]
     kinds = len({each["nemesis"] for each in installed})
-    console.print(f"[{_STYLES[result['verdict']]}]{result['verdict']}[/]: {escape(sentence(result))}")
+    console.print(f"[{STYLES[result['verdict']]}]{result['verdict']}[/]: {escape(sentence(result))}")
     console.print(
         f"  {result['operations']:,} operations in "
         f"{result['load_s']:.0f} s, {len(installed)} of {len(result['faults'])} faults of {kinds} kinds, up to "
@@ -371,8 +359,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"{result['without_leader_s']:.1f} s without one"
     )
     if result["happened"]:
-        told = (f"{count} {kind}{_met(result, kind)}" for kind, count in result["happened"].items())
-        console.print(f"  inside the nodes: {', '.join(told)}")
+        counted = (f"{count} {kind}{_met(result, kind)}" for kind, count in result["happened"].items())
+        console.print(f"  inside the nodes: {', '.join(counted)}")
     for text in result["problems"]:
         console.print(f"  [red]{escape(text)}[/red]")
     for text in result["missing"]:
@@ -381,15 +369,15 @@ def show(result: dict[str, Any], console: Console) -> None:
         ok, fail, info = (sum(by.get(word, 0) for by in each["counts"].values()) for word in ("ok", "fail", "info"))
         settled = each["settled"]
         console.print(
-            f"  {each['name']}: [{_STYLES[each['verdict']]}]{each['verdict']}[/], {ok:,} ok, {fail:,} failed, "
+            f"  {each['name']}: [{STYLES[each['verdict']]}]{each['verdict']}[/], {ok:,} ok, {fail:,} failed, "
             f"{info:,} unknown (by the log {settled['applied']} were applied), checked in "
             f"{each['check']['seconds']:.2f} s"
         )
         for text in [*each["log_problems"], *each["check"]["problems"]]:
             console.print(f"    [red]{escape(text)}[/red]")
     if result["recovery_s"]:
-        told = result["recovery_s"]
-        console.print(f"  from a fault's end to the next write: p50 {told['p50']:.3f} s, p99 {told['p99']:.3f} s")
+        took = result["recovery_s"]
+        console.print(f"  from a fault's end to the next write: p50 {took['p50']:.3f} s, p99 {took['p99']:.3f} s")
     for row in result["failover"]:
         goal = {True: ", within the goal", False: ", [yellow]beyond the goal[/yellow]"}.get(row.get("within_goal"), "")
         console.print(

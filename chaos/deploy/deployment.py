@@ -15,13 +15,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from raftlog.chaos.deploy.disk_account import DiskAccount
 from raftlog.chaos.deploy.ports import addresses
-from raftlog.chaos.deploy.processes import Processes
+from raftlog.chaos.deploy.processes import Guard
+from raftlog.chaos.deploy.sink_process import SinkProcess
 from raftlog.chaos.deploy.toxiproxy import Stream, Toxiproxy, ToxiproxyHungError
 from raftlog.chaos.shim.driver import Shim
 from raftlog.chaos.shim.library import ShimMissing
@@ -56,7 +56,9 @@ class Deployment:
         command: Sequence[str] = NODE_COMMAND,
     ) -> None:
         self.folder = folder
-        self.processes = Processes()
+        self._guard = Guard()
+        self._command = command
+        self.sink: SinkProcess | None = None
         self.disks = DiskAccount()
         self.shim: Shim | None = None
         self.no_shim = "this run was begun without the preload library"
@@ -78,7 +80,7 @@ class Deployment:
             dial={node: self.dial_of(node) for node in self.first_nodes},
             secure=secure,
             command=command,
-            started=self.processes.watch,
+            started=self._guard.watch,
         )
         self._upstream = {
             node: (self.cluster.place(node).peer, urlsplit(self.cluster.url(node)).netloc) for node in self.first_nodes
@@ -90,9 +92,7 @@ class Deployment:
     def __enter__(self) -> Deployment:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:
@@ -112,19 +112,26 @@ class Deployment:
 
     def start_proxies(self) -> None:
         """Starts a Toxiproxy server with every proxy; nothing is done to any."""
-        self._toxiproxy = Toxiproxy(self.processes, self._api_port, self.folder)
+        self._toxiproxy = Toxiproxy(self._guard, self._api_port, self.folder)
         for (sender, to), listen in self._peers.items():
             self._toxiproxy.add_proxy(peer_proxy(sender, to), listen=listen, upstream=self._upstream[to][0])
         for node, listen in self._clients.items():
             self._toxiproxy.add_proxy(client_proxy(node), listen=listen, upstream=self._upstream[node][1])
 
+    def make_sink(self, prefix: str) -> SinkProcess:
+        """A sink of the keys below the prefix, whose runners reach the nodes through their proxies."""
+        self.sink = SinkProcess(self.folder / "sink", prefix, self.urls, self._command, self._guard.watch)
+        return self.sink
+
     def close(self) -> None:
         """Kills every process; files stay."""
+        if self.sink is not None:
+            self.sink.kill()
         self._operator.close()
         self.cluster.kill(*self.cluster.running)
         if self._toxiproxy is not None:
             self._toxiproxy.close()
-        self.processes.close()
+        self._guard.close()
 
     # Where clients go.
 
@@ -163,7 +170,7 @@ class Deployment:
 
     def prepare(self, node: int, **environment: str) -> None:
         """What the node has in its environment when it is started next: the preload library, and this."""
-        own = dict(self.shim.environment_of(self.cluster.data(node))) if self.shim is not None else {}
+        own = dict(self.shim.environment(self.cluster.data(node))) if self.shim is not None else {}
         preloads = [each for each in (environment.pop("LD_PRELOAD", ""), own.pop("LD_PRELOAD", "")) if each]
         self.cluster.environments[node] = {
             **own,

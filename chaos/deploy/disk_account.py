@@ -21,8 +21,8 @@ class DiskAccount:
         gone = {each for each in self.lost if each in voters} | {node}
         if 2 * (len(voters) - len(gone)) > len(voters):
             return None
-        told = "; ".join(f"node {each}: {why}" for each, why in sorted(self.lost.items())) or "none is lost yet"
-        return f"without the disk of node {node} no majority of {list(voters)} would be intact ({told})"
+        lost = "; ".join(f"node {each}: {why}" for each, why in sorted(self.lost.items())) or "none is lost yet"
+        return f"without the disk of node {node} no majority of {list(voters)} would be intact ({lost})"
 
     def lose(self, node: int, why: str) -> None:
         """That disk is not to be trusted any more."""

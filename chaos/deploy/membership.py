@@ -12,10 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
+from raftlog import ClientError, NotApplied, SyncClient
 from raftlog.chaos.deploy.deployment import Deployment
 from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, MemberAnswer, Members, TransferAnswer
 from raftlog.cluster.api.status import fingerprint
-from raftlog.cluster.client.blocking.client import ClientError, NotApplied, SyncClient
 
 T = TypeVar("T")
 
@@ -35,21 +35,21 @@ def members(deployment: Deployment) -> Members | None:
     """The members as the leader has them, when no change is under way; None if no leader answers."""
     with suppress(ClientError, OSError):
         with SyncClient(_urls(deployment), deadline_s=ASK_S, sessions=False) as client:
-            told = client.members()
-        if told.leader is None:
+            known = client.members()
+        if known.leader is None:
             return None
         with SyncClient(
-            _url_of(deployment, told.leader.node, told.leader.url), bound=True, deadline_s=ASK_S, sessions=False
+            _url_of(deployment, known.leader.node, known.leader.url), bound=True, deadline_s=ASK_S, sessions=False
         ) as client:
-            told = client.members()
-        if any(each.match is not None for each in told.members):  # it does lead
-            return told
+            known = client.members()
+        if any(each.match is not None for each in known.members):  # it does lead
+            return known
     return None
 
 
-def member_of(told: Members, node: int) -> MemberAnswer | None:
+def member_of(known: Members, node: int) -> MemberAnswer | None:
     """That node, if it is a member."""
-    return next((each for each in told.members if each.node == node), None)
+    return next((each for each in known.members if each.node == node), None)
 
 
 def transfer(deployment: Deployment, to: int | None = None) -> TransferAnswer:
@@ -86,10 +86,10 @@ def remove(deployment: Deployment, node: int) -> int:
     """Takes a node out and stops it for good: its exit code. Raises ChangeFailed."""
 
     def is_out() -> bool:
-        told = members(deployment)
-        if told is None or told.is_changing:
+        known = members(deployment)
+        if known is None or known.is_changing:
             return False
-        if member_of(told, node) is None:
+        if member_of(known, node) is None:
             return True
         _ask(deployment, ChangeIn("remove", node))
         return False
@@ -104,12 +104,12 @@ def settle(deployment: Deployment) -> None:
 
     Spare numbers are removed, every other node votes on its disk of this deployment, and no disk counts as lost.
     """
-    told = _until(lambda: members(deployment), "the members are known")
+    known = _until(lambda: members(deployment), "the members are known")
     for node in deployment.spares:
-        if node in deployment.cluster.nodes or member_of(told, node) is not None:
+        if node in deployment.cluster.nodes or member_of(known, node) is not None:
             remove(deployment, node)
     for node in deployment.first_nodes:
-        member = member_of(told, node)
+        member = member_of(known, node)
         if member is None:
             add(deployment, node)
         elif node in deployment.disks.lost or not _has_disk(deployment, node, member.disk):
@@ -126,12 +126,12 @@ def _join(deployment: Deployment, change: ChangeIn, node: int) -> None:
     """Asks for a change that lets a new disk in, until it is taken; then starts it and waits until it votes."""
 
     def taken() -> ChangeAnswer | None:
-        told = members(deployment)
-        if told is None or told.is_changing:
+        known = members(deployment)
+        if known is None or known.is_changing:
             return None
-        member = member_of(told, node)
+        member = member_of(known, node)
         if member is not None and (change.change == "add" or member.disk == fingerprint(change.incarnation or "")):
-            return ChangeAnswer(change.change, node, is_changing=False, index=told.index, term=told.term)
+            return ChangeAnswer(change.change, node, is_changing=False, index=known.index, term=known.term)
         return _ask(deployment, change)
 
     answer = _until(taken, f"{change.change} {node} is taken")
@@ -148,13 +148,13 @@ def _make_voter(deployment: Deployment, node: int) -> None:
     disk = fingerprint(incarnation)
 
     def is_voter() -> bool:
-        told = members(deployment)
-        if told is None:
+        known = members(deployment)
+        if known is None:
             return False
-        member = member_of(told, node)
+        member = member_of(known, node)
         if member is not None and member.disk == disk and member.role == "voter":
-            return not told.is_changing
-        if told.is_changing:
+            return not known.is_changing
+        if known.is_changing:
             return False
         if member is not None and member.disk == disk:
             _ask(deployment, ChangeIn("promote", node))  # with its leader the second step may be lost
@@ -184,11 +184,11 @@ def _ask(deployment: Deployment, change: ChangeIn) -> ChangeAnswer | None:
     return None
 
 
-def _until(what: Callable[[], T | None], told: str) -> T:
+def _until(what: Callable[[], T | None], purpose: str) -> T:
     end = time.monotonic() + CHANGE_S
     while not (found := what()):
         if time.monotonic() > end:
-            raise ChangeFailed(f"{CHANGE_S:g} s were not enough until {told}")
+            raise ChangeFailed(f"{CHANGE_S:g} s were not enough until {purpose}")
         time.sleep(AGAIN_S)
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 PORT_MIN: Final = 21_000
@@ -27,19 +28,17 @@ class Ports:
     def __call__(self, count: int) -> list[int]:
         """That many. Raises PortTakenError."""
         ports: list[int] = []
-        for _ in range(PORT_MAX - PORT_MIN):
+        for _ in range(PORT_MAX - PORT_MIN + count):
             if len(ports) == count:
-                break
+                return ports
             port, self._next = self._next, self._next + 1
             if self._base is None and self._next > PORT_MAX:
                 self._next = PORT_MIN
-            if _is_free(port):
+            if is_claimed(port) if self._base is None else _is_free(port):
                 ports.append(port)
             elif self._base is not None:
                 raise PortTakenError(f"somebody listens on 127.0.0.1:{port} already: give another --base-port")
-        if len(ports) < count:
-            raise PortTakenError(f"{count} free ports are needed between {PORT_MIN} and {PORT_MAX}: {len(ports)} are")
-        return ports
+        raise PortTakenError(f"{count} free ports are needed between {PORT_MIN} and {PORT_MAX}: {len(ports)} are")
 
 
 def addresses(ports: Sequence[int]) -> list[str]:
@@ -55,3 +54,14 @@ def _is_free(port: int) -> bool:
         except (OSError, OverflowError):
             return False
     return True
+
+
+def is_claimed(port: int) -> bool:
+    """Whether the port was free, and is this process's until it ends: its UDP twin stays bound as the claim."""
+    if not _is_free(port):
+        return False
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as claim:
+        claim.bind(("127.0.0.1", port))
+        claim.detach()
+        return True
+    return False

@@ -11,12 +11,12 @@ latest. toxiproxy-python keeps the server's address in a class. So a process can
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import toxiproxy
@@ -24,7 +24,7 @@ from toxiproxy.api import APIConsumer
 from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
 from raftlog.chaos.deploy import toxiproxy_server
-from raftlog.chaos.deploy.processes import Process, Processes
+from raftlog.chaos.deploy.processes import Guard
 
 T = TypeVar("T")
 Stream = Literal["upstream", "downstream"]
@@ -34,6 +34,7 @@ CALL_S: Final = 20.0
 """An add and a remove take 2 ms. But before the server removes a toxic, it waits 5 s for each piece of data that the
 other end does not take, as where that process was stopped. It cuts its API calls at 25 s."""
 START_S: Final = 10.0
+_TAIL_BYTES: Final = 4_096
 
 
 class ToxiproxyError(RuntimeError):
@@ -49,7 +50,7 @@ class Toxiproxy:
 
     _current: ClassVar[Toxiproxy | None] = None
 
-    def __init__(self, processes: Processes, port: int, folder: Path) -> None:
+    def __init__(self, guard: Guard, port: int, folder: Path) -> None:
         """Starts the server with its API on `port` of 127.0.0.1 and its log in `folder`.
 
         Raises ToxiproxyNotFoundError without the server's executable, ToxiproxyError when it does not come up.
@@ -65,9 +66,16 @@ class Toxiproxy:
         if self._api.running():
             raise ToxiproxyError(f"somebody listens on 127.0.0.1:{port} already: give Toxiproxy another port")
         self._proxies: dict[str, toxiproxy.Proxy] = {}
-        self.process: Process = processes.start(
-            "toxiproxy", [path, "-host", "127.0.0.1", "-port", str(port)], log=folder / "toxiproxy.log"
-        )
+        self._log = folder / "toxiproxy.log"
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [path, "-host", "127.0.0.1", "-port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches the harness alone
+            )
+        guard.watch(self.process.pid)
         Toxiproxy._current = self
         try:
             self._wait_until_up()
@@ -78,14 +86,13 @@ class Toxiproxy:
     def __enter__(self) -> Toxiproxy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Ends the server, and with it every connection through it."""
         self.process.kill()
+        self.process.wait()
         if Toxiproxy._current is self:
             Toxiproxy._current = None
 
@@ -139,10 +146,10 @@ class Toxiproxy:
 
     def toxics(self) -> dict[str, list[str]]:
         """Names of the toxics of each proxy, as the server lists them; also `disabled` for a disabled proxy."""
-        told = self._call("list proxies", lambda: APIConsumer.get("/proxies").json())  # with all toxics, in one answer
+        proxies = self._call("list proxies", lambda: APIConsumer.get("/proxies").json())  # all toxics in one answer
         return {
             name: ([] if proxy["enabled"] else ["disabled"]) + sorted(toxic["name"] for toxic in proxy["toxics"])
-            for name, proxy in sorted(told.items())
+            for name, proxy in sorted(proxies.items())
         }
 
     def reset(self) -> None:
@@ -175,24 +182,25 @@ class Toxiproxy:
             return answer.result(self.call_s)
         except TimeoutError:
             raise ToxiproxyHungError(
-                f"Toxiproxy did not answer within {self.call_s:g} s to: {what}\n{self.process.tail()}"
+                f"Toxiproxy did not answer within {self.call_s:g} s to: {what}\n{self._tail()}"
             ) from None
         except (ProxyExists, NotFound, InvalidToxic) as error:
-            raise ToxiproxyError(f"Toxiproxy refused to {what}: {_said(error)}") from error
+            reason: Any = error.args[0] if error.args else ""
+            shown = reason.decode("utf-8", "replace").strip() if isinstance(reason, bytes) else str(reason)
+            raise ToxiproxyError(f"Toxiproxy refused to {what}: {shown}") from error
         except OSError as error:  # requests' errors are some
-            raise ToxiproxyError(f"Toxiproxy was lost at: {what}: {error}\n{self.process.tail()}") from error
+            raise ToxiproxyError(f"Toxiproxy was lost at: {what}: {error}\n{self._tail()}") from error
 
     def _wait_until_up(self) -> None:
         end = time.monotonic() + START_S
         while not self._call("connect", self._api.running):
-            if not self.process.is_running or time.monotonic() > end:
-                raise ToxiproxyError(f"Toxiproxy did not come up on port {self.port}\n{self.process.tail()}")
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise ToxiproxyError(f"Toxiproxy did not come up on port {self.port}\n{self._tail()}")
             time.sleep(0.005)
 
-
-def _said(error: Exception) -> str:
-    told: Any = error.args[0] if error.args else ""
-    return told.decode("utf-8", "replace").strip() if isinstance(told, bytes) else str(told)
+    def _tail(self) -> str:
+        """The end of the server's log, for a message."""
+        return f"--- end of {self._log.name}\n{self._log.read_bytes()[-_TAIL_BYTES:].decode('utf-8', 'replace')}"
 
 
 def _never_through_a_web_proxy() -> None:

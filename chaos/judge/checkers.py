@@ -19,19 +19,8 @@ from raftlog.chaos.judge.models import MODELS, balances_of
 from raftlog.chaos.judge.set_checker import check_set
 from raftlog.chaos.judge.verdicts import Report, Verdict, report_of
 
-NAMES: Final = (
-    "register",
-    "cas-register",
-    "kv-append",
-    "mutex",
-    "multi-register",
-    "set",
-    "list-append",
-    "bank",
-    "log",
-)
-
 _WHOLE: Final = {"set": check_set, "list-append": check_list_append, "log": check_log}
+NAMES: Final = (*MODELS, *_WHOLE)
 
 
 def judge(

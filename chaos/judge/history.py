@@ -69,17 +69,21 @@ class Operation:
             return self.outcome == "ok" and self.value is None and self.f not in ("acquire", "release")
         return bool(self.output != self.value)
 
+    @property
+    def text(self) -> str:
+        """As in `cas [1,2] of "x" -> false`."""
+        key = "" if self.key is None else f" of {_json(self.key)}"
+        answer: str = self.outcome
+        if self.result is not None:
+            answer = _json(self.result)
+        elif self._tells:
+            answer = _json(self.output)
+        return f"{self.f}{'' if self.value is None else ' ' + _json(self.value)}{key} -> {answer}"
+
     def __str__(self) -> str:
         """As in `process 3: cas [1,2] of "x" -> false (lines 7 and 9)`."""
-        key = "" if self.key is None else f" of {_json(self.key)}"
-        text = f"process {self.process}: {self.f}{'' if self.value is None else ' ' + _json(self.value)}{key}"
-        told: str = self.outcome
-        if self.result is not None:
-            told = _json(self.result)
-        elif self._tells:
-            told = _json(self.output)
         where = f"line {self.called}" if self.returned is None else f"lines {self.called} and {self.returned}"
-        return f"{text} -> {told} ({where})"
+        return f"process {self.process}: {self.text} ({where})"
 
 
 def _json(value: Any) -> str:
@@ -117,44 +121,29 @@ def operations(events: Iterable[Event]) -> list[Operation]:
 
 
 def _operation(called: int, call: Event, returned: int | None, end: Event | None) -> Operation:
-    if end is None or end.type == "info":
-        # what a completion of type info carries as its value means nothing
-        return Operation(
-            call.process,
-            call.f,
-            call.key,
-            call.value,
-            "info",
-            called,
-            None,
-            called_ns=call.time_ns,
-            returned_ns=end.time_ns if end else None,
-            node=end.node if end else call.node,
-        )
-    is_ok = end.type == "ok"
-    outcome: Outcome = "ok" if is_ok else "fail"
+    # What a completion of type info carries as its value means nothing.
+    is_known = end is not None and end.type != "info"
+    is_ok = end is not None and end.type == "ok"
     return Operation(
         call.process,
         call.f,
         call.key,
         call.value,
-        outcome,
+        "ok" if is_ok else "fail" if is_known else "info",
         called,
-        returned,
-        end.value if is_ok else None,
-        end.result if is_ok else None,
+        returned if is_known else None,
+        end.value if end and is_ok else None,
+        end.result if end and is_ok else None,
         call.time_ns,
-        end.time_ns,
-        end.index,
-        end.term,
-        end.node,
+        end.time_ns if end else None,
+        end.index if end and is_known else None,
+        end.term if end and is_known else None,
+        end.node if end else call.node,
     )
 
 
 class History:
     """A recording in memory. A process has one operation open at a time; `complete` is given what `invoke` gave."""
-
-    __slots__ = ("_open", "events")
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.events: list[Event] = list(events)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from raftlog.chaos.judge.history import Operation
@@ -54,8 +55,6 @@ class _Interned:
     `needed` and `makers` count, for each state, the calls not yet taken that must see it, and that can lead to it.
     """
 
-    __slots__ = ("ids", "makers", "model", "needed", "states", "tables")
-
     def __init__(self, model: Model) -> None:
         self.model = model
         self.ids: dict[State, int] = {}
@@ -85,8 +84,6 @@ class _Interned:
 class _Moves(dict[int, int]):
     """What one shape of call makes of each state; worked out when first asked."""
 
-    __slots__ = ("interned", "shape")
-
     def __init__(self, interned: _Interned, shape: Shape) -> None:
         super().__init__()
         self.interned = interned
@@ -107,36 +104,6 @@ choice. Frames are a linked list, so keeping the best one found costs nothing.
 
 class Search:
     """The search for one key; `run` goes on with it."""
-
-    __slots__ = (
-        "_base",
-        "_bits",
-        "_entry",
-        "_frame",
-        "_furthest",
-        "_furthest_frame",
-        "_interned",
-        "_is_guarded",
-        "_is_pure",
-        "_left",
-        "_makes",
-        "_moves",
-        "_next",
-        "_number",
-        "_previous",
-        "_return",
-        "_seen",
-        "_sees",
-        "_state",
-        "_unknowns",
-        "_who",
-        "calls",
-        "key",
-        "operations",
-        "states",
-        "steps",
-        "verdict",
-    )
 
     def __init__(
         self, key: Any, model: Model, start: State, calls: Sequence[Call], operations: Sequence[Operation]
@@ -428,7 +395,7 @@ def check(
                     steps_left = 0
             elif remembered >= limits.states:
                 why = f"{limits.states:,} states were remembered, which is the limit"
-                hardest = max((each for each in waiting if each.verdict is None), key=_states_of)
+                hardest = max((each for each in waiting if each.verdict is None), key=attrgetter("states"))
                 remembered -= hardest.states  # the others go on without it
                 hardest.end(Verdict.UNKNOWN)
             elif steps_left <= 0:
@@ -456,10 +423,6 @@ def check(
         ("states", sum(report.states for report in reports)),
     )
     return Report(verdict, model.name, len(operations), problems, reports, counts)
-
-
-def _states_of(search: Search) -> int:
-    return search.states
 
 
 def _sentence(report: KeyReport) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
 
@@ -162,54 +163,30 @@ def _torn(key: _Key) -> int | None:
 def _cycle(operations: Sequence[Operation], edges: list[dict[int, str]], alive: set[int]) -> list[str]:
     """A cycle of dependencies as a sentence, if there is one. Real time is a chain of moments: an end leads to its
     moment, a moment to the next, and to what begins after it."""
-    count = len(operations)
-    graph: list[list[int]] = [[after for after in each if after in alive] for each in edges]
+    graph: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(operations)), ()))
+    for before, each in enumerate(edges):
+        for after in each:
+            if after in alive:
+                graph.add(after, before)
     events = sorted(
         [(operations[number].called, number, False) for number in alive]
         + [(operations[number].returned or 0, number, True) for number in alive if operations[number].outcome == "ok"]
     )
-    moment = -1
+    first = moment = len(operations) - 1
     for _, number, is_end in events:
         if is_end:
-            graph.append([])
-            if moment >= 0:
-                graph[moment].append(len(graph) - 1)
-            moment = len(graph) - 1
-            graph[number].append(moment)
-        elif moment >= 0:
-            graph[moment].append(number)
-    waits = [0] * len(graph)
-    for each in graph:
-        for after in each:
-            waits[after] += 1
-    ready = [number for number, left in enumerate(waits) if not left]
-    done = 0
-    while ready:
-        number = ready.pop()
-        done += 1
-        for after in graph[number]:
-            waits[after] -= 1
-            if not waits[after]:
-                ready.append(after)
-    if done == len(graph):
-        return []
-    return [_told(_find(graph, waits), count, operations, edges)]
+            graph.add(moment + 1, number, *([moment] if moment > first else []))
+            moment += 1
+        elif moment > first:
+            graph.add(number, moment)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return [_in_words(error.args[1][:-1], len(operations), operations, edges)]
+    return []
 
 
-def _find(graph: list[list[int]], waits: list[int]) -> list[int]:
-    """The nodes of one cycle: each of those that are left has one of them before it, so walking back must meet."""
-    before = {after: number for number, each in enumerate(graph) if waits[number] for after in each if waits[after]}
-    number = next(number for number, left in enumerate(waits) if left)
-    met: dict[int, int] = {}
-    path: list[int] = []
-    while number not in met:
-        met[number] = len(path)
-        path.append(number)
-        number = before[number]
-    return path[met[number] :][::-1]
-
-
-def _told(cycle: list[int], count: int, operations: Sequence[Operation], edges: list[dict[int, str]]) -> str:
+def _in_words(cycle: list[int], count: int, operations: Sequence[Operation], edges: list[dict[int, str]]) -> str:
     while cycle[0] >= count:  # begin with an operation
         cycle = cycle[1:] + cycle[:1]
     parts: list[str] = []

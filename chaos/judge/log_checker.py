@@ -108,8 +108,8 @@ def _nothing_skipped(read: Operation, rows: list[tuple[int, Any]], log: _Log, kn
         return
     low, high = bisect_left(known, rows[0][0]), bisect_right(known, rows[-1][0])
     if high - low != len(rows):
-        told = {index for index, _ in rows}
-        skipped = next(index for index in known[low:high] if index not in told)
+        read_indexes = {index for index, _ in rows}
+        skipped = next(index for index in known[low:high] if index not in read_indexes)
         log.problems.append(
             f"lost: {read} passes over index {skipped}, where {log.senders.get(log.records[skipped])} lies"
         )

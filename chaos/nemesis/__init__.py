@@ -16,10 +16,11 @@ from raftlog.chaos.nemesis import (
     partitions,
     restarts,
     signals,
+    sinks,
 )
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
 
-__all__ = ["FAMILIES", "NEMESES", "Field", "Injected", "Nemesis", "Skipped", "UnknownNemesis", "chosen"]
+__all__ = ["FAMILIES", "NEMESES", "Field", "Injection", "Nemesis", "Skipped", "UnknownNemesis", "chosen"]
 
 FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "partitions": partitions.NEMESES,
@@ -33,6 +34,7 @@ FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "files": files.NEMESES,
     "members": members.NEMESES,
     "clock": clocks.NEMESES,
+    "sinks": sinks.NEMESES,
 }
 
 NEMESES: Final[Mapping[str, Nemesis]] = {each.name: each for family in FAMILIES.values() for each in family}

@@ -9,7 +9,6 @@ true. With that clock faked too, not even an asyncio.sleep ends. The proof is th
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from raftlog.chaos.deploy import membership
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
 from raftlog.chaos.shim.clock import Clock
 from raftlog.chaos.shim.library import ShimMissing
 
@@ -39,11 +38,11 @@ READY_S: Final = 60.0
 
 def _wrong(
     change: Callable[[Field], tuple[float, float, str]], *, is_leader: bool = False
-) -> Callable[[Field], Injected]:
+) -> Callable[[Field], Injection]:
     """`change` draws by how many seconds the clock jumps, the rate at which it runs then, and how that is called.
     `is_leader`: the node leads when that happens."""
 
-    def inject(field: Field) -> Injected:
+    def inject(field: Field) -> Injection:
         deployment, cluster = field.deployment, field.deployment.cluster
         node = field.chance.choice(field.nodes)
         field.running(node)
@@ -74,10 +73,10 @@ def _wrong(
             is_back = field.wait(lambda: abs(_off(field, node) - true_s) < OFF_S, SEEN_S)
             deployment.prepare(node)
             code = _again(field, node)
-            told = f"in the end it was {before_s:+.1f} s off" + (", then right again" if is_back else "")
-            return told + (f"; it was killed ({code}) because it took long to stop" if code else "")
+            outcome = f"in the end it was {before_s:+.1f} s off" + (", then right again" if is_back else "")
+            return outcome + (f"; it was killed ({code}) because it took long to stop" if code else "")
 
-        return Injected(f"node {node}: clock {name}", f"pid {pid} logs a time that is {off_s:+.1f} s off", heal)
+        return Injection(f"node {node}: clock {name}", f"pid {pid} logs a time that is {off_s:+.1f} s off", heal)
 
     return inject
 
@@ -97,24 +96,16 @@ def _off(field: Field, node: int) -> float:
     """By how many seconds the newest time in a node's log differs from the true one; a line is asked for."""
     field.deployment.cluster.status(node)
     now_s = time.time()
-    for line in reversed(field.deployment.cluster.tail(node).splitlines()):
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(told, dict) and "timestamp" in told:
-            return datetime.fromisoformat(str(told["timestamp"])).timestamp() - now_s
-    return 0.0
+    newest = next((event["timestamp"] for event in field.log_lines(node) if "timestamp" in event), None)
+    return 0.0 if newest is None else datetime.fromisoformat(newest).timestamp() - now_s
 
 
-def _forward(field: Field) -> tuple[float, float, str]:
-    seconds = field.chance.randint(*JUMP_S)
-    return seconds, 1.0, f"jumps {seconds} s forward"
+def _jump(sign: int, way: str) -> Callable[[Field], tuple[float, float, str]]:
+    def change(field: Field) -> tuple[float, float, str]:
+        seconds = field.chance.randint(*JUMP_S)
+        return sign * seconds, 1.0, f"jumps {seconds} s {way}"
 
-
-def _back(field: Field) -> tuple[float, float, str]:
-    seconds = field.chance.randint(*JUMP_S)
-    return -seconds, 1.0, f"jumps {seconds} s back"
+    return change
 
 
 def _rate(between: tuple[float, float]) -> Callable[[Field], tuple[float, float, str]]:
@@ -125,15 +116,17 @@ def _rate(between: tuple[float, float]) -> Callable[[Field], tuple[float, float,
     return change
 
 
+_FORWARD: Final = _jump(1, "forward")
+_BACK: Final = _jump(-1, "back")
 _nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, is_heavy=True, needs=frozenset(("ages",)))
 
 NEMESES: Final = (
-    _nemesis("clock-forward", "one node's wall clock jumps forward by up to two hours, and back", _wrong(_forward)),
-    _nemesis("clock-back", "one node's wall clock jumps back by up to two hours, and forward again", _wrong(_back)),
+    _nemesis("clock-forward", "one node's wall clock jumps forward by up to two hours, and back", _wrong(_FORWARD)),
+    _nemesis("clock-back", "one node's wall clock jumps back by up to two hours, and forward again", _wrong(_BACK)),
     _nemesis(
         "clock-leader",
         "the leader's wall clock jumps forward by up to two hours, and back",
-        _wrong(_forward, is_leader=True),
+        _wrong(_FORWARD, is_leader=True),
         moves_leader=True,
     ),
     _nemesis("clock-fast", "one node's wall clock runs up to ten times as fast", _wrong(_rate(FAST))),

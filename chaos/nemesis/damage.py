@@ -50,7 +50,7 @@ def flip(data: Path, area: Area, chance: random.Random) -> Hit | None:
     if not found:
         return None
     file, spans = found
-    told = []
+    bits = []
     for start, end in spans:
         position, bit = chance.randrange(start, end), chance.randrange(8)
         with file.open("r+b") as content:
@@ -58,8 +58,8 @@ def flip(data: Path, area: Area, chance: random.Random) -> Hit | None:
             byte = content.read(1)[0]
             content.seek(position)
             content.write(bytes([byte ^ 1 << bit]))
-        told.append(f"bit {bit} of byte {position}")
-    return Hit(file, f"{' and '.join(told)} of {file.relative_to(data)} flipped", _first_of(file))
+        bits.append(f"bit {bit} of byte {position}")
+    return Hit(file, f"{' and '.join(bits)} of {file.relative_to(data)} flipped", _first_of(file))
 
 
 def truncate(data: Path, area: Area, chance: random.Random) -> Hit | None:

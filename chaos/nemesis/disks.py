@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, both_ways, swallow
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, both_ways, swallow
 from raftlog.chaos.shim.driver import CallName
 from raftlog.cluster.api.status import Status
 
@@ -74,13 +74,13 @@ def _met(field: Field, rule: int, seconds: float = HIT_S) -> int:
 
 def _lose_power(field: Field, nodes: Sequence[int]) -> str:
     """What the loss of power at the end of these processes leaves; they must be gone."""
-    told = []
+    losses = []
     for node in nodes:
         torn = random.Random(field.chance.getrandbits(32)) if field.chance.random() < 0.5 else None
         left = field.shim.restore_synced(field.deployment.cluster.data(node), torn=torn)
         how = "torn" if torn is not None else "dropped"
-        told.append(f"node {node}: {left.bytes_in_doubt} bytes of {left.files_in_doubt} files {how}")
-    return "; ".join(told)
+        losses.append(f"node {node}: {left.bytes_in_doubt} bytes of {left.files_in_doubt} files {how}")
+    return "; ".join(losses)
 
 
 def _up_again(field: Field, nodes: Sequence[int]) -> Callable[[], str]:
@@ -92,13 +92,13 @@ def _up_again(field: Field, nodes: Sequence[int]) -> Callable[[], str]:
     return heal
 
 
-def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Callable[[Field], Injected]:
+def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Callable[[Field], Injection]:
     """Every such call on files of that name (or the first `times` of them) fails from now on.
 
     The node fences itself and ends; its unsynced bytes are lost.
     """
 
-    def inject(field: Field) -> Injected:
+    def inject(field: Field) -> Injection:
         node = field.leader_or_any()
         pid = field.running(node)
         rule = _inject(field, node, call, error=error, name=name, times=times)
@@ -112,12 +112,12 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
             raise RuntimeError(f"node {node} {ended}")
         lost = _lose_power(field, [node]) if field.chance.random() < 0.5 else "its files stayed as they were"
         proof = f"{count} {call} of pid {pid} met {error}; it ended with {code}; {lost}"
-        return Injected(f"node {node}: {call} {error}", proof, _up_again(field, [node]))
+        return Injection(f"node {node}: {call} {error}", proof, _up_again(field, [node]))
 
     return inject
 
 
-def _full(field: Field) -> Injected:
+def _full(field: Field) -> Injection:
     """No room for the next segment: the process lives, does not go on leading, and goes on when there is room."""
     node = field.leader_or_any()
     pid = field.running(node)
@@ -127,10 +127,10 @@ def _full(field: Field) -> Injected:
     could: list[bool] = []
 
     def has_handed_over() -> bool:
-        told = cluster.status(node)
-        if told is None or told.role != "leader":
+        status = cluster.status(node)
+        if status is None or status.role != "leader":
             return True
-        could.append(can_hand_over(told))
+        could.append(can_hand_over(status))
         return False
 
     if not field.wait(has_handed_over, HANDED_OVER_S) and all(could):
@@ -143,7 +143,7 @@ def _full(field: Field) -> Injected:
             field.deployment.cluster.start_node(node)
         return field.up([node])
 
-    return Injected(f"node {node}: no room", f"{count} allocations of pid {pid} met ENOSPC", heal)
+    return Injection(f"node {node}: no room", f"{count} allocations of pid {pid} met ENOSPC", heal)
 
 
 def can_hand_over(leader: Status) -> bool:
@@ -155,7 +155,7 @@ def can_hand_over(leader: Status) -> bool:
     return all(2 * len(answering.intersection(side)) > len(side) for side in (leader.voters, leader.outgoing) if side)
 
 
-def _slow(field: Field) -> Injected:
+def _slow(field: Field) -> Injection:
     """A disk on which every sync takes that much longer; whether its process dies meanwhile does not matter."""
     node = field.chance.choice(field.nodes)
     delay_ms = field.chance.randint(*SLOW_MS)
@@ -167,10 +167,10 @@ def _slow(field: Field) -> Injected:
         field.forget()
         return f"{count} syncs were late"
 
-    return Injected(f"node {node}: every sync {delay_ms} ms longer", "the library recorded the first one", heal)
+    return Injection(f"node {node}: every sync {delay_ms} ms longer", "the library recorded the first one", heal)
 
 
-def _hanging(field: Field) -> Injected:
+def _hanging(field: Field) -> Injection:
     """The leader's syncs do not come back; it has to step down, and when the disk moves again all of it is there."""
     node = field.leader()
     pid = field.running(node)
@@ -183,13 +183,13 @@ def _hanging(field: Field) -> Injected:
         field.deployment.cluster.start_node(node)
         return field.up([node])
 
-    return Injected(f"leader {node}: syncs hang", f"{count} syncs of pid {pid} do not come back", heal, since_ns)
+    return Injection(f"leader {node}: syncs hang", f"{count} syncs of pid {pid} do not come back", heal, since_ns)
 
 
-def _killed_at(call: CallName) -> Callable[[Field], Injected]:
+def _killed_at(call: CallName) -> Callable[[Field], Injection]:
     """SIGKILL before, in the middle of or after a call that is to come, and the power gone with the process."""
 
-    def inject(field: Field) -> Injected:
+    def inject(field: Field) -> Injection:
         node = field.leader_or_any()
         pid, nth = field.running(node), field.chance.randint(*NTH)
         when: Literal["before", "half", "after"] = field.chance.choice(("before", "half", "after"))
@@ -204,30 +204,22 @@ def _killed_at(call: CallName) -> Callable[[Field], Injected]:
         if code != -signal.SIGKILL or met != 1:
             raise RuntimeError(f"node {node} ended with {code}, the library killed at {met} calls")
         proof = f"pid {pid} was killed {when} {call} {nth}; {_lose_power(field, [node])}"
-        return Injected(f"node {node}: killed {when} {call} {nth}", proof, _up_again(field, [node]))
+        return Injection(f"node {node}: killed {when} {call} {nth}", proof, _up_again(field, [node]))
 
     return inject
 
 
-def _power(field: Field, nodes: Sequence[int]) -> Injected:
+def _power(field: Field, nodes: Sequence[int]) -> Injection:
     cluster, _ = field.deployment.cluster, field.shim
     nodes = [node for node in nodes if cluster.pid(node) is not None]
     if not nodes:
         raise Skipped("no node runs")
     since_ns = time.monotonic_ns()
     cluster.kill(*nodes)
-    return Injected(f"nodes {nodes}", _lose_power(field, nodes), _up_again(field, nodes), since_ns)
+    return Injection(f"nodes {nodes}", _lose_power(field, nodes), _up_again(field, nodes), since_ns)
 
 
-def _power_cut(field: Field) -> Injected:
-    return _power(field, field.minority())
-
-
-def _power_cut_all(field: Field) -> Injected:
-    return _power(field, field.nodes)
-
-
-def _power_cut_slow(field: Field, *, slow_leader: bool) -> Injected:
+def _power_cut_slow(field: Field, *, slow_leader: bool) -> Injection:
     """All nodes lose power while the syncs of some take long: nothing that was acknowledged may rest on those alone.
 
     The followers' are slow; or the leader's, with one follower cut off. Those that hold less are started first.
@@ -252,12 +244,12 @@ def _power_cut_slow(field: Field, *, slow_leader: bool) -> Injected:
         cluster = field.deployment.cluster
         first = [node for node in field.nodes if node not in whole]
         cluster.start(first)
-        field.wait(lambda: any((told := cluster.status(node)) and told.role == "leader" for node in first), HIT_S)
+        field.wait(lambda: any((status := cluster.status(node)) and status.role == "leader" for node in first), HIT_S)
         cluster.start(whole)
         return f"nodes {first} started before {whole}: {field.up(field.nodes)}"
 
     target = f"all nodes; the syncs of nodes {slow} took {SLOW_ALL_MS} ms longer"
-    return Injected(target, f"{met} syncs were late; {cut.proof}", heal, cut.since_ns)
+    return Injection(target, f"{met} syncs were late; {cut.proof}", heal, cut.since_ns)
 
 
 _nemesis: Final = partial(Nemesis, lasts_s=DOWN_S, needs=frozenset(("shim", "housekeeping")))
@@ -281,8 +273,17 @@ NEMESES: Final = (
     _nemesis("hanging-disk", "the leader's syncs do not come back", _hanging, lasts_s=(2.0, 4.0), moves_leader=True),
     _nemesis("kill-at-write", "killed before, in or after a write, unsynced bytes lost", _killed_at("pwrite")),
     _nemesis("kill-at-sync", "killed before, in or after a sync, unsynced bytes lost", _killed_at("fdatasync")),
-    _nemesis("power-cut", "as many as may go lose power, unsynced bytes lost", _power_cut),
-    _nemesis("power-cut-all", "all nodes lose power at once, unsynced bytes lost", _power_cut_all, moves_leader=True),
+    _nemesis(
+        "power-cut",
+        "as many as may go lose power, unsynced bytes lost",
+        lambda field: _power(field, field.minority()),
+    ),
+    _nemesis(
+        "power-cut-all",
+        "all nodes lose power at once, unsynced bytes lost",
+        lambda field: _power(field, field.nodes),
+        moves_leader=True,
+    ),
     _nemesis(
         "power-cut-slow",
         "all nodes lose power while the followers' syncs are slow",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, both_ways, swallow
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, both_ways, swallow
 
 LASTS_S: Final = (1.0, 2.5)
 BEHIND_S: Final = (0.3, 1.0)
@@ -38,14 +38,14 @@ def _kill(field: Field, node: int, cut_off: int) -> tuple[int, Callable[[], str]
 
 def _last(field: Field, node: int) -> int:
     """The last index in its log. Raises Skipped."""
-    told = field.deployment.cluster.status(node)
-    if told is None:
+    status = field.deployment.cluster.status(node)
+    if status is None:
         field.forget()
         raise Skipped(f"node {node} does not answer")
-    return told.last
+    return status.last
 
 
-def _stale_candidate(field: Field) -> Injected:
+def _stale_candidate(field: Field) -> Injection:
     """A follower without the newest entries."""
     leader = field.leader()
     running = [node for node in field.deployment.cluster.running if node != leader]
@@ -60,10 +60,10 @@ def _stale_candidate(field: Field) -> Injected:
         raise Skipped(f"node {stale} missed nothing")
     since_ns, heal = _kill(field, leader, stale)
     proof = f"node {stale} ended at {behind} when leader {leader}, at {has}, was killed: gone"
-    return Injected(f"node {stale} stands against nodes that have more", proof, heal, since_ns)
+    return Injection(f"node {stale} stands against nodes that have more", proof, heal, since_ns)
 
 
-def _stale_leader(field: Field) -> Injected:
+def _stale_leader(field: Field) -> Injection:
     """A former leader, with entries that no other node has."""
     old = field.leader()
     before = field.deployment.cluster.status(old)
@@ -72,8 +72,8 @@ def _stale_leader(field: Field) -> Injected:
     _cut_off(field, old)
 
     def others() -> list[int]:
-        told = [field.deployment.cluster.status(node) for node in field.nodes if node != old]
-        return [each.node for each in told if each is not None and each.role == "leader" and each.term > before.term]
+        known = [field.deployment.cluster.status(node) for node in field.nodes if node != old]
+        return [each.node for each in known if each is not None and each.role == "leader" and each.term > before.term]
 
     if not field.wait(lambda: bool(others()), OTHER_LEADER_S):
         field.forget()
@@ -85,7 +85,7 @@ def _stale_leader(field: Field) -> Injected:
     has = _last(field, old)
     since_ns, heal = _kill(field, found[0], old)
     proof = f"node {old} led until it was cut off and ended at {has}; leader {found[0]} after it was killed: gone"
-    return Injected(f"node {old} stands with the log of an old leader", proof, heal, since_ns)
+    return Injection(f"node {old} stands with the log of an old leader", proof, heal, since_ns)
 
 
 _nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, moves_leader=True)

@@ -8,21 +8,22 @@ indeterminate, and `Field.forget` removes the placed parts.
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from raftlog.chaos.deploy.deployment import Deployment, client_proxy, peer_proxy
+from raftlog.chaos.deploy.deployment import Deployment, peer_proxy
 from raftlog.chaos.deploy.toxiproxy import Stream, ToxiproxyError
 from raftlog.chaos.shim.driver import Shim
 from raftlog.cluster.node.local_cluster import LocalClusterError
 
-Lane = Literal["network", "quality", "process"]
-"""Of one lane there is one fault at a time: shapes of the network, quality of its links, processes."""
+Lane = Literal["network", "quality", "process", "sink"]
+"""Of one lane there is one fault at a time: shapes of the network, quality of its links, nodes, runners of the sink."""
 
 Need = Literal["shim", "spare", "housekeeping", "ages"]
 """What a deployment is to be made with for a nemesis: the preload library, a number for one more node, small segments
@@ -32,6 +33,10 @@ LEADER_WAIT_S: Final = 2.0
 UP_S: Final = 15.0
 GONE_S: Final = 20.0
 """For a process to end by itself after a fault that ends it, on a machine that may be busy."""
+
+
+TURN_S: Final = 45.0
+"""Longest wait in seconds for the last turn of a fault that repeats."""
 
 
 class Skipped(Exception):
@@ -118,6 +123,14 @@ class Field:
         self.wait(lambda: self.deployment.cluster.pid(node) is None, seconds)
         return self.deployment.cluster.exit_code(node)
 
+    def log_lines(self, node: int) -> Iterator[dict[str, Any]]:
+        """The events at the end of a node's own log, the newest first."""
+        for line in reversed(self.deployment.cluster.tail(node).splitlines()):
+            with suppress(ValueError):  # the first may be half a line
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    yield event
+
     def minority(self) -> list[int]:
         """Some nodes, fewer than half: all that may go without the others losing their majority."""
         return sorted(self.chance.sample(self.nodes, (len(self.nodes) - 1) // 2))
@@ -135,9 +148,9 @@ class Field:
 
     def proof(self) -> str:
         """What the server lists of this fault. Raises ToxiproxyError when anything is missing."""
-        told = self.deployment.toxiproxy.toxics()
-        missing = [f"{proxy}/{name}" for proxy, name in self.placed if name not in told.get(proxy, [])]
-        missing += [f"{proxy}/disabled" for proxy in self.disabled if "disabled" not in told.get(proxy, [])]
+        there = self.deployment.toxiproxy.toxics()
+        missing = [f"{proxy}/{name}" for proxy, name in self.placed if name not in there.get(proxy, [])]
+        missing += [f"{proxy}/disabled" for proxy in self.disabled if "disabled" not in there.get(proxy, [])]
         if missing:
             raise ToxiproxyError(f"Toxiproxy does not list {', '.join(missing)}")
         count = len(self.placed) + len(self.disabled)
@@ -169,7 +182,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
+class Injection:
     """An installed fault: its target, the proof that it took effect, and the function that removes it.
 
     `heal` may return a sentence about the effects seen while the fault lasted.
@@ -188,7 +201,7 @@ class Nemesis:
 
     name: str
     says: str
-    inject: Callable[[Field], Injected]
+    inject: Callable[[Field], Injection]
     _: KW_ONLY
     lane: Lane = "process"
     lasts_s: tuple[float, float]
@@ -213,9 +226,30 @@ def swallow(pairs: Iterable[tuple[int, int]]) -> list[Toxic]:
     return [Toxic(proxy, "timeout", "upstream", (("timeout", 0),)) for proxy in peers(pairs)]
 
 
-def client(node: int) -> str:
-    """The proxy that stands before a node's API."""
-    return client_proxy(node)
+def repeated(
+    field: Field, target: str, proof: str, turn: Callable[[], bool], last: Callable[[], str | None], done: str
+) -> Injection:
+    """A fault that goes on in a thread of its own: `turn` after `turn` until it ends or `turn` says that it is done.
+    `last` undoes it; `done` names the turns."""
+    turns = [0]
+    failed: list[str] = []
+
+    def run() -> None:
+        try:
+            while not field.ended.is_set() and turn():
+                turns[0] += 1
+        except Exception as error:  # reported when the fault ends
+            failed.append(f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=run, name=target, daemon=True)
+    thread.start()
+
+    def heal() -> str:
+        field.ended.set()
+        thread.join(TURN_S)
+        return "; ".join(part for part in (f"{done} {turns[0]} times", last(), *failed) if part)
+
+    return Injection(target, proof, heal)
 
 
 def shortened(words: Sequence[str], most: int = 8) -> str:

@@ -22,7 +22,7 @@ import msgspec
 
 from raftlog.chaos.deploy import membership
 from raftlog.chaos.nemesis.damage import Area, Hit, flip, truncate
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.api.status import fingerprint
 
@@ -85,21 +85,14 @@ def _started(field: Field, node: int) -> int | None:
 
 def _said(field: Field, node: int, event: str, key: str) -> str:
     """What the newest line of that event says in the node's own log, or nothing."""
-    for line in reversed(field.deployment.cluster.tail(node).splitlines()):
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(told, dict) and told.get("event") == event:
-            return str(told.get(key, ""))
-    return ""
+    return next((str(each.get(key, "")) for each in field.log_lines(node) if each.get("event") == event), "")
 
 
-def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> Callable[[Field], Injected]:
+def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> Callable[[Field], Injection]:
     """Hits one of these areas. `refuses`: the start must fail (True), must succeed (False), or either (None). Hit in
     the newest segment a node must heal, or say that nothing is left to heal from."""
 
-    def inject(field: Field) -> Injected:
+    def inject(field: Field) -> Injection:
         deployment = field.deployment
         node = _stop(field)
         hit = None
@@ -135,16 +128,16 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
                 return f"it has healed: {_compared(field, node, hit)}"
             if must_heal:
                 field.problems.append(f"node {node} has not healed within {HEALED_S:g} s where {hit.what}")
-            told = _compared(field, node, hit) if code is None and hit.first else ""
+            compared = _compared(field, node, hit) if code is None and hit.first else ""
             membership.replace(deployment, node)
-            return "; ".join(part for part in (told, "another disk has its place, and votes") if part)
+            return "; ".join(part for part in (compared, "another disk has its place, and votes") if part)
 
-        return Injected(f"node {node}: {hit.file.name}", proof, heal)
+        return Injection(f"node {node}: {hit.file.name}", proof, heal)
 
     return inject
 
 
-def _newest(field: Field) -> Injected:
+def _newest(field: Field) -> Injection:
     """All nodes are killed at once, and a bit of the newest bytes of one of them flips.
 
     A bare majority with that node starts first. Whichever node they elect, no acknowledged write may be missing.
@@ -176,22 +169,22 @@ def _newest(field: Field) -> Injected:
         deployment.disks.replaced(node)
         return f"it has healed; the nodes {others} were started with it"
 
-    return Injected(f"all nodes; node {node}: {hit.file.name}", hit.what, heal)
+    return Injection(f"all nodes; node {node}: {hit.file.name}", hit.what, heal)
 
 
 def _is_whole(field: Field, node: int) -> bool:
-    told = field.deployment.cluster.status(node)
-    return told is not None and told.role not in ("healing", "fenced") and told.applied == told.committed
+    status = field.deployment.cluster.status(node)
+    return status is not None and status.role not in ("healing", "fenced") and status.applied == status.committed
 
 
 def _serves(field: Field, node: int, hit: Hit) -> str:
     """Why a node may serve with such damage. With another identity it is another disk, whose word does not count."""
     if hit.file.name != "identity.json":
         return _said(field, node, "recovered", "notice")[:300] or "no start reads it"
-    told = field.deployment.cluster.status(node)
+    status = field.deployment.cluster.status(node)
     named = fingerprint(field.deployment.cluster.place(node).incarnation)
-    if told is not None and told.disk != named:
-        return f"as the disk {told.disk}, which no configuration names"
+    if status is not None and status.disk != named:
+        return f"as the disk {status.disk}, which no configuration names"
     return "the identity is the same"
 
 
@@ -199,19 +192,19 @@ def _compared(field: Field, node: int, hit: Hit) -> str:
     """Compares the records of a damaged node with another node's: it may refuse them; a wrong record is a problem."""
     cluster = field.deployment.cluster
     last = hit.first + TOLD_MAX
-    told, why = _records(field, node, hit.first, last)
+    returned, why = _records(field, node, hit.first, last)
     other = next((each for each in cluster.running if each != node and cluster.status(each) is not None), None)
-    if other is None or not told:
-        return f"it returned {len(told)} records from index {hit.first} on{why}"
+    if other is None or not returned:
+        return f"it returned {len(returned)} records from index {hit.first} on{why}"
     true, _ = _records(field, other, hit.first, last)
     there = {record.index: record for record in true}
-    for record in told:
+    for record in returned:
         if record.index in there and there[record.index] != record:
             field.problems.append(
                 f"node {node} returned {record} where node {other} returned {there[record.index]}: {hit.what}"
             )
             break
-    return f"it returned {len(told)} records from index {hit.first} on, as node {other} does{why}"
+    return f"it returned {len(returned)} records from index {hit.first} on, as node {other} does{why}"
 
 
 def _records(field: Field, node: int, first: int, last: int) -> tuple[list[LogRecord], str]:
@@ -234,7 +227,7 @@ def _records(field: Field, node: int, first: int, last: int) -> tuple[list[LogRe
     return records, ""
 
 
-def _wiped(field: Field) -> Injected:
+def _wiped(field: Field) -> Injection:
     """The disk is empty: the node must not start.
 
     Formatted again under its old identity, which an operator must not do, its peers must refuse it: it lost its
@@ -255,7 +248,7 @@ def _wiped(field: Field) -> Injected:
     return _must_be_refused(field, node, "wiped and formatted again" if is_formatted else "wiped")
 
 
-def _rolled_back(field: Field) -> Injected:
+def _rolled_back(field: Field) -> Injection:
     """An old copy of the data folder is put back: the peers must refuse it, because it lost its newer promises."""
     deployment, cluster = field.deployment, field.deployment.cluster
     node = _stop(field)
@@ -295,7 +288,7 @@ def _has_met(field: Field, peer: int, node: int, since: int) -> bool:
     """Whether a peer runs and says in its log, from that byte on, that it heard that node's hello."""
     if field.deployment.cluster.pid(peer) is None:
         return False
-    return any(told.get("peer") == node for told in _has_said(field, peer, "peer_connected", since))
+    return any(line.get("peer") == node for line in _has_said(field, peer, "peer_connected", since))
 
 
 def _has_said(field: Field, node: int, event: str, since: int) -> list[dict[str, object]]:
@@ -303,10 +296,10 @@ def _has_said(field: Field, node: int, event: str, since: int) -> list[dict[str,
     with field.deployment.cluster.log_file(node).open("rb") as log:
         log.seek(since)
         lines = [line for line in log.read().splitlines() if f'"{event}"'.encode() in line and line.endswith(b"}")]
-    return [told for line in lines if (told := json.loads(line)).get("event") == event]
+    return [event_line for line in lines if (event_line := json.loads(line)).get("event") == event]
 
 
-def _must_be_refused(field: Field, node: int, what: str) -> Injected:
+def _must_be_refused(field: Field, node: int, what: str) -> Injection:
     deployment = field.deployment
     code = _started(field, node)
     if code is not None:
@@ -322,7 +315,7 @@ def _must_be_refused(field: Field, node: int, what: str) -> Injected:
         membership.replace(deployment, node)
         return "another disk has its place, and votes"
 
-    return Injected(f"node {node}: {what}", proof, heal)
+    return Injection(f"node {node}: {what}", proof, heal)
 
 
 _nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, needs=frozenset(("housekeeping",)), is_heavy=True)

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
+from raftlog.chaos.deploy.deployment import client_proxy
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, Toxic, both_ways, client, peers
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, Toxic, both_ways, peers
 
 LASTS_S: Final = (1.0, 3.0)
 HELD_S: Final = (0.8, 2.0)  # longer than an election takes: bytes that are released then are of an old term
@@ -20,68 +21,76 @@ CONNECT_S: Final = 2.0
 
 LATENCY_MS: Final = 75
 JITTER_MS: Final = 50  # etcd's robustness suite: 75 ± 50 ms
+_LATER: Final = (("latency", LATENCY_MS), ("jitter", JITTER_MS))
 RATE_KB_S: Final = 16
 HALF_BYTES: Final = (1, 4_000)
 
 
-def _of_one(kind: str, attributes: Callable[[Field], Sequence[tuple[str, int]]]) -> Callable[[Field], Injected]:
+def _of_one(kind: str, attributes: Callable[[Field], Sequence[tuple[str, int]]]) -> Callable[[Field], Injection]:
     """The toxic on all links of one node to and from its peers."""
 
-    def inject(field: Field) -> Injected:
+    def inject(field: Field) -> Injection:
         node = field.chance.choice(field.nodes)
         chosen = tuple(attributes(field))
         pairs = both_ways(node, field.nodes)
         proof = field.place(Toxic(proxy, kind, "upstream", chosen) for proxy in peers(pairs))
-        told = ", ".join(f"{name} {value}" for name, value in chosen)
-        return Injected(f"links of node {node}: {told}", proof, field.forget)
+        words = ", ".join(f"{name} {value}" for name, value in chosen)
+        return Injection(f"links of node {node}: {words}", proof, field.forget)
 
     return inject
 
 
-def _latency(field: Field) -> Injected:
+def _latency(field: Field) -> Injection:
     """All links, so that every round takes that much longer."""
-    pairs = [(a, b) for a in field.nodes for b in field.nodes if a != b]
-    chosen = (("latency", LATENCY_MS), ("jitter", JITTER_MS))
-    proof = field.place(Toxic(proxy, "latency", "upstream", chosen) for proxy in peers(pairs))
-    return Injected(f"all links {LATENCY_MS} ± {JITTER_MS} ms", proof, field.forget)
+    proof = field.place(Toxic(proxy, "latency", "upstream", _LATER) for proxy in peers(_all_pairs(field)))
+    return Injection(f"all links {LATENCY_MS} ± {JITTER_MS} ms", proof, field.forget)
 
 
-def _late(field: Field) -> Injected:
+def _client_latency(field: Field) -> Injection:
+    node = field.chance.choice(field.nodes)
+    proof = field.place([Toxic(client_proxy(node), "latency", "downstream", _LATER)])
+    return Injection(f"answers of node {node} {LATENCY_MS} ± {JITTER_MS} ms late", proof, field.forget)
+
+
+def _late(field: Field) -> Injection:
     """What the leader sends is held back, and arrives when another may lead."""
     leader = field.leader()
     pairs = [(leader, node) for node in field.nodes if node != leader]
     proof = field.place(Toxic(proxy, "bandwidth", "upstream", (("rate", 0),)) for proxy in peers(pairs))
-    return Injected(f"what leader {leader} sends is held back, then delivered", proof, field.forget)
+    return Injection(f"what leader {leader} sends is held back, then delivered", proof, field.forget)
 
 
-def _refuse(field: Field) -> Injected:
+def _refuse(field: Field) -> Injection:
     node = field.chance.choice(field.nodes)
-    proof = field.disable(peers(both_ways(node, field.nodes)))
-    listen = field.deployment.peer_address(node, next(other for other in field.nodes if other != node))
-    return Injected(f"node {node} and its peers", f"{proof}; a dial met {refusal(listen)}", field.forget)
+    pairs = both_ways(node, field.nodes)
+    proof = field.disable(peers(pairs))
+    listen = field.deployment.peer_address(*pairs[0])
+    return Injection(f"node {node} and its peers", f"{proof}; a dial met {refusal(listen)}", field.forget)
 
 
-def _reset(field: Field) -> Injected:
+def _reset(field: Field) -> Injection:
     """Connections are closed when it begins (an RST is for those opened after it), and every new one is reset."""
     node = field.chance.choice(field.nodes)
-    proof = field.place(
-        Toxic(proxy, "reset_peer", "upstream", (("timeout", 0),)) for proxy in peers(both_ways(node, field.nodes))
-    )
-    listen = field.deployment.peer_address(node, next(other for other in field.nodes if other != node))
-    return Injected(f"links of node {node}", f"{proof}; a connection met {end_of(listen)}", field.forget)
+    pairs = both_ways(node, field.nodes)
+    proof = field.place(Toxic(proxy, "reset_peer", "upstream", (("timeout", 0),)) for proxy in peers(pairs))
+    listen = field.deployment.peer_address(*pairs[0])
+    return Injection(f"links of node {node}", f"{proof}; a connection met {end_of(listen)}", field.forget)
 
 
-def _broken(chosen: Callable[[Field], Sequence[tuple[int, int]]], whose: str) -> Callable[[Field], Injected]:
+def _broken(chosen: Callable[[Field], Sequence[tuple[int, int]]], whose: str) -> Callable[[Field], Injection]:
     """Ends all connections on some links together, and lets the nodes dial again: one short break.
 
     Connections of the harness show it: one stands on each link before, and has to end. A healthy leader stays: where
     no other fault lasts, the term is the same before and after.
     """
 
-    def inject(field: Field) -> Injected:
+    def inject(field: Field) -> Injection:
         pairs = chosen(field)
         with ExitStack() as opened:
-            own = [opened.enter_context(_dialled(field.deployment.peer_address(*pair))) for pair in pairs]
+            try:
+                own = [opened.enter_context(_dialled(field.deployment.peer_address(*pair))) for pair in pairs]
+            except OSError as error:  # the proxy is disabled by another fault
+                raise Skipped(f"a link is not open to dials: {_named(error)}") from None
             before, since_ns = _term(field), time.monotonic_ns()
             field.deployment.toxiproxy.drop(peers(pairs), f"f{field.number}")
             ended = sum(map(_has_ended, own))
@@ -93,7 +102,7 @@ def _broken(chosen: Callable[[Field], Sequence[tuple[int, int]]], whose: str) ->
             return f"term {before} before, {_term(field)} after"
 
         proof = f"{ended} connections on {len(pairs)} links ended within {took_ms:.0f} ms"
-        return Injected(f"all links of {whose}", proof, heal, since_ns)
+        return Injection(f"all links of {whose}", proof, heal, since_ns)
 
     return inject
 
@@ -108,17 +117,14 @@ def _leader_pairs(field: Field) -> list[tuple[int, int]]:
 
 def _term(field: Field) -> int:
     """The newest term that a node reports; 0 if no node answers."""
-    told = [field.deployment.cluster.status(node) for node in field.deployment.cluster.running]
-    return max((each.term for each in told if each is not None), default=0)
+    statuses = [field.deployment.cluster.status(node) for node in field.deployment.cluster.running]
+    return max((each.term for each in statuses if each is not None), default=0)
 
 
 def _dialled(address: str) -> socket.socket:
-    """A connection through that proxy. Raises Skipped if the proxy is disabled by another fault."""
+    """A connection through that proxy."""
     host, _, port = address.rpartition(":")
-    try:
-        return socket.create_connection((host, int(port)), CONNECT_S)
-    except OSError as error:
-        raise Skipped(f"{address} is not open to dials: {_named(error)}") from None
+    return socket.create_connection((host, int(port)), CONNECT_S)
 
 
 def _has_ended(connection: socket.socket) -> bool:
@@ -132,9 +138,8 @@ def _has_ended(connection: socket.socket) -> bool:
 
 def refusal(address: str) -> str:
     """What a dial meets."""
-    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), CONNECT_S):
+        with _dialled(address):
             return "a listener"
     except OSError as error:
         return _named(error)
@@ -142,9 +147,8 @@ def refusal(address: str) -> str:
 
 def end_of(address: str) -> str:
     """What a connection meets that says a word: how it ends."""
-    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), CONNECT_S) as connection:
+        with _dialled(address) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall(b"\0")
             return "a close" if connection.recv(1) == b"" else "an answer"
@@ -154,13 +158,6 @@ def end_of(address: str) -> str:
 
 def _named(error: OSError) -> str:
     return errno.errorcode.get(error.errno, str(error)) if error.errno else str(error) or type(error).__name__
-
-
-def _client_latency(field: Field) -> Injected:
-    node = field.chance.choice(field.nodes)
-    chosen = (("latency", LATENCY_MS), ("jitter", JITTER_MS))
-    proof = field.place([Toxic(client(node), "latency", "downstream", chosen)])
-    return Injected(f"answers of node {node} {LATENCY_MS} ± {JITTER_MS} ms late", proof, field.forget)
 
 
 _nemesis: Final = partial(Nemesis, lane="quality", lasts_s=LASTS_S)

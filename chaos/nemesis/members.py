@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from raftlog.chaos.deploy import membership
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
 from raftlog.cluster.api.status import fingerprint
-from raftlog.cluster.client.blocking.client import ClientError
+from raftlog.cluster.client.errors import ClientError
 
 LASTS_S: Final = (1.0, 4.0)
 HANDED_S: Final = (0.2, 1.0)
@@ -22,10 +22,10 @@ KILLED: Final = -9
 
 
 def _voters(field: Field) -> str:
-    told = membership.members(field.deployment)
-    if told is None:
+    known = membership.members(field.deployment)
+    if known is None:
         return "no leader reports the voters now"
-    return f"voters {[each.node for each in told.members if each.role == 'voter']} at index {told.configuration}"
+    return f"voters {[each.node for each in known.members if each.role == 'voter']} at index {known.configuration}"
 
 
 def _known(field: Field) -> None:
@@ -33,7 +33,7 @@ def _known(field: Field) -> None:
     field.leader()
 
 
-def _added(field: Field) -> Injected:
+def _added(field: Field) -> Injection:
     """One more node, as a learner that becomes a voter by itself, and out again."""
     deployment = field.deployment
     node = next((each for each in deployment.spares if each not in deployment.cluster.nodes), None)
@@ -46,10 +46,10 @@ def _added(field: Field) -> Injected:
         code = membership.remove(deployment, node)
         return f"removed again: it ended with {code}; {_voters(field)}"
 
-    return Injected(f"node {node} joins", f"{_voters(field)}; pid {deployment.cluster.pid(node)}", heal)
+    return Injection(f"node {node} joins", f"{_voters(field)}; pid {deployment.cluster.pid(node)}", heal)
 
 
-def _replaced(field: Field) -> Injected:
+def _replaced(field: Field) -> Injection:
     """A node that was whole gets a new disk."""
     deployment = field.deployment
     node = field.chance.choice(field.nodes)
@@ -62,10 +62,10 @@ def _replaced(field: Field) -> Injected:
     membership.replace(deployment, node)
     new = fingerprint(deployment.cluster.place(node).incarnation)
     proof = f"disk {new} has the place of {old}; {_voters(field)}"
-    return Injected(f"node {node}", proof, lambda: _voters(field))
+    return Injection(f"node {node}", proof, lambda: _voters(field))
 
 
-def _leader_removed(field: Field) -> Injected:
+def _leader_removed(field: Field) -> Injection:
     """The leader is taken out: it hands over and ends; later it joins again, with a new disk."""
     deployment = field.deployment
     leader = field.leader()
@@ -82,19 +82,19 @@ def _leader_removed(field: Field) -> Injected:
         membership.add(deployment, leader)
         return f"joined again: {_voters(field)}"
 
-    return Injected(f"leader {leader}", f"it is out and ended with {code}; {_voters(field)}", heal)
+    return Injection(f"leader {leader}", f"it is out and ended with {code}; {_voters(field)}", heal)
 
 
-def _handed_over(field: Field) -> Injected:
+def _handed_over(field: Field) -> Injection:
     """An operator hands leadership to another node."""
     leader = field.leader()
     to = field.chance.choice([node for node in field.nodes if node != leader])
     try:
-        told = membership.transfer(field.deployment, to)
+        transferred = membership.transfer(field.deployment, to)
     except ClientError as error:
         raise Skipped(f"node {leader} leads on: {error}") from error
-    proof = f"node {told.leader.node} leads, {told.elapsed_ms:.0f} ms later"
-    return Injected(f"leader {told.old} to node {to}", proof, lambda: None)
+    proof = f"node {transferred.leader.node} leads, {transferred.elapsed_ms:.0f} ms later"
+    return Injection(f"leader {transferred.old} to node {to}", proof, lambda: None)
 
 
 _nemesis: Final = partial(Nemesis, lasts_s=LASTS_S, is_heavy=True)

@@ -6,14 +6,13 @@ Connections stay open without an error, and swallowed bytes never arrive. The sh
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped, swallow
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, repeated, swallow
 from raftlog.chaos.sim.network import topologies
 
 LASTS_S: Final = (1.5, 4.0)  # from two to several election timeouts
@@ -29,11 +28,11 @@ Pairs = Sequence[tuple[int, int]]
 Shape = Callable[[Field], tuple[str, Pairs]]
 
 
-def _cut(shape: Shape) -> Callable[[Field], Injected]:
-    def inject(field: Field) -> Injected:
+def _cut(shape: Shape) -> Callable[[Field], Injection]:
+    def inject(field: Field) -> Injection:
         target, pairs = shape(field)
         since_ns = time.monotonic_ns()
-        return Injected(target, field.place(swallow(pairs)), field.forget, since_ns)
+        return Injection(target, field.place(swallow(pairs)), field.forget, since_ns)
 
     return inject
 
@@ -86,38 +85,25 @@ def _howard(field: Field) -> tuple[str, Pairs]:
     return f"leader {leader} and node {order[-2]} see one other each", topologies.howard(order)
 
 
-def _flap(field: Field) -> Injected:
+def _flap(field: Field) -> Injection:
     """A cut that comes and goes, for shorter and longer than an election timeout."""
     node = field.leader_or_any()
     pairs = topologies.alone(field.nodes, node)
     proof = field.place(swallow(pairs))
-    times = [1]
-    failed: list[str] = []
 
-    def flap() -> None:
-        try:
-            while not field.ended.wait(field.chance.uniform(*FLAP_S)):
-                field.forget()
-                if field.ended.wait(field.chance.uniform(*FLAP_S)):
-                    return
-                field.place(swallow(pairs))
-                times[0] += 1
-        except Exception as error:  # reported when the fault ends
-            failed.append(str(error))
-
-    thread = threading.Thread(target=flap, name="flapping", daemon=True)
-    thread.start()
-
-    def heal() -> str:
-        field.ended.set()
-        thread.join(30)
+    def turn() -> bool:
+        if field.ended.wait(field.chance.uniform(*FLAP_S)):
+            return False
         field.forget()
-        return f"cut {times[0]} times" + (f"; {failed[0]}" if failed else "")
+        if field.ended.wait(field.chance.uniform(*FLAP_S)):
+            return False
+        field.place(swallow(pairs))
+        return True
 
-    return Injected(f"node {node} comes and goes", proof, heal)
+    return repeated(field, f"node {node} comes and goes", proof, turn, field.forget, "cut again")
 
 
-def _left_behind(field: Field) -> Injected:
+def _left_behind(field: Field) -> Injection:
     """Cuts one follower off until its leader no longer keeps the entries that it lacks: it will need a snapshot.
 
     The leader keeps some log behind its newest snapshot, so two snapshots must come after the follower's last index.
@@ -126,8 +112,8 @@ def _left_behind(field: Field) -> Injected:
     node = field.chance.choice([each for each in cluster.running if each != leader])
     proof = field.place(swallow(topologies.alone(field.nodes, node)))
     since_ns = time.monotonic_ns()
-    told = cluster.status(node)
-    last = told.last if told is not None else 0
+    status = cluster.status(node)
+    last = status.last if status is not None else 0
     saved: defaultdict[int, set[int]] = defaultdict(set)
 
     def is_behind() -> bool:
@@ -141,7 +127,7 @@ def _left_behind(field: Field) -> Injected:
         field.forget()
         raise Skipped(f"the others have not saved enough snapshots behind {last} within {BEHIND_S:g} s")
     behind = f"node {node} ended at {last}; the others saved snapshots up to {max(set().union(*saved.values()))}"
-    return Injected(f"follower {node} needs a snapshot", f"{proof}; {behind}", field.forget, since_ns)
+    return Injection(f"follower {node} needs a snapshot", f"{proof}; {behind}", field.forget, since_ns)
 
 
 def have_saved(saved: Mapping[int, Collection[int]], running: Sequence[int]) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, repeated
 
 LASTS_S: Final = (2.0, 4.0)
 STORM_UP_S: Final = (0.05, 0.8)  # killed while it starts, while it catches up, and while it serves
 READY_S: Final = 15.0
 
 
-def _transfer(field: Field) -> Injected:
+def _transfer(field: Field) -> Injection:
     """SIGTERM to the leader, which hands its place over and ends; started again when the fault ends."""
     cluster = field.deployment.cluster
     leader = field.leader()
@@ -22,7 +20,7 @@ def _transfer(field: Field) -> Injected:
     code = cluster.stop_node(leader)
     if code != 0:
         raise RuntimeError(f"node {leader} ended with {code} at SIGTERM\n{cluster.tail(leader)}")
-    return Injected(f"leader {leader}", f"node {leader} ended with 0", lambda: _started(field, leader))
+    return Injection(f"leader {leader}", f"node {leader} ended with 0", lambda: _started(field, leader))
 
 
 def _started(field: Field, node: int) -> str:
@@ -30,33 +28,7 @@ def _started(field: Field, node: int) -> str:
     return field.up([node])
 
 
-def _repeated(
-    target: str, proof: str, field: Field, turn: Callable[[], bool], last: Callable[[], str | None]
-) -> Injected:
-    """A fault that goes on in a thread of its own: `turn` after `turn` until it ends or `turn` says that it is done."""
-    turns = [0]
-    failed: list[str] = []
-
-    def run() -> None:
-        try:
-            while not field.ended.is_set() and turn():
-                turns[0] += 1
-        except Exception as error:  # reported when the fault ends
-            failed.append(f"{type(error).__name__}: {error}")
-
-    thread = threading.Thread(target=run, name=target, daemon=True)
-    thread.start()
-
-    def heal() -> str:
-        field.ended.set()
-        thread.join(READY_S + 30)
-        up = last()
-        return "; ".join(part for part in (f"{turns[0]} restarts", up, *failed) if part)
-
-    return Injected(target, proof, heal)
-
-
-def _storm(field: Field) -> Injected:
+def _storm(field: Field) -> Injection:
     cluster = field.deployment.cluster
     node = field.chance.choice(field.nodes)
     pid = field.running(node)
@@ -68,10 +40,11 @@ def _storm(field: Field) -> Injected:
         cluster.kill(node)
         return True
 
-    return _repeated(f"node {node}", f"pid {pid} waited for and gone", field, turn, lambda: _started(field, node))
+    proof = f"pid {pid} waited for and gone"
+    return repeated(field, f"node {node}", proof, turn, lambda: _started(field, node), "restarted")
 
 
-def _rolling(field: Field) -> Injected:
+def _rolling(field: Field) -> Injection:
     """Each node is stopped cleanly, started and waited for before the next: an upgrade of a cluster."""
     cluster = field.deployment.cluster
     order = field.chance.sample(field.nodes, len(field.nodes))
@@ -90,9 +63,8 @@ def _rolling(field: Field) -> Injected:
     first = order[0]
     old = cluster.pid(first)
     turn()
-    return _repeated(
-        f"nodes {order}", f"node {first} was pid {old} and is pid {cluster.pid(first)}", field, turn, cluster.start
-    )
+    proof = f"node {first} was pid {old} and is pid {cluster.pid(first)}"
+    return repeated(field, f"nodes {order}", proof, turn, cluster.start, "restarted")
 
 
 NEMESES: Final = (

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injected, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
 
 DOWN_S: Final = (0.3, 3.0)  # down for shorter and longer than an election takes
 SHORT_S: Final = (0.05, 0.25)  # below the shortest election timeout
@@ -18,10 +18,10 @@ LONG_S: Final = (1.0, 3.5)  # above the longest
 Choice = Callable[[Field], Sequence[int]]
 
 
-def kill(choice: Choice) -> Callable[[Field], Injected]:
+def kill(choice: Choice) -> Callable[[Field], Injection]:
     """A fault that kills the nodes chosen, and starts them again."""
 
-    def inject(field: Field) -> Injected:
+    def inject(field: Field) -> Injection:
         cluster = field.deployment.cluster
         nodes = _running(field, choice, "kill")
         pids = {node: cluster.pid(node) for node in nodes}
@@ -37,15 +37,15 @@ def kill(choice: Choice) -> Callable[[Field], Injected]:
             return f"started again as {', '.join(str(cluster.pid(node)) for node in nodes)}: {up}"
 
         gone = ", ".join(f"pid {pid} of node {node}" for node, pid in pids.items())
-        return Injected(f"nodes {nodes}", f"{gone}: waited for and gone", heal, since_ns)
+        return Injection(f"nodes {nodes}", f"{gone}: waited for and gone", heal, since_ns)
 
     return inject
 
 
-def pause(choice: Choice) -> Callable[[Field], Injected]:
+def pause(choice: Choice) -> Callable[[Field], Injection]:
     """A fault that stops the nodes chosen, and lets them go on."""
 
-    def inject(field: Field) -> Injected:
+    def inject(field: Field) -> Injection:
         cluster = field.deployment.cluster
         nodes = _running(field, choice, "pause")
         since_ns = time.monotonic_ns()
@@ -57,7 +57,7 @@ def pause(choice: Choice) -> Callable[[Field], Injected]:
                 cluster.resume(node)
 
         standing = ", ".join(f"pid {cluster.pid(node)} of node {node}" for node in nodes)
-        return Injected(f"nodes {nodes}", f"{standing}: state T", heal, since_ns)
+        return Injection(f"nodes {nodes}", f"{standing}: state T", heal, since_ns)
 
     return inject
 

@@ -79,8 +79,8 @@ def examine(deployment: Deployment, tracer: Tracer) -> Aftermath:
 
 def _oldest(deployment: Deployment) -> list[int]:
     """The oldest index that may be read, by the status of each node."""
-    told = [deployment.cluster.status(node) for node in deployment.cluster.nodes]
-    return [each.oldest for each in told if each is not None]
+    statuses = [deployment.cluster.status(node) for node in deployment.cluster.nodes]
+    return [each.oldest for each in statuses if each is not None]
 
 
 def compare(found: Aftermath, logs: Mapping[int, Sequence[LogRecord]], tracer: Tracer) -> None:
@@ -110,14 +110,14 @@ def compare(found: Aftermath, logs: Mapping[int, Sequence[LogRecord]], tracer: T
 
 def failures(folder: Path) -> list[str]:
     """The nodes that ended by an error of their own, such as an invariant that they found broken; from their logs."""
-    told: list[str] = []
+    ended: list[str] = []
     for file in sorted(folder.glob("node-*.log*")):
         with file.open("rb") as lines:
             for line in lines:
                 if FAILED in line:
-                    told.append(f"{file.stem} ended by itself: {_reason(line)}")
+                    ended.append(f"{file.stem} ended by itself: {_reason(line)}")
                     break
-    return told
+    return ended
 
 
 def _reason(line: bytes) -> str:
@@ -159,8 +159,8 @@ def _settled(deployment: Deployment) -> int:
     cluster = deployment.cluster
     end = time.monotonic() + SETTLE_S
     while True:
-        told = {node: cluster.status(node) for node in cluster.nodes}
-        marks = {(each.applied, each.committed, each.last) if each is not None else None for each in told.values()}
+        statuses = {node: cluster.status(node) for node in cluster.nodes}
+        marks = {(each.applied, each.committed, each.last) if each is not None else None for each in statuses.values()}
         if len(marks) == 1 and (mark := marks.pop()) is not None and len(set(mark)) == 1:
             return mark[0]
         if time.monotonic() > end:
@@ -169,7 +169,7 @@ def _settled(deployment: Deployment) -> int:
                 if each is None
                 else f"{each.role} of term {each.term}: last {each.last}, "
                 f"committed {each.committed}, applied {each.applied}"
-                for node, each in told.items()
+                for node, each in statuses.items()
             }
             raise NotSettledError(f"{SETTLE_S:g} s after the last fault the nodes do not hold the same: {shown}")
         time.sleep(0.05)
@@ -184,8 +184,8 @@ def _fetched(deployment: Deployment) -> None:
     for node in deployment.cluster.nodes:
         while missing := _missing(deployment, node):
             if time.monotonic() > end:
-                told = [deployment.cluster.status(each) for each in deployment.cluster.nodes]
-                if any(each is not None and each.scrub.damage for each in told):
+                statuses = [deployment.cluster.status(each) for each in deployment.cluster.nodes]
+                if any(each is not None and each.scrub.damage for each in statuses):
                     return
                 raise NotSettledError(f"{SETTLE_S:g} s after that node {node} still lacks {missing} older records")
             time.sleep(0.1)
@@ -242,10 +242,10 @@ def _digests(deployment: Deployment, node: int, last: int, log_from: int) -> dic
     status, body = deployment.cluster.ask(node, f"/v1/digest?index={last}&log_from={log_from}", ASK_S)
     if status != 200:
         return {"refused": body[:300].decode("utf-8", "replace")}
-    told = _digest(body)
+    answer = _digest(body)
     return {
-        "index": told.index,
-        "revision": told.revision,
-        "state": None if told.state is None else msgspec.to_builtins(told.state),
-        "log": None if told.log_digest is None else msgspec.to_builtins(told.log_digest),
+        "index": answer.index,
+        "revision": answer.revision,
+        "state": None if answer.state is None else msgspec.to_builtins(answer.state),
+        "log": None if answer.log_digest is None else msgspec.to_builtins(answer.log_digest),
     }

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from raftlog import Client, ClientError
 from raftlog.chaos.judge.verdicts import EVERY_NODE_SERVES, SERVES_TIMEOUTS
 from raftlog.chaos.workloads.log import Appends
-from raftlog.cluster.client.aio.client import Client, ClientError
 
 ENDS_S: Final = 30.0
 """Deadline of each request, in seconds: behind the bound, so that a late answer differs from a missing one."""
@@ -53,10 +53,10 @@ async def _serves(
     key = f"final/{node}".encode()
     try:
         if appends is not None:
-            told = await appends.append(client, f"final-{node}", node, f"final-{node}:1")
-            if told is None:
+            appended = await appends.append(client, f"final-{node}", node, f"final-{node}:1")
+            if appended is None:
                 return 0, "its append was not acknowledged"
-            index = told.index or 0
+            index = appended.index or 0
         await client.put(key, b"2")
         item = await client.get(key)
     except (ClientError, TimeoutError) as error:

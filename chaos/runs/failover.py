@@ -23,10 +23,10 @@ import msgspec
 from raftlog.chaos.deploy.deployment import START_S, Deployment
 from raftlog.chaos.nemesis import NEMESES, Field
 from raftlog.chaos.runs.availability import quantile
-from raftlog.chaos.runs.runner import FaultRun, Run, Teller, heal_fault, told_of
-from raftlog.chaos.runs.schedule import Planned
+from raftlog.chaos.runs.runner import FaultRun, Run, Teller, heal_fault, progress_of
+from raftlog.chaos.runs.schedule import PlannedFault
 from raftlog.chaos.workloads.observer import Observer
-from raftlog.cluster.client.aio.client import Policy
+from raftlog.cluster.client.decisions import Policy
 
 KINDS: Final[Mapping[str, str]] = {
     "kill-leader": "killed",
@@ -75,14 +75,14 @@ def losses_of(folder: Path) -> list[Loss]:
     return found
 
 
-def plan(seed: int, times: int) -> tuple[Planned, ...]:
+def plan(seed: int, times: int) -> tuple[PlannedFault, ...]:
     """That many losses of each outcome, killed and silent, in turns; silent ones are half pauses, half cuts."""
     chance = random.Random(f"{seed}/failover")
     names = [
         name for number in range(times) for name in ("kill-leader", ("pause-leader", "partition-leader")[number % 2])
     ]
     return tuple(
-        Planned(
+        PlannedFault(
             number=number, nemesis=name, lane=NEMESES[name].lane, at_s=0.0, lasts_s=0.0, draw=chance.getrandbits(32)
         )
         for number, name in enumerate(names, start=1)
@@ -101,7 +101,7 @@ async def lose_leaders(run: Run, deployment: Deployment, observer: Observer, tel
             if fault.planned.number in before:
                 fault.outcome, fault.note = "skipped", "measured before this run went on"
                 continue
-            tell(told_of(run, _so_far(run), observer))
+            tell(progress_of(run, _so_far(run), observer))
             loss = await _lose(run, fault, deployment)
             if loss is not None:
                 _count(run, loss)
@@ -117,9 +117,9 @@ def _count(run: Run, loss: Loss) -> None:
 
 def _so_far(run: Run) -> str:
     """The results so far, for the line of progress."""
-    told = [f"{sum(map(len, run.losses.values()))} of {len(run.faults)} leaders lost"]
-    told += [f"{row['loss']} p50 {1000 * float(row['p50_s']):.0f} ms" for row in summary(run.losses) if "goal" in row]
-    return ", ".join(told) + ", running"
+    parts = [f"{sum(map(len, run.losses.values()))} of {len(run.faults)} leaders lost"]
+    parts += [f"{row['loss']} p50 {1000 * float(row['p50_s']):.0f} ms" for row in summary(run.losses) if "goal" in row]
+    return ", ".join(parts) + ", running"
 
 
 async def _lose(run: Run, fault: FaultRun, deployment: Deployment) -> Loss | None:
@@ -129,7 +129,7 @@ async def _lose(run: Run, fault: FaultRun, deployment: Deployment) -> Loss | Non
     await asyncio.sleep(chance.uniform(*CALM_S))
     goal = len(arena.progress) + FLOW
     await _until(lambda: len(arena.progress) >= goal)
-    term = max(told for _, told in arena.progress[-FLOW:])
+    term = max(write_term for _, write_term in arena.progress[-FLOW:])
     here = Field(deployment, planned.number, chance)
     fault.began_ns = arena.now_ns()
     try:
@@ -166,11 +166,11 @@ def _first_after(progress: Sequence[tuple[int, int]], since_ns: int, term: int) 
     `progress` is in order of time.
     """
     first: tuple[int, int] | None = None
-    for at_ns, told in reversed(progress):
+    for at_ns, write_term in reversed(progress):
         if at_ns <= since_ns:
             break
-        if told > term:
-            first = at_ns, told
+        if write_term > term:
+            first = at_ns, write_term
     return first
 
 

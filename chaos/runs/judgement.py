@@ -29,7 +29,7 @@ from raftlog.chaos.runs.scenarios import (
     POWER_CUTS,
     RATE_MIN,
     TRIED_MIN,
-    asked_of,
+    needs_of,
 )
 from raftlog.chaos.workloads.observer import leaders_of, without_leader_s
 from raftlog.chaos.workloads.workload import Workload
@@ -42,7 +42,7 @@ HAPPEN_EVERY_MINUTE: Final = ("snapshots installed", "trims", "segments backfill
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class WorkloadJudgement:
     """One workload: the checker's report, what the log says against it, and how its operations ended."""
 
     name: str
@@ -64,7 +64,7 @@ class Judgement:
     """The answer about a run. `missing` says what did not happen that should have for a verdict."""
 
     verdict: Verdict
-    workloads: tuple[Judged, ...]
+    workloads: tuple[WorkloadJudgement, ...]
     problems: tuple[str, ...]
     missing: tuple[str, ...]
     standstills: Mapping[int, Standstill]  # by number of fault
@@ -124,7 +124,7 @@ def _two_leaders(leaders: Sequence[tuple[int, int]]) -> list[str]:
     return [f"nodes {nodes} all said that they lead term {term}" for term, nodes in by_term.items() if len(nodes) > 1]
 
 
-def _trimmed_young(run: Run, workloads: Sequence[Judged]) -> list[str]:
+def _trimmed_young(run: Run, workloads: Sequence[WorkloadJudgement]) -> list[str]:
     """Trims that took records which retention by age has to keep."""
     if run.aftermath.log is None or not run.age_ms:
         return []
@@ -133,7 +133,7 @@ def _trimmed_young(run: Run, workloads: Sequence[Judged]) -> list[str]:
     return kept_by_age(writes, run.aftermath.log.trims, run.age_ms)[:PROBLEMS_MAX]
 
 
-def _judged(workload: Workload, log: LogTruth | None) -> Judged:
+def _judged(workload: Workload, log: LogTruth | None) -> WorkloadJudgement:
     began = time.monotonic()
     operations = workload.recorder.history.operations()
     problems: list[str] = []
@@ -154,7 +154,7 @@ def _judged(workload: Workload, log: LogTruth | None) -> Judged:
     counts: dict[str, Counter[str]] = {}
     for each in operations:
         counts.setdefault(each.f, Counter())[each.outcome] += 1
-    return Judged(
+    return WorkloadJudgement(
         workload.name,
         report,
         tuple(problems[:PROBLEMS_MAX]),
@@ -212,7 +212,7 @@ def _missing(run: Run, rate: float, leaders: Sequence[tuple[int, int]]) -> tuple
     return tuple(missing)
 
 
-def _never_done(workloads: Sequence[Judged]) -> list[str]:
+def _never_done(workloads: Sequence[WorkloadJudgement]) -> list[str]:
     """Operations that were tried again and again and never carried out: the harness itself may ask for nonsense."""
     return [
         f"none of {sum(by.values())} operations {f} of {each.name} was carried out"
@@ -224,7 +224,7 @@ def _never_done(workloads: Sequence[Judged]) -> list[str]:
 
 def _inside(run: Run, happened: Mapping[str, int], met: Mapping[str, int]) -> list[str]:
     """What did not happen inside the nodes, although the schedule had it, or met no request."""
-    asked = asked_of(run.scenario, [each.planned for each in run.faults], run.seconds)
+    asked = needs_of(run.scenario, [each.planned for each in run.faults], run.seconds)
     missing = [
         f"{happened[kind]} {kind}, fewer than {asked.events}"
         for kind in HAPPEN_EVERY_MINUTE
@@ -246,4 +246,4 @@ def _moves_leader(fault: FaultRun) -> bool:
     return NEMESES[fault.planned.nemesis].moves_leader
 
 
-__all__ = ["BadHistory", "Judged", "Judgement", "judge_run", "settle"]
+__all__ = ["BadHistory", "Judgement", "WorkloadJudgement", "judge_run", "settle"]

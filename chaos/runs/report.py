@@ -92,7 +92,7 @@ def data_of(folder: Path) -> dict[str, Any]:
         "rows": rows,
         "bad": bad,
         "total": total,
-        "rates": rates.told,
+        "rates": rates.summary,
         "latency": latency,
         "leaderless": [[start // 1000, end // 1000] for start, end in without_leader(stretches, load_us * 1000)],
         "losses": msgspec.to_builtins(losses_of(folder)),
@@ -115,7 +115,7 @@ class _Rates:
                 (self._ok if each.outcome == "ok" else self._other)[at] += 1
 
     @property
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """For the page."""
         return {"bin_us": self._bin_us, "ok": self._ok, "other": self._other}
 
@@ -169,7 +169,7 @@ def _rows(
 
 
 def _text(operation: Operation) -> str:
-    text = str(operation).partition(": ")[2].rpartition(" (line")[0]
+    text = operation.text
     if operation.key is not None:
         text = text.replace(f" of {text_of(operation.key)}", "", 1)  # the page shows it by its key
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"

@@ -15,7 +15,7 @@ import msgspec
 from raftlog.chaos.judge.verdicts import Verdict, as_object
 from raftlog.chaos.runs.availability import quantile, standstill
 from raftlog.chaos.runs.failover import summary
-from raftlog.chaos.runs.judgement import Judged, Judgement
+from raftlog.chaos.runs.judgement import Judgement, WorkloadJudgement
 from raftlog.chaos.runs.runner import FaultRun, Run
 from raftlog.chaos.runs.schedule import overlapping_max
 
@@ -69,14 +69,14 @@ def load(folder: Path) -> dict[str, Any]:
     """The result in that folder. Raises BadFolder."""
     path = folder / RESULT
     try:
-        told = msgspec.json.decode(path.read_bytes())
+        saved = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise BadFolder(f"{path}: {error.strerror or error}: is this the folder of a chaos run?") from error
     except msgspec.MsgspecError as error:
         raise BadFolder(f"{path}: {error}") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise BadFolder(f"{path}: not a result of format {FORMAT}")
-    return told
+    return saved
 
 
 def as_result(run: Run, judgement: Judgement, command: list[str]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def as_result(run: Run, judgement: Judgement, command: list[str]) -> dict[str, A
         "workloads": [_workload(each) for each in judgement.workloads],
         "faults": [_fault(each, judgement) for each in run.faults],
         "stretches": [asdict(each) for each in run.stretches],
-        "digests": {str(node): told for node, told in run.aftermath.digests.items()},
+        "digests": {str(node): digests for node, digests in run.aftermath.digests.items()},
     }
 
 
@@ -146,7 +146,7 @@ def _quantiles(values: list[float]) -> dict[str, float] | None:
     return {name: round(quantile(values, share), 3) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
 
-def _workload(judged: Judged) -> dict[str, Any]:
+def _workload(judged: WorkloadJudgement) -> dict[str, Any]:
     return {
         "name": judged.name,
         "verdict": judged.verdict.value,

@@ -28,7 +28,7 @@ from raftlog.chaos.runs.aftermath import Aftermath, examine
 from raftlog.chaos.runs.every_node import ENDS_S, bound_s, every_node_serves
 from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents
 from raftlog.chaos.runs.scenarios import Scenario
-from raftlog.chaos.runs.schedule import Planned
+from raftlog.chaos.runs.schedule import PlannedFault
 from raftlog.chaos.workloads.bank import Bank
 from raftlog.chaos.workloads.direct import DirectLog, DirectStore
 from raftlog.chaos.workloads.lists import Lists
@@ -36,6 +36,7 @@ from raftlog.chaos.workloads.log import Appends
 from raftlog.chaos.workloads.observer import Observer, Stretch
 from raftlog.chaos.workloads.register import Registers
 from raftlog.chaos.workloads.set import Sets
+from raftlog.chaos.workloads.sink import PREFIX, SinkCopies
 from raftlog.chaos.workloads.tracer import Tracer
 from raftlog.chaos.workloads.workload import Arena, Recorder, Workload
 from raftlog.cluster.client.aio.client import Client
@@ -77,7 +78,7 @@ _MAKERS: Final[dict[str, Callable[[Arena, Recorder], Workload]]] = {
 class FaultRun:
     """What became of one planned fault."""
 
-    planned: Planned
+    planned: PlannedFault
     outcome: Literal["due", "installed", "skipped", "indeterminate"] = "due"
     target: str = ""
     proof: str = ""
@@ -107,7 +108,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunProgress:
     """How a run is going."""
 
     phase: str
@@ -118,13 +119,13 @@ class Told:
     leader: tuple[int, int] | None = None
 
 
-Teller = Callable[[Told], None]
+Teller = Callable[[RunProgress], None]
 Drive = Callable[[Run, Deployment, Observer, Teller], Awaitable[None]]
 
 
 async def execute(
     scenario: Scenario,
-    planned: Sequence[Planned],
+    planned: Sequence[PlannedFault],
     *,
     nodes: int,
     seconds: float,
@@ -159,13 +160,13 @@ async def execute(
         secure=secure,
     )
     with deployment:
-        tell(Told("starting", 0.0, 0))
+        tell(RunProgress("starting", 0.0, 0))
         await asyncio.to_thread(deployment.start)
         arena = arena or Arena(seed=seed, pace=scenario.pace)
         arena.urls = deployment.dial
         urls = {node: deployment.cluster.url(node) for node in deployment.cluster.nodes}
         tracer = Tracer(urls)
-        workloads = [_workload(name, arena, tracer) for name in scenario.workloads]
+        workloads = [_workload(name, arena, tracer, deployment) for name in scenario.workloads]
         run = Run(scenario, seed, nodes, seconds, folder, [FaultRun(each) for each in planned], workloads, arena)
         run.age_ms = kept_ms(given)
         observer = Observer(arena, urls)
@@ -177,7 +178,7 @@ async def execute(
             watching = [asyncio.create_task(each.run()) for each in (observer, tracer, events)]
             try:
                 await (drive or load)(run, deployment, observer, tell)
-                tell(told_of(run, "healing", observer))
+                tell(progress_of(run, "healing", observer))
                 await asyncio.to_thread(_restore, deployment, run)
                 last = await _every_node_serves(run, deployment, bound_s(given))
                 for each in workloads:
@@ -193,7 +194,7 @@ async def execute(
         finally:
             await asyncio.wait_for(arena.close(), CLOSE_S)
             await tracer.direct.close()
-        tell(told_of(run, "reading all logs", observer))
+        tell(progress_of(run, "reading all logs", observer))
         found = await asyncio.to_thread(examine, deployment, tracer)
         found.problems[:0] = run.aftermath.problems
         run.aftermath = found
@@ -220,20 +221,22 @@ def kept_ms(settings: Mapping[str, Any]) -> int:
     return max(0, int(settings[RETENTION_AGE]) - 2 * int(settings.get(CLOCK_SKEW, CLOCK_SKEW_MS)))
 
 
-def _workload(name: str, arena: Arena, tracer: Tracer) -> Workload:
+def _workload(name: str, arena: Arena, tracer: Tracer, deployment: Deployment) -> Workload:
     """The workload of that name; those that ask directly share the connections and the truth of the tracer."""
     recorder = Recorder(arena)
     match name:
         case "direct":
-            return DirectLog(arena, recorder, tracer.urls, tracer)
+            return DirectLog(arena, recorder, tracer=tracer)
         case "direct-keys":
             nodes = sorted(tracer.urls)
             stores = [(DirectStore(tracer.urls[node], tracer.direct), node) for node in nodes]
             return Registers(
-                arena, recorder, name, prefix="d/", processes=len(nodes), open=lambda number: stores[number]
+                arena, recorder, name, processes=len(nodes), prefix="d/", open=lambda number: stores[number]
             )
         case "log":
             return Appends(arena, recorder, oldest=lambda: tracer.oldest)
+        case "sink":
+            return SinkCopies(arena, recorder, sink=deployment.make_sink(PREFIX))
     return _MAKERS[name](arena, recorder)
 
 
@@ -246,7 +249,7 @@ async def load(run: Run, deployment: Deployment, observer: Observer, tell: Telle
         faults = [group.create_task(_fault(run, fault, deployment, locks[fault.planned.lane])) for fault in run.faults]
         end = run.arena.began_ns + run.seconds * 1e9
         while (now_ns := time.monotonic_ns()) < end or not all(task.done() for task in faults):
-            tell(told_of(run, "running", observer))
+            tell(progress_of(run, "running", observer))
             await asyncio.sleep(min(TELL_EVERY_S, max(0.01, (end - now_ns) / 1e9)))
         run.load_ns = run.arena.now_ns()
         run.arena.stopping.set()
@@ -268,7 +271,7 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asynci
             return
         except Exception as error:  # any error: half of the fault may be there
             fault.outcome, fault.note = "indeterminate", _said(error)
-            await heal_fault(fault, lambda: here.forget())
+            await heal_fault(fault, here.forget)
         else:
             fault.outcome, fault.target, fault.proof = "installed", injected.target, injected.proof
             await asyncio.sleep(planned.lasts_s)
@@ -330,9 +333,9 @@ async def _every_node_serves(run: Run, deployment: Deployment, within_s: float) 
     return last
 
 
-def told_of(run: Run, phase: str, observer: Observer) -> Told:
+def progress_of(run: Run, phase: str, observer: Observer) -> RunProgress:
     """How it is going."""
     active = tuple(each.planned.nemesis for each in run.faults if each.outcome == "installed" and not each.healed_ns)
     operations = sum(len(each.recorder.history) for each in run.workloads) // 2
     begun = sum(each.began_ns is not None for each in run.faults)
-    return Told(phase, run.arena.now_ns() / 1e9, operations, active, begun, observer.leader)
+    return RunProgress(phase, run.arena.now_ns() / 1e9, operations, active, begun, observer.leader)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftlog.chaos.nemesis import FAMILIES, NEMESES, Nemesis, chosen
-from raftlog.chaos.runs.schedule import Planned
+from raftlog.chaos.runs.schedule import PlannedFault
 
-WORKLOADS: Final = ("register", "log", "set", "bank", "lists", "direct", "direct-keys")
+WORKLOADS: Final = ("register", "log", "set", "bank", "lists", "direct", "direct-keys", "sink")
 
 DIRECT_WORKLOADS: Final = ("direct", "direct-keys")
 """These ask each node directly and once, past the proxies."""
@@ -61,18 +61,20 @@ _SMOKE: Final = (
     "kill-leader",
     "kill-one",
     "pause-leader",
+    "kill-sink",
+    "pause-sink",
 )
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     each.name: each
     for each in (
-        Scenario(name="all", says="every fault there is, up to three at a time", nemeses=tuple(NEMESES)),
+        Scenario(name="all", says="every fault there is, up to four at a time", nemeses=tuple(NEMESES)),
         Scenario(name=CALM, says="no fault: what the harness itself costs", nemeses=(), faults_min=0, always=()),
         Scenario(
             name="smoke",
             says=f"partitions, kills and pauses; from {LONG_S:g} s on also {', '.join(ALWAYS)}",
             nemeses=_SMOKE,
-            workloads=("register", "log", "direct", "direct-keys"),
+            workloads=("register", "log", "direct", "direct-keys", "sink"),
             faults_min=3,
             always_from_s=LONG_S,
         ),
@@ -117,7 +119,7 @@ def nemeses_of(scenario: Scenario, names: tuple[str, ...], nodes: int, seconds: 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VerdictNeeds:
     """What a verdict of a run needs beside a sound history: what its schedule can reach, known before it starts.
 
     `events`: how many snapshots, trims and backfills inside the nodes, of each kind.
@@ -137,9 +139,9 @@ class Asked:
         return "; ".join([f"faults that take effect: {self.faults} or more", *more])
 
 
-def asked_of(scenario: Scenario, planned: Sequence[Planned], seconds: float) -> Asked:
+def needs_of(scenario: Scenario, planned: Sequence[PlannedFault], seconds: float) -> VerdictNeeds:
     """What a run with that schedule is asked for."""
     kinds = {each.nemesis for each in planned}
-    return Asked(
+    return VerdictNeeds(
         scenario.faults_min, int(seconds // LONG_S) if "left-behind" in kinds else 0, not kinds.isdisjoint(POWER_CUTS)
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 QUIET_START_S: Final = 1.0
@@ -33,7 +33,7 @@ Lasting = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedFault:
     """One fault to come. `draw` seeds its own choices, such as which nodes stand on which side."""
 
     number: int
@@ -42,11 +42,6 @@ class Planned:
     at_s: float
     lasts_s: float
     draw: int
-
-    @property
-    def until_s(self) -> float:
-        """When it is to end."""
-        return self.at_s + self.lasts_s
 
     def __str__(self) -> str:
         return f"{self.number:>4} {self.at_s:8.3f} s {self.lasts_s:6.3f} s  {self.lane:<8} {self.nemesis}"
@@ -58,7 +53,7 @@ def schedule(
     kinds: Mapping[str, tuple[str, Lasting]],
     heavy: Collection[str] = (),
     always: Collection[str] = (),
-) -> tuple[Planned, ...]:
+) -> tuple[PlannedFault, ...]:
     """The faults of a run of that many seconds, in order of their beginnings.
 
     `kinds`: per nemesis its lane and how long it may last. In each lane every kind comes once before any comes again;
@@ -68,22 +63,13 @@ def schedule(
     lanes: dict[str, list[str]] = {}
     for name, (lane, _) in sorted(kinds.items()):
         lanes.setdefault(lane, []).append(name)
-    drawn: list[Planned] = []
+    drawn: list[PlannedFault] = []
     for lane, names in sorted(lanes.items()):
-        light = [name for name in names if name not in heavy and name not in always]
-        decks = _Decks(
-            _Deck(light),
-            _Deck([name for name in names if name in heavy]),
-            _Deck([name for name in names if name in always]),
-        )
-        drawn += _lane(random.Random(f"{seed}/{lane}"), seconds, lane, decks, kinds)
+        light = _Deck([name for name in names if name not in heavy and name not in always])
+        some, first = (_Deck([name for name in names if name in each]) for each in (heavy, always))
+        drawn += _lane(random.Random(f"{seed}/{lane}"), seconds, lane, (light, some, first), kinds)
     drawn.sort(key=lambda each: (each.at_s, each.lane))
-    return tuple(
-        Planned(
-            number=number, nemesis=each.nemesis, lane=each.lane, at_s=each.at_s, lasts_s=each.lasts_s, draw=each.draw
-        )
-        for number, each in enumerate(drawn, start=1)
-    )
+    return tuple(replace(each, number=number) for number, each in enumerate(drawn, start=1))
 
 
 @dataclass(slots=True)
@@ -103,15 +89,6 @@ class _Deck:
         return drawn
 
 
-@dataclass(slots=True)
-class _Decks:
-    """The kinds of one lane."""
-
-    light: _Deck
-    heavy: _Deck
-    always: _Deck
-
-
 def _turn(chance: random.Random, light: _Deck, heavy: _Deck) -> list[str]:
     """All light kinds and some heavy ones among them, or all heavy ones where there are no others."""
     some = -(-len(heavy.names) // HEAVY_EVERY) if light.names else len(heavy.names)
@@ -124,18 +101,20 @@ def _lane(
     chance: random.Random,
     seconds: float,
     lane: str,
-    decks: _Decks,
+    decks: tuple[_Deck, _Deck, _Deck],
     kinds: Mapping[str, tuple[str, Lasting]],
-) -> list[Planned]:
-    drawn: list[Planned] = []
+) -> list[PlannedFault]:
+    """The faults of one lane; `decks` are its light, its heavy and its `always` kinds."""
+    light, heavy, always = decks
+    drawn: list[PlannedFault] = []
     turn: list[str] = []
     now = QUIET_START_S + chance.uniform(0, GAP_S[1])
     always_at = 0.0
     while True:
         if not turn:
-            turn = _turn(chance, decks.light, decks.heavy)
-        if decks.always.names and (now >= always_at or not turn):
-            (name,) = decks.always.draw(chance, 1)
+            turn = _turn(chance, light, heavy)
+        if always.names and (now >= always_at or not turn):
+            (name,) = always.draw(chance, 1)
             always_at = now + ALWAYS_EVERY_S
         else:
             name = turn.pop()
@@ -143,7 +122,7 @@ def _lane(
         draw = chance.getrandbits(32)
         if at_s + lasts_s > seconds - QUIET_END_S:
             return drawn
-        drawn.append(Planned(number=0, nemesis=name, lane=lane, at_s=at_s, lasts_s=lasts_s, draw=draw))
+        drawn.append(PlannedFault(number=0, nemesis=name, lane=lane, at_s=at_s, lasts_s=lasts_s, draw=draw))
         now = at_s + lasts_s + chance.uniform(*GAP_S)
 
 

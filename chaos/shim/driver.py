@@ -1,7 +1,7 @@
 """Drives the preload library: rules for the processes that carry it, proof of what they did, and a loss of power.
 
     shim = Shim(home, [data_folder_of_node_1, …])          # builds the library; the folders are durable as they are
-    start each process with shim.environment added to its own, or with shim.environment_of(its folder)
+    start each process with shim.environment(its folder) added to its own
     rule = shim.inject("fdatasync", error="EIO", root=folder)   # shim.hits(rule) proves its effect
     shim.heal()                                            # removes all rules; hanging calls continue
     shim.kill_at("pwrite", 3, root=folder, when="half")    # kill -9 in the middle of the third pwrite
@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from raftlog.chaos.shim.library import build
-from raftlog.chaos.shim.shadow import Left, Shadow
-from raftlog.chaos.shim.trace import Action, Call, CallKind, Cursor, in_order, read_trace
+from raftlog.chaos.shim.shadow import Remains, Shadow
+from raftlog.chaos.shim.trace import Action, Call, Cursor, in_order, read_trace
 
 CallName = Literal[
     "pwrite",
@@ -44,7 +44,7 @@ CallName = Literal[
     "data",
 ]
 """`sync`: fsync and fdatasync; `data`: pwrite and write."""
-CALL_NAMES: Final = (*(kind.name.lower() for kind in CallKind), "any", "sync", "data")
+CALL_NAMES: Final = get_args(CallName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Shim:
     def __init__(self, home: Path, roots: Sequence[Path]) -> None:
         """Raises ShimMissing."""
         self._home = home.resolve()
-        self._traces, self._control = self._home / "traces", self._home / "control"
-        self._traces.mkdir(parents=True)
+        self._control = self._home / "control"
+        (self._home / "traces").mkdir(parents=True)
         self._roots: list[Path] = []
         self._rules: dict[int, Rule] = {}
         self._newest = 0
@@ -89,32 +89,23 @@ class Shim:
         root = root.resolve()
         if root not in self._roots:
             self._roots.append(root)
-            self._own_traces(root).mkdir()
+            self._traces(root).mkdir()
         self._keep(root)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to be watched and driven, whichever of the roots is its own."""
-        return self._environment(":".join(map(str, self._roots)), self._traces)
-
-    def environment_of(self, root: Path) -> dict[str, str]:
-        """The same for the process of that root, of which alone its calls are recorded."""
-        return self._environment(str(root.resolve()), self._own_traces(root.resolve()))
-
-    def _environment(self, roots: str, traces: Path) -> dict[str, str]:
+    def environment(self, root: Path) -> dict[str, str]:
+        """What the process of that root needs in its environment to be watched and driven."""
         return {
             "LD_PRELOAD": str(self._library),
-            "RAFTLOG_SHIM_ROOTS": roots,
+            "RAFTLOG_SHIM_ROOTS": str(root.resolve()),
             "RAFTLOG_SHIM_CONTROL": str(self._control),
-            "RAFTLOG_SHIM_TRACE": str(traces),
+            "RAFTLOG_SHIM_TRACE": str(self._traces(root.resolve())),
         }
 
-    def _own_traces(self, root: Path) -> Path:
-        return self._traces / str(self._roots.index(root))
+    def _traces(self, root: Path) -> Path:
+        return self._home / "traces" / str(self._roots.index(root))
 
     def _all_traces(self) -> list[Path]:
-        folders = [self._traces, *(self._own_traces(root) for root in self._roots)]
-        return [file for folder in folders for file in in_order(folder)]
+        return [file for root in self._roots for file in in_order(self._traces(root))]
 
     # -- rules
 
@@ -195,7 +186,7 @@ class Shim:
 
     # -- loss of power
 
-    def restore_synced(self, root: Path, *, torn: Random | None = None) -> Left:
+    def restore_synced(self, root: Path, *, torn: Random | None = None) -> Remains:
         """Makes a root as it would be had the power gone when its process ended; the process must be gone.
 
         Bytes that were not synced are dropped, or with `torn` any part of them stays. The result then counts as
@@ -203,21 +194,21 @@ class Shim:
         """
         root = root.resolve()
         self.hits(0)  # reads the effects of rules before the traces are removed
-        own = self._own_traces(root)
-        files = [file for file in [*in_order(self._traces), *in_order(own)] if file not in self._replayed[root]]
+        traces = self._traces(root)
         shadow = Shadow(self._durable[root], root)
-        for file in files:
-            shadow.replay(read_trace(file))
+        for file in in_order(traces):
+            if file not in self._replayed[root]:
+                shadow.replay(read_trace(file))
         left = shadow.write(root, torn)
         self._keep(root)
-        for file in own.glob("*.trace"):
+        for file in traces.glob("*.trace"):
             file.unlink()
         return left
 
     def _keep(self, root: Path) -> None:
         """Takes the folder as it is now as durable; it contains the earlier recorded calls."""
         before = self._durable.get(root)
-        self._replayed[root] = {*self._traces.glob("*.trace"), *self._own_traces(root).glob("*.trace")}
+        self._replayed[root] = {*self._traces(root).glob("*.trace")}
         number = int(before.name.partition("-")[0]) + 1 if before is not None else 1
         kept = self._home / "durable" / f"{number}-{self._roots.index(root)}"
         shutil.copytree(root, kept)

@@ -106,7 +106,7 @@ class _Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Remains:
     """The bytes and files of a restored folder that its process had written and that were in doubt when the power
     went.
     """
@@ -128,11 +128,11 @@ class Shadow:
             if call.path == self._root or call.path.startswith(f"{self._root}/"):
                 self._apply(call)
 
-    def write(self, to: Path, random: Random | None) -> Left:
+    def write(self, to: Path, random: Random | None) -> Remains:
         """Makes `to` the folder that a loss of power leaves; earlier content is removed. `random`: torn."""
         shutil.rmtree(to, ignore_errors=True)
         changes = [change for file in _files(self._top) for change in file.changes]
-        counted = Left(sum(c.length for c in changes if c.data), sum(1 for f in _files(self._top) if f.changes))
+        counted = Remains(sum(c.length for c in changes if c.data), sum(1 for f in _files(self._top) if f.changes))
         _write(self._top, to, random)
         return counted
 

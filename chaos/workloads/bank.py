@@ -5,18 +5,17 @@ Banks change after a while, so that each has a history that the search can decid
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from raftlog import Client, ClientError, compare, prefix_end, step
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_truth import LogTruth
-from raftlog.chaos.workloads.workload import AFTER_FAILURE_S, Arena, Recorder, Refused, Told, Workload, placed
+from raftlog.chaos.workloads.workload import Answer, Refused, Workload, placed
 from raftlog.cluster.api.kv import TxnIn
-from raftlog.cluster.client.aio.client import Client, ClientError, compare, prefix_end, step
 
 PREFIX: Final = "b/"
 ACCOUNTS: Final = tuple(f"account-{letter}" for letter in "abcde")
@@ -27,49 +26,34 @@ GENERATION: Final = 300
 """Operations until another bank is used."""
 
 START: Final = 100
-PROCESSES: Final = 4
 READ_SHARE: Final = 0.4
 AMOUNT_MAX: Final = 60
 TRIES_MAX: Final = 4
 """Transactions tried for one transfer, when others move the same money meanwhile."""
-
-THINK_S: Final = 0.06
 
 
 @dataclass(slots=True)
 class Bank(Workload):
     """The workload."""
 
-    arena: Arena
-    recorder: Recorder
     name: str = "bank"
     model: str = "bank"
     init: Any = field(default_factory=lambda: dict.fromkeys(ACCOUNTS, START))  # every account's balance
     started: int = 0
     _open: set[str] = field(default_factory=set)
 
-    async def run(self) -> None:
-        """All processes."""
-        await asyncio.gather(*(self._process(number) for number in range(PROCESSES)))
-
-    async def _process(self, number: int) -> None:
-        client, node = self.arena.client(number)
-        process = f"bank-{number}"
-        chance = self.arena.chance(process)
-        moved = 0
-        while not self.arena.stopping.is_set():
-            bank = f"{PREFIX}{self.started // GENERATION}/"
-            if bank not in self._open and not await self._opened(client, bank):
-                continue
-            self.started += 1
-            if chance.random() < READ_SHARE:
-                await self.recorder.run(process, "read", lambda: _read(client, bank), key=bank, node=node, writes=False)  # noqa: B023
-            else:
-                moved += 1
-                value = _drawn(chance, f"{process}:{moved}")
-                call = partial(_transfer, client, process, bank, value)
-                await self.recorder.run(process, "transfer", call, key=bank, value=value, node=node)
-            await self.arena.think(chance, THINK_S)
+    async def ask(self, client: Client, node: int | None, process: str, chance: random.Random) -> None:
+        """Reads a bank, or moves money."""
+        bank = f"{PREFIX}{self.started // GENERATION}/"
+        if bank not in self._open and not await self._opened(client, bank):
+            return
+        self.started += 1
+        if chance.random() < READ_SHARE:
+            await self.recorder.run(process, "read", lambda: _read(client, bank), key=bank, node=node, writes=False)
+        else:
+            value = _drawn(chance, f"{process}:{self.started}")
+            call = partial(_transfer, client, process, bank, value)
+            await self.recorder.run(process, "transfer", call, key=bank, value=value, node=node)
 
     async def _opened(self, client: Client, bank: str) -> bool:
         """Puts the money into a bank, unless somebody has."""
@@ -78,7 +62,6 @@ class Bank(Workload):
         try:
             await client.txn(TxnIn(compare=[compare(names[0], "create", "=", 0)], then=puts))
         except ClientError:
-            await asyncio.sleep(AFTER_FAILURE_S)
             return False
         self._open.add(bank)
         return True
@@ -101,14 +84,14 @@ class Bank(Workload):
             bank, _, account = key.rpartition("/")
             balances = banks.setdefault(bank, {})
             balances[account] = int(value or 0)
-            told = sums.setdefault(bank, [])
-            if told and told[-1][0] == index:
-                told.pop()
-            told.append((index, sum(balances.values())))
+            totals = sums.setdefault(bank, [])
+            if totals and totals[-1][0] == index:
+                totals.pop()
+            totals.append((index, sum(balances.values())))
         return [
             f"after index {index} the sum of {bank} is {total}"
-            for bank, told in sums.items()
-            for index, total in told
+            for bank, totals in sums.items()
+            for index, total in totals
             if total != START * len(ACCOUNTS)
         ][:5]
 
@@ -126,19 +109,19 @@ async def _page(client: Client, bank: str) -> tuple[dict[str, tuple[int, int]], 
     return dict.fromkeys(ACCOUNTS, (0, 0)) | items, page.index
 
 
-async def _read(client: Client, bank: str) -> Told:
+async def _read(client: Client, bank: str) -> Answer:
     items, index = await _page(client, bank)
-    return Told({account: balance for account, (balance, _) in items.items()}, index=index)
+    return Answer({account: balance for account, (balance, _) in items.items()}, index=index)
 
 
-async def _transfer(client: Client, process: str, bank: str, value: dict[str, Any]) -> Told:
+async def _transfer(client: Client, process: str, bank: str, value: dict[str, Any]) -> Answer:
     """Reads both accounts, then moves the money if no other transfer changed them since."""
     amount = value["amount"]
     for _ in range(TRIES_MAX):
         items, index = await _page(client, bank)
         (given, given_mod), (taken, taken_mod) = items[value["from"]], items[value["to"]]
         if given < amount:
-            return Told(value, False, index)
+            return Answer(value, False, index)
         giver, taker = f"{bank}{value['from']}".encode(), f"{bank}{value['to']}".encode()
         done = await client.txn(
             TxnIn(
@@ -151,5 +134,5 @@ async def _transfer(client: Client, process: str, bank: str, value: dict[str, An
             )
         )
         if done.succeeded:
-            return Told(value, True, done.index, done.term, repeated=done.result == "repeated")
+            return Answer(value, True, done.index, done.term, repeated=done.result == "repeated")
     raise Refused

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from raftlog import Client, ClientError, Compacted, Record
 from raftlog.chaos.judge.history import History
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.workloads.workload import AFTER_FAILURE_S, DIRECT, Arena
-from raftlog.cluster.client.aio.client import Client, ClientError, Compacted, Record
 
 CHUNK_RECORDS: Final = 200
 CHUNK_S: Final = 0.5
@@ -63,15 +63,38 @@ def hopping(arena: Arena, name: str) -> Route:
 
 
 @dataclass(slots=True)
-class Consumer:
-    """A reader of the whole log, from its first index on, with its own list of the records that it received."""
+class Follower:
+    """A reader of the log from its first index on, which goes on behind what a node answered is trimmed."""
 
     name: str
     route: Route
-    rows: list[tuple[int, str]] = field(default_factory=list)
     position: int = 0
-    # from, to (not in it): the node answered that these are trimmed
-    gaps: list[tuple[int, int]] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # from, to (not in it): answered to be trimmed
+
+    def skip(self, error: Compacted) -> None:
+        """Goes on at the oldest index."""
+        if error.problem is not None and (oldest := error.problem.oldest or 0) > self.position + 1:
+            self.gaps.append((self.position + 1, oldest))
+            self.position = oldest - 1
+
+    def is_trimmed(self, index: int) -> bool:
+        """Whether it was answered that this index is."""
+        return any(start <= index < end for start, end in self.gaps)
+
+    def unfounded(self, log: LogTruth) -> str:
+        """The fault of an answer that records are trimmed while the log was not trimmed so far; else empty."""
+        before = log.trimmed_before
+        for start, end in self.gaps:
+            if end > before:
+                return f"{self.name} was answered {start} to {end - 1} are trimmed; the log was trimmed up to {before}"
+        return ""
+
+
+@dataclass(slots=True)
+class Consumer(Follower):
+    """A reader of all records, with its own list of those that it received."""
+
+    rows: list[tuple[int, str]] = field(default_factory=list)
 
     async def run(self, history: History, arena: Arena) -> None:
         """Until the task is cancelled."""
@@ -94,18 +117,16 @@ class Consumer:
                     rows, since_ns = [], now_ns
                     history.invoke(self.name, "read", time_ns=now_ns)
         except Compacted as error:
-            if error.problem is not None and (oldest := error.problem.oldest or 0) > self.position + 1:
-                self.gaps.append((self.position + 1, oldest))
-                self.position = oldest - 1
+            self.skip(error)
             raise
         finally:
             history.complete(self.name, "ok", rows, time_ns=arena.now_ns())
 
     def compared(self, log: LogTruth) -> list[str]:
         """The difference between its records and the log, except for records trimmed before they arrived."""
-        if problem := unfounded(self.name, self.gaps, log):
+        if problem := self.unfounded(log):
             return [problem]
-        appended = [row for row in log.appended if not is_within(row[0], self.gaps)]
+        appended = [row for row in log.appended if not self.is_trimmed(row[0])]
         if self.rows == appended:
             return []
         for before, after in pairwise(self.rows):
@@ -114,10 +135,10 @@ class Consumer:
         had, there = dict(self.rows), dict(appended)
         missing = [row for row in appended if had.get(row[0]) != row[1]]
         extra = [row for row in self.rows if there.get(row[0]) != row[1]]
-        told = f"{self.name} read {len(self.rows)} of {len(appended)} records, up to index {self.position}"
+        summary = f"{self.name} read {len(self.rows)} of {len(appended)} records, up to index {self.position}"
         if extra:
-            return [f"{told}; it was given {extra[0]}, which is not in the log"]
-        return [f"{told}; the first that it was never given is {missing[0]}"]
+            return [f"{summary}; it was given {extra[0]}, which is not in the log"]
+        return [f"{summary}; the first that it was never given is {missing[0]}"]
 
 
 @dataclass(slots=True)
@@ -171,23 +192,6 @@ class Jumper:
 def _own(index: int, text: str) -> list[list[Any]]:
     """The row for the history of this workload; none for a record of another one, which is compared with the log."""
     return [] if text.startswith(DIRECT) else [[index, text]]
-
-
-def unfounded(name: str, gaps: Sequence[tuple[int, int]], log: LogTruth) -> str:
-    """The fault of a reader that got the answer that records are trimmed while the log was not trimmed so far; else
-    empty.
-    """
-    for start, end in gaps:
-        if end > log.trimmed_before:
-            return (
-                f"{name} was answered {start} to {end - 1} are trimmed; the log was trimmed up to {log.trimmed_before}"
-            )
-    return ""
-
-
-def is_within(index: int, gaps: Sequence[tuple[int, int]]) -> bool:
-    """Whether one of these gaps has that index."""
-    return any(start <= index < end for start, end in gaps)
 
 
 def appended_text(record: Record) -> str | None:

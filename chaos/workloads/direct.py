@@ -13,7 +13,7 @@ import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -22,10 +22,10 @@ from raftlog.chaos.judge.log_checker import records_of
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.workloads.direct_client import Direct
 from raftlog.chaos.workloads.tracer import COMPACTED, Tracer
-from raftlog.chaos.workloads.workload import DIRECT, Arena, Recorder, Refused, Told, Workload, placed
+from raftlog.chaos.workloads.workload import DIRECT, Answer, Refused, Workload, placed
 from raftlog.cluster.api.errors import ERRORS, Code
 from raftlog.cluster.api.headers import H_KEY, JSON
-from raftlog.cluster.api.kv import Got, Ranged, TxnAnswer
+from raftlog.cluster.api.kv import KeyAnswer, RangeAnswer, TxnAnswer
 from raftlog.cluster.api.records import Appended, LogPageJson
 
 READERS: Final = 2
@@ -63,35 +63,27 @@ OVERTAKEN_MAX: Final = 40
 
 _page = msgspec.json.Decoder(LogPageJson).decode
 _appended = msgspec.json.Decoder(Appended).decode
-_got = msgspec.json.Decoder(Got).decode
-_range = msgspec.json.Decoder(Ranged).decode
+_got = msgspec.json.Decoder(KeyAnswer).decode
+_range = msgspec.json.Decoder(RangeAnswer).decode
 _txn = msgspec.json.Decoder(TxnAnswer).decode
 NOT_FOUND: Final = ERRORS[Code.KEY_NOT_FOUND].status
 
 
 @dataclass(slots=True)
 class DirectLog(Workload):
-    """The workload. `urls` are the nodes' own addresses, without proxies."""
+    """The workload. It shares the nodes' own addresses, the connections and the truth with the tracer."""
 
-    arena: Arena
-    recorder: Recorder
-    urls: Mapping[int, str]
-    tracer: Tracer
     name: str = "direct"
     model: str = "log"
-    init: Any = None
+    tracer: Tracer = field(default_factory=Tracer)
     gone: list[tuple[int, int, int]] = field(default_factory=list)  # node, index asked for, oldest of its answer
     _answers: dict[int, list[int]] = field(default_factory=dict)  # node -> applied index of each answer, in order
     _edges: dict[int, deque[int]] = field(default_factory=dict)  # node -> where its state jumped ahead
 
-    @property
-    def _direct(self) -> Direct:
-        return self.tracer.direct
-
     async def run(self) -> None:
         """All processes of all nodes. When it returns, every request has its answer or its bound has passed."""
         async with asyncio.TaskGroup() as group:
-            for node in self.urls:
+            for node in self.tracer.urls:
                 self._answers[node], self._edges[node] = [], deque(maxlen=EDGES)
                 for number in range(WRITERS):
                     group.create_task(self._appends(node, number))
@@ -108,16 +100,16 @@ class DirectLog(Workload):
             record = f"{process}:{count}"
             padding = "p" * chance.randrange(1, PADDING_BYTES_MAX)
 
-            async def call(record: str = record, padding: str = padding) -> Told:
-                body = await self._direct.write(
+            async def call(record: str = record, padding: str = padding) -> Answer:
+                body = await self.tracer.direct.write(
                     "POST",
-                    f"{self.urls[node]}/v1/log",
+                    f"{self.tracer.urls[node]}/v1/log",
                     deadline_s=DEADLINE_S,
                     data=record.encode(),
                     headers={H_KEY: padding, "Content-Type": "text/plain"},
                 )
                 done = _appended(body)
-                return Told(record, index=done.last, term=done.term)
+                return Answer(record, index=done.last, term=done.term)
 
             await self.recorder.run(process, "append", call, value=record, node=node)
             await self.arena.think(chance, APPEND_THINK_S)
@@ -158,14 +150,14 @@ class DirectLog(Workload):
     ) -> None:
         is_linearizable = chance.random() < 0.5
         limit = chance.randint(1, READ_RECORDS)
-        target = f"{self.urls[node]}/v1/log?from={start}&limit={limit}&internal=true&format=json"
+        target = f"{self.tracer.urls[node]}/v1/log?from={start}&limit={limit}&internal=true&format=json"
         target += "" if is_linearizable else "&consistency=stale"
         target += f"&wait={int(wait_s * 1_000)}" if wait_s else ""
         target += f"&min_index={min_index}" if min_index else ""
 
-        async def call() -> Told:
+        async def call() -> Answer:
             before = len(self._answers[node])
-            reply = await self._direct.ask("GET", target, deadline_s=DEADLINE_S + wait_s)
+            reply = await self.tracer.direct.ask("GET", target, deadline_s=DEADLINE_S + wait_s)
             if reply.status != 200:
                 if reply.status == COMPACTED and (oldest := reply.problem.oldest) is not None:
                     self.gone.append((node, start, oldest))
@@ -183,7 +175,7 @@ class DirectLog(Workload):
                 for each in page.records
                 if (each.operation, each.result) == _IS_APPENDED and (each.value or "").startswith(DIRECT)
             ]
-            return Told(rows, index=page.index if is_linearizable else None)
+            return Answer(rows, index=page.index if is_linearizable else None)
 
         await self.recorder.run(process, "read", call, node=node, writes=False)
 
@@ -207,14 +199,12 @@ class DirectLog(Workload):
 
     def judge(self, log: LogTruth) -> list[str]:
         """What answers said is gone. (The tracer keeps findings about their records and their moments.)"""
-        problems: list[str] = []
-        for node, index, oldest in self.gone:
-            if not index < oldest <= log.trimmed_before:
-                problems.append(
-                    f"node {node} answered: index {index} is trimmed, the oldest {oldest}; the log was trimmed up to "
-                    f"{log.trimmed_before}"
-                )
-        return problems
+        before = log.trimmed_before
+        return [
+            f"node {node} answered: index {index} is trimmed, the oldest {oldest}; the log was trimmed up to {before}"
+            for node, index, oldest in self.gone
+            if not index < oldest <= before
+        ]
 
 
 _IS_APPENDED: Final = ("append", "applied")
@@ -227,34 +217,31 @@ class DirectStore:
     url: str
     direct: Direct
 
-    async def read(self, key: str) -> Told:
-        """A get."""
+    async def read(self, key: str) -> Answer:
         reply = await self.direct.ask("GET", f"{self.url}/v1/kv/{key}", deadline_s=DEADLINE_S)
         if reply.status == NOT_FOUND:
-            return Told(None)
+            return Answer(None)
         if reply.status != 200:
             raise Refused(f"{reply.status}")
         got = _got(reply.body)
-        return Told(int(got.kv.value or ""), index=got.index)
+        return Answer(int(got.kv.value or ""), index=got.index)
 
-    async def read_with_index(self, key: str) -> Told:
-        """A range of one key: its answer has the index."""
+    async def read_with_index(self, key: str) -> Answer:
         reply = await self.direct.ask("GET", f"{self.url}/v1/kv?prefix={key}&limit=1", deadline_s=DEADLINE_S)
         if reply.status != 200:
             raise Refused(f"{reply.status}")
         page = _range(reply.body)
-        return Told(int(page.kvs[0].value or "") if page.kvs else None, index=page.index)
+        return Answer(int(page.kvs[0].value or "") if page.kvs else None, index=page.index)
 
-    async def write(self, key: str, value: int) -> Told:
+    async def write(self, key: str, value: int) -> Answer:
         """A put, as a transaction: aiohttp sends a PUT a second time when its connection breaks, and a POST never."""
         done = await self._txn([], key, value)
-        return Told(value, index=done.index, term=done.term)
+        return Answer(value, index=done.index, term=done.term)
 
-    async def cas(self, key: str, expected: int, value: int) -> Told:
-        """A transaction that compares."""
+    async def cas(self, key: str, expected: int, value: int) -> Answer:
         compare = {"key": key, "target": "value", "operator": "=", "value": str(expected)}
         done = await self._txn([compare], key, value)
-        return Told([expected, value], done.succeeded, done.index, done.term)
+        return Answer([expected, value], done.succeeded, done.index, done.term)
 
     async def _txn(self, compare: list[dict[str, str]], key: str, value: int) -> TxnAnswer:
         put = {"operation": "put", "key": key, "value": str(value)}

@@ -19,7 +19,7 @@ import msgspec
 from raftlog.chaos.workloads.workload import Refused
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.api.headers import H_DEADLINE
-from raftlog.cluster.client.aio.client import NotApplied, OutcomeUnknown
+from raftlog.cluster.client.errors import NotApplied, OutcomeUnknown
 from raftlog.cluster.security.tls import credentials_for
 
 LATE_S: Final = 30.0
@@ -65,13 +65,13 @@ class Direct:
         """
         if self._http is None:
             credentials = credentials_for((url,), None)
-            connector = aiohttp.TCPConnector(limit=0, ssl=True if credentials is None else credentials.client())
+            connector = aiohttp.TCPConnector(limit=0, ssl=credentials is None or credentials.context("client"))
             self._http = aiohttp.ClientSession(trust_env=False, connector=connector, timeout=aiohttp.ClientTimeout())
         began = time.monotonic()
-        told = {H_DEADLINE: str(int(deadline_s * 1_000)), **(headers or {})}
+        all_headers = {H_DEADLINE: str(int(deadline_s * 1_000)), **(headers or {})}
         try:
             async with asyncio.timeout(deadline_s + self.late_s):
-                async with self._http.request(method, url, data=data, headers=told) as answer:
+                async with self._http.request(method, url, data=data, headers=all_headers) as answer:
                     return Reply(answer.status, await answer.read())
         except aiohttp.ClientConnectorError as error:
             raise Refused(str(error)) from error

@@ -7,60 +7,46 @@ Lists change after a while.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from raftlog import Client, Item, prefix_end, step
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_truth import LogTruth
-from raftlog.chaos.workloads.workload import Arena, Recorder, Told, Workload, placed
+from raftlog.chaos.workloads.workload import Answer, Workload, placed
 from raftlog.cluster.api.kv import TxnIn
-from raftlog.cluster.client.aio.client import Client, Item, prefix_end, step
 
 PREFIX: Final = "l/"
-PROCESSES: Final = 4
 LISTS: Final = 4
 GENERATION: Final = 200
 """Transactions until other lists are used: a read returns a whole list."""
 
 READ_SHARE: Final = 0.3
 STEPS_MAX: Final = 3
-THINK_S: Final = 0.06
 
 
 @dataclass(slots=True)
 class Lists(Workload):
     """The workload."""
 
-    arena: Arena
-    recorder: Recorder
     name: str = "lists"
     model: str = "list-append"
-    init: Any = None
     started: int = 0
     _elements: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    async def run(self) -> None:
-        """All processes."""
-        await asyncio.gather(*(self._process(number) for number in range(PROCESSES)))
-
-    async def _process(self, number: int) -> None:
-        client, node = self.arena.client(number)
-        process = f"lists-{number}"
-        chance = self.arena.chance(process)
-        while not self.arena.stopping.is_set():
-            self.started += 1
-            names = [f"{PREFIX}{self.started // GENERATION}/{each}/" for each in range(LISTS)]
-            if chance.random() < READ_SHARE:
-                name = chance.choice(names)
-                await self.recorder.run(process, "read", lambda: _read(client, name), key=name, node=node, writes=False)  # noqa: B023
-            else:
-                value = self._drawn(chance, names)
-                await self.recorder.run(process, "txn", lambda: _txn(client, value), value=value, node=node)  # noqa: B023
-            await self.arena.think(chance, THINK_S)
+    async def ask(self, client: Client, node: int | None, process: str, chance: random.Random) -> None:
+        """Reads a list, or runs a transaction."""
+        self.started += 1
+        names = [f"{PREFIX}{self.started // GENERATION}/{each}/" for each in range(LISTS)]
+        if chance.random() < READ_SHARE:
+            name = chance.choice(names)
+            await self.recorder.run(process, "read", lambda: _read(client, name), key=name, node=node, writes=False)
+        else:
+            value = self._drawn(chance, names)
+            await self.recorder.run(process, "txn", lambda: _txn(client, value), value=value, node=node)
 
     def _drawn(self, chance: random.Random, names: Sequence[str]) -> list[list[Any]]:
         """At least one append, at most one to each list (elements of one entry have no order among themselves), and
@@ -102,13 +88,13 @@ class Lists(Workload):
         return problems[:5]
 
 
-async def _read(client: Client, name: str) -> Told:
+async def _read(client: Client, name: str) -> Answer:
     page = await client.range_page(name.encode(), prefix_end(name.encode()), limit=10 * GENERATION)
     assert page.continuation is None
-    return Told(_in_order(name, page.items), index=page.index)
+    return Answer(_in_order(name, page.items), index=page.index)
 
 
-async def _txn(client: Client, value: list[list[Any]]) -> Told:
+async def _txn(client: Client, value: list[list[Any]]) -> Answer:
     then = [
         step("put", f"{name}{element}".encode(), b"1")
         if f == "append"
@@ -116,11 +102,11 @@ async def _txn(client: Client, value: list[list[Any]]) -> Told:
         for f, name, element in value
     ]
     done = await client.txn(TxnIn(then=then))
-    told = [
+    steps = [
         [f, name, element if f == "append" else _in_order(name, response.items)]
         for (f, name, element), response in zip(value, done.responses, strict=True)
     ]
-    return Told(told, index=done.index, term=done.term, repeated=done.result == "repeated")
+    return Answer(steps, index=done.index, term=done.term, repeated=done.result == "repeated")
 
 
 def _in_order(name: str, items: Iterable[Item]) -> list[str]:

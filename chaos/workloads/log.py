@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from raftlog import Client, NewRecord
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_checker import records_of
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.workloads.consumers import Consumer, Jumper, hopping, steady
-from raftlog.chaos.workloads.workload import DIRECT, Arena, Recorder, Told, Workload, placed, read_to_the_end
-from raftlog.cluster.client.aio.client import Client, NewRecord
+from raftlog.chaos.workloads.workload import DIRECT, Answer, Workload, placed, read_to_the_end
 
 CLIENTS: Final = 4
 IN_FLIGHT: Final = 4
@@ -27,11 +27,8 @@ THINK_S: Final = 0.03
 class Appends(Workload):
     """The workload and its consumers."""
 
-    arena: Arena
-    recorder: Recorder
     name: str = "log"
     model: str = "log"
-    init: Any = None
     consumers: list[Consumer] = field(default_factory=list)
     jumper: Jumper | None = None
     oldest: Callable[[], int] = lambda: 1  # the oldest index that may be read, as far as known
@@ -55,9 +52,9 @@ class Appends(Workload):
             for number in range(len(self.arena.urls) if self.arena.all_bound else CLIENTS):
                 client, node = self.arena.client(number)
                 for lane in range(IN_FLIGHT):
-                    group.create_task(self._process(client, node, f"log-{number}.{lane}"))
+                    group.create_task(self._lane(client, node, f"log-{number}.{lane}"))
 
-    async def _process(self, client: Client, node: int | None, process: str) -> None:
+    async def _lane(self, client: Client, node: int | None, process: str) -> None:
         chance = self.arena.chance(process)
         number = 0
         while not self.arena.stopping.is_set():
@@ -68,13 +65,13 @@ class Appends(Workload):
             await self.append(client, process, node, record)
             await self.arena.think(chance, THINK_S)
 
-    async def append(self, client: Client, process: str, node: int | None, record: Any) -> Told | None:
+    async def append(self, client: Client, process: str, node: int | None, record: Any) -> Answer | None:
         """One append of a record, or of a list of them as one batch."""
 
-        async def call() -> Told:
+        async def call() -> Answer:
             batch = record if isinstance(record, list) else [record]
             done = await client.append_many([NewRecord(each.encode()) for each in batch])
-            return Told(record, index=done.last, term=done.term, repeated=done.result == "repeated")
+            return Answer(record, index=done.last, term=done.term, repeated=done.result == "repeated")
 
         return await self.recorder.run(process, "append", call, value=record, node=node)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from raftlog import Client, ClientError
 from raftlog.chaos.workloads.workload import Arena
-from raftlog.cluster.client.aio.client import Client, ClientError
 
 EVERY_S: Final = 0.1
 ASK_S: Final = 0.3
@@ -46,20 +46,20 @@ class Observer:
             while True:
                 asked_ns = self.arena.now_ns()
                 try:
-                    told = await client.status()
+                    status = await client.status()
                 except ClientError:
                     self._heard(node, asked_ns, None)
                 else:
-                    self._heard(node, asked_ns, (told.role, told.term))
+                    self._heard(node, asked_ns, (status.role, status.term))
                 await asyncio.sleep(EVERY_S)
 
-    def _heard(self, node: int, asked_ns: int, told: tuple[str, int] | None) -> None:
+    def _heard(self, node: int, asked_ns: int, role_and_term: tuple[str, int] | None) -> None:
         """What came of a question: role and term, late ones after a time of silence; None: nothing came."""
-        if told is None or self.arena.now_ns() - asked_ns > ASK_S * 1e9:
+        if role_and_term is None or self.arena.now_ns() - asked_ns > ASK_S * 1e9:
             last = self._last.get(node)
             self._saw(node, SILENT, last.term if last else 0)
-        if told is not None:
-            self._saw(node, *told)
+        if role_and_term is not None:
+            self._saw(node, *role_and_term)
 
     def _saw(self, node: int, role: str, term: int) -> None:
         now_ns = self.arena.now_ns()

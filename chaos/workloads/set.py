@@ -6,35 +6,30 @@ An element is a key of its own, a read a range of all keys of the set. Sets chan
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
+from raftlog import Client, Compacted, WatchEvent, prefix_end
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_truth import LogTruth
-from raftlog.chaos.workloads.consumers import Route, hopping, is_within, steady, unfounded
-from raftlog.chaos.workloads.workload import Arena, Recorder, Told, Workload, placed, read_to_the_end
-from raftlog.cluster.client.aio.client import Client, Compacted, WatchEvent, prefix_end
+from raftlog.chaos.workloads.consumers import Follower, hopping, steady
+from raftlog.chaos.workloads.workload import Answer, Workload, placed, read_to_the_end
 
 PREFIX: Final = "s/"
-PROCESSES: Final = 4
 SET_ELEMENTS: Final = 150
 """Elements until another set is used: a read returns all of them."""
 
 READ_SHARE: Final = 0.25
-THINK_S: Final = 0.06
 
 
 @dataclass(slots=True)
-class Watch:
+class Watch(Follower):
     """A watch of everything, from the first index on, and the changes that it received."""
 
-    name: str
-    route: Route
     watched: list[tuple[int, str, str | None]] = field(default_factory=list)
-    position: int = 0
-    # from, to (not in it): the node answered that these are trimmed
-    gaps: list[tuple[int, int]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Until the task is cancelled."""
@@ -50,16 +45,14 @@ class Watch:
                     ]
                     self.position = each.index
         except Compacted as error:
-            if error.problem is not None and (oldest := error.problem.oldest or 0) > self.position + 1:
-                self.gaps.append((self.position + 1, oldest))
-                self.position = oldest - 1
+            self.skip(error)
             raise
 
     def compared(self, log: LogTruth) -> list[str]:
         """The difference between its changes and the log, except for changes trimmed before they arrived."""
-        if problem := unfounded(self.name, self.gaps, log):
+        if problem := self.unfounded(log):
             return [problem]
-        changed = [each for each in log.values(PREFIX) if not is_within(each[0], self.gaps)]
+        changed = [each for each in log.values(PREFIX) if not self.is_trimmed(each[0])]
         if self.watched == changed:
             return []
         number = next(
@@ -75,11 +68,8 @@ class Watch:
 class Sets(Workload):
     """The workload, and the changes that its watches received."""
 
-    arena: Arena
-    recorder: Recorder
     name: str = "set"
     model: str = "set"
-    init: Any = None
     added: int = 0
     watches: list[Watch] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -90,30 +80,16 @@ class Sets(Workload):
             self.watches.append(Watch(name, route(self.arena, name)))
         self._tasks = [asyncio.create_task(each.run()) for each in self.watches]
 
-    async def run(self) -> None:
-        """All processes."""
-        await asyncio.gather(*(self._process(number) for number in range(PROCESSES)))
-
-    async def _process(self, number: int) -> None:
-        client, node = self.arena.client(number)
-        process = f"set-{number}"
-        chance = self.arena.chance(process)
-        while not self.arena.stopping.is_set():
-            name = f"{PREFIX}{self.added // SET_ELEMENTS}/"
-            if chance.random() < READ_SHARE:
-                await self.recorder.run(process, "read", lambda: _read(client, name), key=name, node=node, writes=False)  # noqa: B023
-            else:
-                self.added += 1
-                element = f"{self.added:06d}"
-                await self.recorder.run(
-                    process,
-                    "add",
-                    lambda: _add(client, name, element),  # noqa: B023
-                    key=name,
-                    value=element,
-                    node=node,
-                )
-            await self.arena.think(chance, THINK_S)
+    async def ask(self, client: Client, node: int | None, process: str, chance: random.Random) -> None:
+        """Reads a set, or adds an element."""
+        name = f"{PREFIX}{self.added // SET_ELEMENTS}/"
+        if chance.random() < READ_SHARE:
+            await self.recorder.run(process, "read", lambda: _read(client, name), key=name, node=node, writes=False)
+        else:
+            self.added += 1
+            element = f"{self.added:06d}"
+            call = partial(_add, client, name, element)
+            await self.recorder.run(process, "add", call, key=name, value=element, node=node)
 
     def marks(self, operation: Operation) -> Sequence[str]:
         """The element's key."""
@@ -126,10 +102,10 @@ class Sets(Workload):
     async def finish(self, last_index: int) -> None:
         """Waits until the watches have seen an element that is put for them now, after everything else."""
         client, _ = self.arena.client(0)
-        told = await self.recorder.run(
+        written = await self.recorder.run(
             "set-last", "add", lambda: _add(client, f"{PREFIX}last/", "last"), key=f"{PREFIX}last/", value="last"
         )
-        last = 0 if told is None else told.index or 0
+        last = 0 if written is None else written.index or 0
         await read_to_the_end(self._tasks, lambda: all(each.position >= last for each in self.watches))
 
     def judge(self, log: LogTruth) -> list[str]:
@@ -137,12 +113,12 @@ class Sets(Workload):
         return [problem for each in self.watches for problem in each.compared(log)]
 
 
-async def _read(client: Client, name: str) -> Told:
+async def _read(client: Client, name: str) -> Answer:
     page = await client.range_page(name.encode(), prefix_end(name.encode()), limit=10 * SET_ELEMENTS)
     assert page.continuation is None
-    return Told([item.key.decode().removeprefix(name) for item in page.items], index=page.index)
+    return Answer([item.key.decode().removeprefix(name) for item in page.items], index=page.index)
 
 
-async def _add(client: Client, name: str, element: str) -> Told:
+async def _add(client: Client, name: str, element: str) -> Answer:
     done = await client.put(f"{name}{element}".encode(), b"1")
-    return Told(element, index=done.index, term=done.term, repeated=done.result == "repeated")
+    return Answer(element, index=done.index, term=done.term, repeated=done.result == "repeated")

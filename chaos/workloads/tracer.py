@@ -18,7 +18,7 @@ from raftlog.chaos.workloads.direct_client import Direct
 from raftlog.chaos.workloads.workload import AFTER_FAILURE_S, Refused
 from raftlog.cluster.api.errors import ERRORS, Code
 from raftlog.cluster.api.records import LogPageJson, LogRecord
-from raftlog.cluster.client.aio.client import OutcomeUnknown
+from raftlog.cluster.client.errors import OutcomeUnknown
 
 PAGE_RECORDS: Final = 1_000
 WAIT_S: Final = 1.0
@@ -64,11 +64,11 @@ class Tracer:
     def take(self, teller: str, start: int, page: LogPageJson) -> LogPageJson:
         """Compares a page that was asked for from `start` on, internal records included, with all that is known."""
         self.oldest = max(self.oldest, page.oldest)
-        told = [record.index for record in page.records]
-        if page.next < start or told != list(range(start, page.next)):
-            hole = next((should for should, index in enumerate(told, start=start) if index != should), page.next)
+        indexes = [record.index for record in page.records]
+        if page.next < start or indexes != list(range(start, page.next)):
+            hole = next((should for should, index in enumerate(indexes, start=start) if index != should), page.next)
             self.tell(f"{teller} was asked from index {start} on and gave up to {page.next}, but not index {hole}")
-        if page.next > page.index + 1 and told:
+        if page.next > page.index + 1 and indexes:
             self.tell(f"{teller} gave records up to {page.next} when it had applied {page.index}")
         self.know(teller, page.records)
         return page

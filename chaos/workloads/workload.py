@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from raftlog import Client, NotApplied, OutcomeUnknown, Policy
 from raftlog.chaos.judge.checks import Changes
 from raftlog.chaos.judge.history import History, Operation
 from raftlog.chaos.judge.log_truth import LogTruth
-from raftlog.cluster.client.aio.client import Client, NotApplied, OutcomeUnknown, Policy
 
 BOUND_DEADLINE_S: Final = 2.0
 """A client of one node gives up soon: its node may be cut off for long."""
@@ -36,7 +36,7 @@ AFTER_FAILURE_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Answer:
     """The answer to an operation.
 
     `repeated`: the node returned the result of an earlier attempt. Then the term is that of the repetition, not that of
@@ -113,18 +113,18 @@ class Recorder:
         self,
         process: str,
         f: str,
-        call: Callable[[], Awaitable[Told]],
+        call: Callable[[], Awaitable[Answer]],
         *,
         key: Any = None,
         value: Any = None,
         node: int | None = None,
         writes: bool = True,
-    ) -> Told | None:
+    ) -> Answer | None:
         """Runs one operation and returns its answer, or None when it failed or its outcome is unknown."""
         arena = self.arena
         self.history.invoke(process, f, key, value, time_ns=arena.now_ns())
         try:
-            told = await call()
+            answer = await call()
         except OutcomeUnknown:
             self.history.complete(process, "info", time_ns=arena.now_ns(), node=node)
         except (NotApplied, Refused):
@@ -134,35 +134,53 @@ class Recorder:
             self.history.complete(
                 process,
                 "ok",
-                told.value,
-                result=told.result,
+                answer.value,
+                result=answer.result,
                 time_ns=now_ns,
-                index=told.index,
-                term=None if told.repeated else told.term,
+                index=answer.index,
+                term=None if answer.repeated else answer.term,
                 node=node,
             )
             if writes:
-                arena.progress.append((now_ns, told.term or 0))
-            return told
+                arena.progress.append((now_ns, answer.term or 0))
+            return answer
         await asyncio.sleep(AFTER_FAILURE_S)
         return None
 
 
+@dataclass(slots=True)
 class Workload:
-    """One workload: the operations that run, and how their answers are judged. Each is a dataclass of these fields."""
+    """One workload: the operations that run, and how their answers are judged."""
 
-    __slots__ = ()
     arena: Arena
     recorder: Recorder
-    name: str
-    model: str
-    init: Any  # the start value of the model
+    name: str = ""
+    model: str = ""
+    init: Any = None  # the start value of the model
+    processes: int = 4
+    think_s: float = 0.06
 
     async def prepare(self) -> None:
         """Before any fault: readers of the log begin."""
 
     async def run(self) -> None:
-        """Until the arena is stopping."""
+        """Until the arena is stopping: each process asks for one thing after the other."""
+        await asyncio.gather(*(self._process(number) for number in range(self.processes)))
+
+    async def _process(self, number: int) -> None:
+        client, node = self.client(number)
+        process = f"{self.name}-{number}"
+        chance = self.arena.chance(process)
+        while not self.arena.stopping.is_set():
+            await self.ask(client, node, process, chance)
+            await self.arena.think(chance, self.think_s)
+
+    def client(self, number: int) -> tuple[Any, int | None]:
+        """What the process of that number asks, and the node to which that is bound."""
+        return self.arena.client(number)
+
+    async def ask(self, client: Any, node: int | None, process: str, chance: random.Random) -> None:
+        """Draws one operation of a process and carries it out."""
         raise NotImplementedError
 
     def marks(self, operation: Operation) -> Sequence[str]:

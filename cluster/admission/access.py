@@ -9,15 +9,16 @@ decides again where it applies the write (`raftlog.statemachine.access`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from raftlog.cluster.admission.quota import Meter
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
+from raftlog.cluster.security.jwt_names import BadJwt
 from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tokens import PREFIX, BadToken, is_same, token_id
 from raftlog.raft.codec.block import BlockRecord
@@ -33,6 +34,9 @@ from raftlog.statemachine.access.grants import Grant, Resource, Verb
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.access.table import AccessReason, AccessTable, is_name
 
+if TYPE_CHECKING:
+    from raftlog.cluster.security.provider import Provider  # of the extra `jwt`
+
 CALLERS_MAX: Final = 4_096
 """Most principals whose check is remembered; beyond that all are checked again."""
 READ_ALL: Final = (needs.READ_LOG, Grant(Verb.READ, Resource.KEYS), Grant(Verb.READ, Resource.GROUPS))
@@ -47,45 +51,23 @@ class Need(Enum):
     PARTS = auto()  # any principal: the handler asks for the keys, ranges or groups that it reads or writes
 
 
-class Denied(ApiError):
+class Denial(ApiError):
     """This node's applied state does not permit the request. The state may be behind: the gate asks once more after a
     read barrier."""
 
 
+@dataclass(slots=True)
 class Caller:
     """One principal, as of a revision of permissions."""
 
-    __slots__ = (
-        "admission",
-        "expires_ms",
-        "is_vouched",
-        "keys_generation",
-        "meter",
-        "name",
-        "permissions",
-        "revision",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        admission: bytes,
-        permissions: Permissions,
-        revision: int,
-        expires_ms: int,
-        meter: Meter,
-        *,
-        is_vouched: bool = False,
-        keys_generation: int = 0,
-    ) -> None:
-        self.name = name
-        self.admission = admission  # what its writes carry
-        self.permissions = permissions
-        self.revision = revision
-        self.expires_ms = expires_ms  # Unix ms; 0: never
-        self.meter = meter
-        self.is_vouched = is_vouched  # a node has named it, by its own certificate
-        self.keys_generation = keys_generation  # of the identity provider's keys that vouch for it; 0: none do
+    name: str
+    admission: bytes  # what its writes carry
+    permissions: Permissions
+    revision: int
+    expires_ms: int  # Unix ms; 0: never
+    meter: Meter
+    is_vouched: bool  # a node has named it, by its own certificate
+    keys_generation: int  # of the identity provider's keys that vouch for it; 0: none do
 
 
 class Credential(NamedTuple):
@@ -105,16 +87,6 @@ class AdmissionRequest(Protocol):
         """The proof of the sender. Raises ApiError if it is malformed."""
 
 
-class TokenProvider(Protocol):
-    """An identity provider (`raftlog.cluster.security.provider`)."""
-
-    def holder(self, text: str) -> JwtHolder:
-        """The holder of a token. Raises BadJwt."""
-
-    def generation(self) -> int:
-        """A number that rises when the provider's keys change."""
-
-
 class Access:
     """The access control of one node. Belongs to the event loop."""
 
@@ -122,7 +94,7 @@ class Access:
         self,
         node: NodeInterface,
         limits: LimitSettings,
-        provider: TokenProvider | None = None,
+        provider: Provider | None = None,
         *,
         is_exposed: bool = False,
         has_tls: bool = False,
@@ -164,13 +136,13 @@ class Access:
             return
         if not self.table.is_on:
             if self.is_exposed and not is_first_admin:
-                raise Denied(
+                raise Denial(
                     Code.FORBIDDEN,
                     "this node listens beyond loopback, and access control is not on: make the first admin with "
                     "raftlog access init (docs/security.md)",
                 )
             if self.is_behind and not is_read:  # a read looks again after its own barrier
-                raise Denied(Code.FORBIDDEN, "this node does not know yet whether access control is on")
+                raise Denial(Code.FORBIDDEN, "this node does not know yet whether access control is on")
             return
         caller = self.identify(call)
         if caller.is_vouched and not is_passed_on:
@@ -200,7 +172,7 @@ class Access:
     def check_member(self, holder: Holder) -> None:
         """Raises ApiError unless that node is a member. The certificate of a removed node may be valid for long."""
         if not holder.name.isdecimal() or self._node.configuration.member(int(holder.name)) is None:
-            raise Denied(Code.FORBIDDEN, f"the certificate is that of {holder}, which is no member of this cluster")
+            raise Denial(Code.FORBIDDEN, f"the certificate is that of {holder}, which is no member of this cluster")
 
     def _found(self, shown: Credential, table: AccessTable) -> Caller:
         generation = 0 if self._provider is None else self._provider.generation()  # before its keys decide
@@ -214,7 +186,7 @@ class Access:
             admission = encode_admission(table.admission(name, roles))
         _, permissions, why = table.principal(admission)
         if permissions is None:
-            raise Denied(Code.FORBIDDEN, _WHY[why].format(name))
+            raise Denial(Code.FORBIDDEN, _WHY[why].format(name))
         return Caller(
             name,
             admission,
@@ -236,7 +208,7 @@ class Access:
             raise ApiError(Code.UNAUTHORIZED, str(error)) from None
         known = table.tokens.get(identifier)
         if not is_same(token, b"" if known is None else known.hash) or known is None:
-            raise Denied(Code.UNAUTHORIZED, f"token {identifier} is not known: it was revoked, or is another cluster's")
+            raise Denial(Code.UNAUTHORIZED, f"token {identifier} is not known: it was revoked, or is another cluster's")
         if known.expires_ms and self._now_ms() >= known.expires_ms:
             raise ApiError(Code.UNAUTHORIZED, f"token {identifier} has expired: raftlog token create makes a new one")
         return known.user, (), known.expires_ms
@@ -258,7 +230,7 @@ class Access:
         holder, named = shown.holder, shown.user
         if holder is None:
             how = "show a client certificate, or send" if self._has_tls else "send"
-            raise Denied(Code.UNAUTHORIZED, f"the request names no user: {how} {self._token_place}")
+            raise Denial(Code.UNAUTHORIZED, f"the request names no user: {how} {self._token_place}")
         if holder.kind is HolderKind.NODE:
             return NODE_NAME if named is None else named
         if named is not None:
@@ -319,7 +291,7 @@ class Access:
         """Raises ApiError unless the sender may write something. Only such users open sessions."""
         permissions = self.permissions(call)
         if permissions is not None and not permissions.may_write:
-            raise Denied(
+            raise Denial(
                 Code.FORBIDDEN,
                 f"user {self.name(call)!r} may write nothing, so it gets no session: an admin gives a role of it the "
                 "grant of what it wants to write",
@@ -376,7 +348,7 @@ _WHY: Final = {
 }
 
 
-def _missing(name: str, grant: Grant) -> Denied:
-    return Denied(
+def _missing(name: str, grant: Grant) -> Denial:
+    return Denial(
         Code.FORBIDDEN, f"user {name!r} lacks the grant `{grant}`: an admin gives it by a role", missing=str(grant)
     )

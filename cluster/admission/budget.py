@@ -7,7 +7,7 @@ clients have not read yet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from raftlog.cluster.api.errors import ApiError, Code
 
@@ -24,17 +24,14 @@ PEAK_BYTES: Final = 16 << 20
 """A budget that held more than this, and then at most a quarter of it, has had a peak."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class Budget:
     """The held bytes of one kind. Belongs to the event loop."""
 
-    __slots__ = ("_high", "_low", "_over", "_was_high", "bytes_max", "large_max", "used")
+    __slots__ = ("_high", "_kind", "_low", "_over", "_was_high", "bytes_max", "large_max", "used")
 
-    def __init__(self, bytes_max: int, over: Callable[[], None] = _nothing) -> None:
+    def __init__(self, kind: Literal["bodies", "answers"], bytes_max: int, over: Callable[[], object]) -> None:
         """`bytes_max`: the limit of the settings. `over` is called at the end of each peak."""
+        self._kind = kind
         self.bytes_max = bytes_max
         self.large_max = bytes_max * LARGE_PERCENT // 100
         self.used = 0
@@ -43,7 +40,6 @@ class Budget:
         self._low = self._high // 4
 
     def add(self, more: int) -> None:
-        """Adds that many bytes; a negative number takes them away."""
         self.used += more
         if self.used > self._high:
             self._was_high = True
@@ -57,6 +53,14 @@ class Budget:
         if more <= 0 or self.used == size - more:
             return True
         return self.used + more <= (self.bytes_max if size <= SMALL_BYTES else self.large_max)
+
+    def full(self) -> ApiError:
+        """The error for a holder for which there is no room."""
+        return ApiError(
+            Code.BUSY,
+            f"{self.used} bytes of {self._kind} are held, of {self.bytes_max} (limits.{self._kind}_bytes_max; a part "
+            f"is kept for {self._kind} up to {SMALL_BYTES} bytes): try again, with less, or try another node",
+        )
 
 
 class Share:
@@ -84,21 +88,3 @@ class Share:
         """Holds `size` bytes even without room, because they are in memory already."""
         self._budget.add(size - self.size)
         self.size = size
-
-
-def bodies_full(bodies: Budget) -> ApiError:
-    """The error for a request whose body does not fit into the budget."""
-    return ApiError(
-        Code.BUSY,
-        f"{bodies.used} bytes of request bodies are held, of {bodies.bytes_max} (limits.bodies_bytes_max; a quarter is "
-        f"kept for bodies up to {SMALL_BYTES} bytes): try again, or try another node",
-    )
-
-
-def answers_full(answers: Budget) -> ApiError:
-    """The error for a reader whose answer does not fit into the budget."""
-    return ApiError(
-        Code.BUSY,
-        f"{answers.used} bytes of answers wait for their readers, of {answers.bytes_max} (limits.answers_bytes_max; a "
-        f"quarter is kept for answers up to {SMALL_BYTES} bytes): try again, ask for less, or try another node",
-    )

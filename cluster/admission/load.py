@@ -11,8 +11,6 @@ from raftlog.cluster.runtime.freed_memory import FreedMemory
 
 
 class LoadBounds:
-    """The bounds of one node. Belongs to the event loop."""
-
     __slots__ = ("_limits", "answers", "bodies", "freed", "open_requests", "open_streams", "queue")
 
     def __init__(self, limits: LimitSettings) -> None:
@@ -20,8 +18,9 @@ class LoadBounds:
         self.open_requests = 0  # served, or in line
         self.open_streams = 0
         self.freed = FreedMemory()
-        self.bodies = Budget(limits.bodies_bytes_max, self.freed.return_soon)  # of unanswered requests
-        self.answers = Budget(limits.answers_bytes_max, self.freed.return_soon)  # that clients have not read yet
+        self.bodies = Budget("bodies", limits.bodies_bytes_max, self.freed.return_soon)  # of unanswered requests
+        # Answers that clients have not read yet.
+        self.answers = Budget("answers", limits.answers_bytes_max, self.freed.return_soon)
         self.queue = FairQueue(limits.fair_requests_max, limits.principal_waiting_max)
 
     def check_requests(self, *, for_operators: bool, keeps_session: bool) -> None:
@@ -50,7 +49,6 @@ class LoadBounds:
         self.open_streams += 1
 
     def close_stream(self, meter: Meter | None) -> None:
-        """The stream has ended."""
         self.open_streams -= 1
         if meter is not None:
             meter.close_stream()

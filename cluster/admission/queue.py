@@ -35,18 +35,6 @@ class _User:
 class FairQueue:
     """The requests in progress at one node, and those that wait. Belongs to the event loop."""
 
-    __slots__ = (
-        "_loop",
-        "_newest",
-        "_queue",
-        "_shared_until",
-        "_slots",
-        "_slots_max",
-        "_timer",
-        "_users",
-        "_waiting_max",
-    )
-
     def __init__(self, slots_max: int, waiting_max: int) -> None:
         """Most requests in progress while users compete, and most requests of one user that wait."""
         self._slots_max, self._waiting_max = slots_max, waiting_max

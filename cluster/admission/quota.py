@@ -38,7 +38,6 @@ class Meter:
         self._bytes = most - size
 
     def charge(self, size: int) -> None:
-        """Counts bytes of an answer."""
         self._bytes -= size
 
     def _refuse(self) -> None:
@@ -64,5 +63,4 @@ class Meter:
         self.streams += 1
 
     def close_stream(self) -> None:
-        """The stream has ended."""
         self.streams -= 1

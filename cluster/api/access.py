@@ -53,16 +53,12 @@ class AccessChanged(msgspec.Struct, frozen=True):
 
 
 class UserView(msgspec.Struct, frozen=True):
-    """A user."""
-
     name: str
     roles: list[str]
     blocked: bool
 
 
 class RoleView(msgspec.Struct, frozen=True):
-    """A role with its grants."""
-
     name: str
     grants: list[str]
     built_in: bool

@@ -9,58 +9,49 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView, ReplicaView, Unreached
+from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView, ReplicaView, UnreachedMember
 from raftlog.cluster.api.records import LogRecord
 from raftlog.raft.quorum import majority
 from raftlog.raft.types import NEW_DISK
 
 _ASKING: Final = ("candidate", "pre_candidate")
-_WEIGHT: Final = (
-    "log_differs",
-    "disk_fenced",
-    "disk_hangs",
-    "no_room",
-    "disk_full",
-    "clock_differs",
-    "clock_unknown",
-    "cut_off",
-    "no_majority",
-    "link_one_way",
-    "link_down",
-    "link_silent",
-    "peer_refuses",
-    "vote_refused",
-    "vote_unanswered",
-    "follower_silent",
-    "not_following",
-    "unreachable",
-    "refused",
-    "tls_files",
-    "client_refused",
-    "not_committed",
-    "lags",
-    "handed_over",
-    "fetches_older",
-    "healing",
-    "members_changing",
-    "older_version",
-    "election",
-)
-"""Codes of causes, the most important first."""
-_PASSING: Final = frozenset(
-    {
-        "refused",
-        "client_refused",
-        "not_committed",
-        "lags",
-        "handed_over",
-        "fetches_older",
-        "members_changing",
-        "older_version",
-        "election",
-    }
-)
-"""Causes that are past, pass by themselves, or stand in the table of the nodes."""
+_PASSES: Final = {
+    "log_differs": False,
+    "disk_fenced": False,
+    "disk_hangs": False,
+    "no_room": False,
+    "disk_full": False,
+    "clock_differs": False,
+    "clock_unknown": False,
+    "cut_off": False,
+    "no_majority": False,
+    "link_one_way": False,
+    "link_down": False,
+    "link_silent": False,
+    "peer_refuses": False,
+    "vote_refused": False,
+    "vote_unanswered": False,
+    "follower_silent": False,
+    "not_following": False,
+    "unreachable": False,
+    "refused": True,
+    "tls_files": False,
+    "client_refused": True,
+    "not_committed": True,
+    "log_held": False,
+    "lags": True,
+    "handed_over": True,
+    "fetches_older": True,
+    "healing": False,
+    "members_changing": True,
+    "older_version": True,
+    "election": True,
+}
+"""The codes of causes, the most important first. True: it is past, passes by itself, or stands in the table of the
+nodes."""
+_WEIGHT: Final = tuple(_PASSES)
+HELD_MS: Final = 600_000
+"""A consumer group that has stood still for longer, while it lacks records, is named: retention waits for it."""
 
 
 def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leaderless:
@@ -75,7 +66,10 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
         *_links(by_node),
         *_votes(by_node),
         *_refusals(views),
-        *_gone(unreachable),
+        *(
+            Cause("unreachable", f"node {node} does not answer: {why}", node)
+            for node, why in sorted(unreachable.items())
+        ),
     ]
     if isinstance(known, NodeView):
         causes += _progress(known, by_node)
@@ -91,19 +85,19 @@ def diagnose(views: Sequence[NodeView], unreachable: Mapping[int, str]) -> Leade
         number,
         causes,
         list(views),
-        [Unreached(node, reason) for node, reason in sorted(unreachable.items())],
+        [UnreachedMember(node, reason) for node, reason in sorted(unreachable.items())],
         max(view.applied for view in views),
         max(view.term for view in views),
     )
 
 
-def trouble_of(told: Leaderless) -> str | None:
+def trouble_of(diagnosis: Leaderless) -> str | None:
     """What an operator must know first: why there is no leader, else the weightiest cause that does not pass."""
-    causes = [cause for cause in told.causes if cause.code not in _PASSING]
-    if told.leader and not causes:
+    causes = [cause for cause in diagnosis.causes if not _PASSES[cause.code]]
+    if diagnosis.leader and not causes:
         return None
-    first = f"{causes[0].words}." if told.leader else told.summary
-    return first + (" `raftlog explain` has all causes." if len(told.causes) > 1 else "")
+    first = f"{causes[0].words}." if diagnosis.leader else diagnosis.summary
+    return first + (" `raftlog explain` has all causes." if len(diagnosis.causes) > 1 else "")
 
 
 def leader_of(views: Sequence[NodeView]) -> NodeView | None:
@@ -182,11 +176,11 @@ def _disks(views: Sequence[NodeView]) -> Iterator[Cause]:
 
 def _peers_disks(views: Sequence[NodeView]) -> Iterator[Cause]:
     """Full disks of nodes whose own views are missing, as peers know them; and followers that get no entries for it."""
-    told = {view.node for view in views}
+    known = {view.node for view in views}
     for view in views:
         for peer in view.peers:
-            if peer.disk_lacks_bytes is not None and peer.node not in told:
-                told.add(peer.node)
+            if peer.disk_lacks_bytes is not None and peer.node not in known:
+                known.add(peer.node)
                 words = f"{_full_disk(peer.node, peer.disk_lacks_bytes)} (reported to node {view.node})"
                 yield Cause("disk_full", words, peer.node, view.node)
             if peer.is_held:
@@ -206,11 +200,6 @@ def _cut_off(views: Sequence[NodeView]) -> Iterator[Cause]:
             refuse = f"{_nodes(refusing)} refuse{'s' if len(refusing) == 1 else ''}"
             words = f"node {view.node} is cut off: {refuse} its connections, so its messages do not count"
             yield Cause("cut_off", words, view.node)
-
-
-def _gone(unreachable: Mapping[int, str]) -> Iterator[Cause]:
-    for node, reason in sorted(unreachable.items()):
-        yield Cause("unreachable", f"node {node} does not answer: {reason}", node)
 
 
 def _links(by_node: Mapping[int, NodeView]) -> Iterator[Cause]:
@@ -233,18 +222,19 @@ def _links(by_node: Mapping[int, NodeView]) -> Iterator[Cause]:
                 else:
                     words = f"node {view.node} does not reach node {peer.node}{why}"
                     yield Cause("link_down", words, view.node, peer.node)
-            elif view.role == "leader" and back is not None and other is not None and _hears_nothing(other, back):
+            elif (
+                # What comes from a peer that a node does not reach is not believed, so it does not count as heard.
+                view.role == "leader"
+                and back is not None
+                and other is not None
+                and back.is_up
+                and back.heard_ms > other.silent_ms
+            ):
                 words = (
                     f"node {view.node} is connected to node {peer.node}, which has received nothing from it for "
                     f"{back.heard_ms} ms"
                 )
                 yield Cause("link_silent", words, view.node, peer.node)
-
-
-def _hears_nothing(view: NodeView, peer: PeerView) -> bool:
-    """Whether nothing comes from a peer that the node itself reaches. One that it does not reach is not believed, so
-    what comes from there does not count as heard."""
-    return peer.is_up and peer.heard_ms > view.silent_ms
 
 
 def _refusals(views: Sequence[NodeView]) -> Iterator[Cause]:
@@ -275,13 +265,13 @@ def _majority(newest: NodeView, by_node: Mapping[int, NodeView], unreachable: Ma
             yield Cause("no_majority", words, answering[0] if answering else newest.node)
             continue
         if all(len(_connected(by_node[node], by_node, voters)) + 1 < needed for node in answering):
-            told = "; ".join(
+            links = "; ".join(
                 f"node {node} with {_nodes(found) if (found := _connected(by_node[node], by_node, voters)) else 'none'}"
                 for node in answering
             )
             words = (
                 f"no voter is connected both ways with {needed - 1} other voter{'s' if needed > 2 else ''}, as an "
-                f"election needs: {told}"
+                f"election needs: {links}"
             )
             yield Cause("no_majority", words, answering[0] if answering else newest.node)
 
@@ -353,6 +343,12 @@ def _progress(leader: NodeView, by_node: Mapping[int, NodeView]) -> Iterator[Cau
                 f"version {leader.cluster_version} until it is upgraded"
             )
             yield Cause("older_version", words, peer.node, leader.node)
+    if leader.held_ms > HELD_MS:
+        words = (
+            f"the consumer group {leader.held_by} has stood at index {leader.held_next} for {leader.held_ms // 60_000} "
+            f"minutes, and retention keeps the log from there on: start its reader, or raftlog consumers delete it"
+        )
+        yield Cause("log_held", words, leader.node)
     if leader.committed < leader.last:
         words = f"records {leader.committed + 1} to {leader.last} are not on a majority yet"
         yield Cause("not_committed", words, leader.node)
@@ -383,28 +379,29 @@ def tell_record(
     before: Sequence[str],
 ) -> list[str]:
     """What happened to a record, in sentences."""
-    told: list[str] = []
+    sentences: list[str] = []
     if record is not None:
         what = record.operation or record.kind
-        told.append(f"Record {at} is {_article(what)}, of term {record.term}, {when}.")
+        article = "an" if what[:1] in "aeiou" else "a"
+        sentences.append(f"Record {at} is {article} {what}, of term {record.term}, {when}.")
         if record.session is not None:
-            told.append(f"Its request came with sequence {record.sequence} of session {record.session}.")
-        told.append(_effect(record))
+            sentences.append(f"Its request came with sequence {record.sequence} of session {record.session}.")
+        sentences.append(_effect(record))
     else:
-        told.append(f"Record {at} is {state}: its effect is known once it is applied.")
+        sentences.append(f"Record {at} is {state}: its effect is known once it is applied.")
     durable = [each.node for each in replicas if each.is_durable]
     lacking = [each.node for each in replicas if each.is_durable is False]
     if durable:
-        told.append(f"It is durable on {_nodes(durable)}{f', not yet on {_nodes(lacking)}' if lacking else ''}.")
+        sentences.append(f"It is durable on {_nodes(durable)}{f', not yet on {_nodes(lacking)}' if lacking else ''}.")
     if unknown := [each.node for each in replicas if each.is_durable is None]:
-        told.append(f"Of {_nodes(unknown)} this node has no information: ask the leader.")
+        sentences.append(f"Of {_nodes(unknown)} this node has no information: ask the leader.")
     if applied := [each.node for each in replicas if each.is_applied]:
-        told.append(f"It is applied on {_nodes(applied)}.")
+        sentences.append(f"It is applied on {_nodes(applied)}.")
     if past or before:
-        told.append(
+        sentences.append(
             f"Consumer groups past it: {', '.join(past) or 'none'}; not yet there: {', '.join(before) or 'none'}."
         )
-    return told
+    return sentences
 
 
 def _effect(record: LogRecord) -> str:
@@ -418,10 +415,6 @@ def _effect(record: LogRecord) -> str:
     if record.changes:
         result += f", {len(record.changes)} keys changed"
     return f"{result}."
-
-
-def _article(what: str) -> str:
-    return f"{'an' if what[:1] in 'aeiou' else 'a'} {what}"
 
 
 def _nodes(nodes: Sequence[int]) -> str:

@@ -23,7 +23,6 @@ def as_text(data: bytes, encoding: Encoding = "auto") -> str | None:
 
 
 def to_b64(data: bytes) -> str:
-    """Standard base64 with padding."""
     return base64.b64encode(data).decode("ascii")
 
 

@@ -187,5 +187,4 @@ class ApiError(Exception):
 
     @property
     def row(self) -> ErrorRow:
-        """Status, outcome and retryable of its code."""
         return ERRORS[self.code]

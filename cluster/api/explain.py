@@ -78,6 +78,9 @@ class NodeView(msgspec.Struct, frozen=True):
     clock_bound_ms: int = 0  # limits.clock_skew_ms: with more it does not lead
     clock_unknown_ms: int = 0  # for how long this leader has not known the clock of a majority; 0: it does,
     has_waiting_writes: bool = False  # and it has not known it since its start: writes wait
+    held_by: str = ""  # the leader's: the consumer group that is farthest behind, if retention waits for groups;
+    held_next: int = 0  # its position,
+    held_ms: int = 0  # and for how long it has stood there
     is_cut_off: bool = False  # the leader, or a majority, refuses its connections
     tls_files: str = ""  # why changed files of its TLS do not fit: it uses those before
     refused_client: RefusedView | None = None  # the newest client with which no TLS connection came about
@@ -92,9 +95,7 @@ class Cause(msgspec.Struct, frozen=True):
     peer: int = 0
 
 
-class Unreached(msgspec.Struct, frozen=True):
-    """A member that did not answer."""
-
+class UnreachedMember(msgspec.Struct, frozen=True):
     node: int
     reason: str
 
@@ -106,7 +107,7 @@ class Leaderless(msgspec.Struct, frozen=True):
     leader: int  # 0: none
     causes: list[Cause]  # the weightiest first
     nodes: list[NodeView]
-    unreachable: list[Unreached]
+    unreachable: list[UnreachedMember]
     index: int
     term: int
 

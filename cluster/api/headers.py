@@ -13,11 +13,23 @@ H_REQUEST_ID: Final = "Raftlog-Request-Id"
 H_KEY: Final = "Raftlog-Key"  # key of a raw appended record, percent-encoded
 H_TIME: Final = "Raftlog-Time-Ms"  # client event time of a raw appended record
 H_PRINCIPAL: Final = "Raftlog-Principal"  # the user whose request a node passes on
+H_LOG: Final = "Raftlog-Log"  # the log that the client means; of an answer: that of the node
 H_PASSED_ON: Final = "Raftlog-Passed-On"  # the node that passed the request on to this one, which answers by itself
+REQUEST_HEADERS: Final = (
+    H_SESSION,
+    H_SEQUENCE,
+    H_SETTLED,
+    H_DEADLINE,
+    H_REQUEST_ID,
+    H_KEY,
+    H_TIME,
+    H_LOG,
+    H_PASSED_ON,
+    H_PRINCIPAL,
+)
 # Answer headers (every answer that has them in its body repeats them here, raw streams have them only here).
 H_INDEX: Final = "Raftlog-Index"
 H_TERM: Final = "Raftlog-Term"
-H_LOG: Final = "Raftlog-Log"
 H_NODE: Final = "Raftlog-Node"
 H_NEXT: Final = "Raftlog-Next"
 JSON: Final = "application/json"

@@ -22,7 +22,7 @@ class KeyValue(msgspec.Struct, frozen=True, omit_defaults=True):
     value_b64: str | None = None
 
 
-class Got(msgspec.Struct, frozen=True):
+class KeyAnswer(msgspec.Struct, frozen=True):
     """The answer to a get (JSON); with `Accept: application/octet-stream` the bare value and headers instead."""
 
     kv: KeyValue
@@ -31,7 +31,7 @@ class Got(msgspec.Struct, frozen=True):
     term: int
 
 
-class Ranged(msgspec.Struct, frozen=True):
+class RangeAnswer(msgspec.Struct, frozen=True):
     """One page of a range, all pages at the state of the first: pass `continuation` back to go on."""
 
     kvs: list[KeyValue]
@@ -44,8 +44,6 @@ class Ranged(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to a put or delete."""
-
     outcome: Outcome
     result: str  # applied | repeated
     revision: int
@@ -68,8 +66,6 @@ class WriteIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Independent writes that travel together, each with a sequence of its own where there is a session."""
-
     writes: list[WriteIn]
 
 
@@ -101,8 +97,6 @@ class CompareIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OperationIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step of a branch."""
-
     operation: Literal["put", "delete", "delete_range", "get"]
     key: str | None = None
     key_b64: str | None = None

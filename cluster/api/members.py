@@ -48,8 +48,6 @@ class TransferIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TransferAnswer(msgspec.Struct, frozen=True):
-    """Leadership was handed over."""
-
     old: int
     leader: LeaderHint
     elapsed_ms: float  # from the request to the first message of the new leader here
@@ -59,8 +57,6 @@ class TransferAnswer(msgspec.Struct, frozen=True):
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One member of the cluster."""
-
     node: int
     disk: str  # fingerprint of the incarnation of its data folder
     peer: str

@@ -5,10 +5,14 @@ JSON and msgpack forms of one thing stand side by side. docs/http_api.md shows e
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 import msgspec
 
 from raftlog.cluster.api.errors import Outcome, Problem
 from raftlog.cluster.api.values import Number
+
+Shown = TypeVar("Shown")
 
 
 class RecordIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,11 +125,11 @@ class LogRecordPacked(msgspec.Struct, frozen=True, omit_defaults=True):
     changes: list[ChangePacked] | None = None
 
 
-class LogPageJson(msgspec.Struct, frozen=True):
-    """One page of the log (format=json)."""
+class RecordsPage(msgspec.Struct, Generic[Shown], frozen=True):
+    """One page of the log."""
 
     log: str
-    records: list[LogRecord]
+    records: list[Shown]
     next: int  # read on from here
     oldest: int
     committed: int
@@ -134,17 +138,8 @@ class LogPageJson(msgspec.Struct, frozen=True):
     term: int
 
 
-class LogPagePacked(msgspec.Struct, frozen=True):
-    """One page of the log (format=msgpack)."""
-
-    log: str
-    records: list[LogRecordPacked]
-    next: int
-    oldest: int
-    committed: int
-    last_user_index: int
-    index: int
-    term: int
+LogPageJson = RecordsPage[LogRecord]
+LogPagePacked = RecordsPage[LogRecordPacked]
 
 
 class LogProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -183,7 +178,7 @@ class TrimIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before: Number
 
 
-class Trimmed(msgspec.Struct, frozen=True):
+class TrimAnswer(msgspec.Struct, frozen=True):
     """The answer to a trim of the log; `note` says when the disk space is freed."""
 
     outcome: Outcome

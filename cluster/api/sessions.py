@@ -9,8 +9,6 @@ from raftlog.cluster.api.values import Number
 
 
 class SessionIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a new session asks for."""
-
     ttl_ms: Number = 600_000
 
 

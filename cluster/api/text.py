@@ -38,7 +38,6 @@ def as_row(value: Any) -> dict[str, Any]:
 
 
 def as_time(ms: object) -> str:
-    """Unix milliseconds as ISO 8601 in UTC."""
     if not isinstance(ms, int):
         return ""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -61,9 +60,9 @@ def explained(error: OSError | UnicodeEncodeError) -> str:
     if isinstance(error, UnicodeEncodeError):
         given = os.fsencode(str(error.object)).decode("utf-8", "backslashreplace")
         return f"{given} is not UTF-8: names are; only keys, values and paths of files may be any bytes"
-    told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error.strerror or str(error)
+    what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error.strerror or str(error)
     mend = _MENDS.get(error.errno or 0)
     if error.errno == errno.ENOENT and isinstance(error.filename, str | os.PathLike):
         folder = Path(error.filename).parent
         mend = "check the path" if folder.is_dir() else f"the folder {folder} is not there: make it first"
-    return told if mend is None else f"{told}; {mend}"
+    return what if mend is None else f"{what}; {mend}"

@@ -13,8 +13,6 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 
 
 class LeaderHint(msgspec.Struct, frozen=True):
-    """Where the leader was last seen."""
-
     node: int
     url: str
 

@@ -18,7 +18,7 @@ import typer
 from raftlog.cluster.api.access import AccessAnswer, AccessIn, RoleView
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.cli.frame.output import Column, View, lines_of, view
 from raftlog.cluster.cli.frame.profiles import Profile, Profiles, read_profiles, save_profiles
 from raftlog.cluster.client import access_requests as requests
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -26,7 +26,6 @@ from raftlog.cluster.client.blocking.sockets import SyncConnection
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.client.errors import NotApplied
 from raftlog.cluster.client.http1 import BadResponse, encode_request
-from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.bearer import save_token
 from raftlog.cluster.security.tls import CA_VARIABLE, Credentials, TlsError, TlsFiles
@@ -35,31 +34,15 @@ from raftlog.cluster.security.tokens import NewToken, make_token
 _DAY_MS: Final = 86_400_000
 _ASKING_S: Final = 2.0
 """How long a node may take to say whether it requires a certificate, in seconds: a handshake and a short answer."""
-SHOWN: Final = View(
-    (Column("is_on"), Column("permissions"), Column("users"), Column("roles"), Column("tokens")), lines_of("is_on")
-)
-CHANGED: Final = View((Column("permissions"), Column("index")), lines_of("permissions"))
-DECIDED: Final = View(
-    (Column("user"), Column("grant"), Column("allowed"), Column("why"), Column("roles")), lines_of("allowed")
-)
-USERS: Final = View((Column("name"), Column("roles"), Column("blocked")), lines_of("name"))
-ROLES: Final = View((Column("name"), Column("built_in"), Column("grants")), lines_of("name"))
-TOKENS: Final = View(
-    (Column("id"), Column("user"), Column("label"), Column("created"), Column("expires")), lines_of("id")
-)
-CREATED: Final = View((Column("id"), Column("user"), Column("file")), lines_of("id"))
+SHOWN: Final = view("is_on", "permissions", "users", "roles", "tokens", raw="is_on")
+CHANGED: Final = view("permissions", "index", raw="permissions")
+DECIDED: Final = view("user", "grant", "allowed", "why", "roles", raw="allowed")
+USERS: Final = view("name", "roles", "blocked", raw="name")
+ROLES: Final = view("name", "built_in", "grants", raw="name")
+TOKENS: Final = view("id", "user", "label", "created", "expires", raw="id")
+CREATED: Final = view("id", "user", "file", raw="id")
 
-PROFILES: Final = View(
-    (
-        Column("name"),
-        Column("current"),
-        Column("endpoints"),
-        Column("ca"),
-        Column("certificate"),
-        Column("token_file"),
-    ),
-    lines_of("name"),
-)
+PROFILES: Final = view("name", "current", "endpoints", "ca", "certificate", "token_file", raw="name")
 _READS: Final = ("can", "show", "list")
 
 NameArgument = Annotated[str, typer.Argument(help="The user: the name in a client certificate, or of tokens alone.")]
@@ -101,17 +84,17 @@ def _can(
 ) -> None:
     """Explain whether a user may do something, and by which of its roles. Exit code 1 if it may not."""
     with cli.client(sessions=False) as client:
-        told = client.call(requests.can(" ".join(grant), user))
-    cli.printer.one({**as_row(told), "roles": ", ".join(told.roles)}, DECIDED)
-    if not told.allowed:
+        answer = client.call(requests.can(" ".join(grant), user))
+    cli.printer.one({**as_row(answer), "roles": ", ".join(answer.roles)}, DECIDED)
+    if not answer.allowed:
         raise typer.Exit(Exit.FAILURE)
 
 
 def _show(cli: Cli) -> None:
     """Show whether access control is on, and how many users, roles and tokens there are."""
-    told = _everything(cli)
-    counts = {"users": len(told.users), "roles": len(told.roles), "tokens": len(told.tokens)}
-    cli.printer.one({"is_on": told.is_on, "permissions": told.permissions, **counts}, SHOWN)
+    access = _everything(cli)
+    counts = {"users": len(access.users), "roles": len(access.roles), "tokens": len(access.tokens)}
+    cli.printer.one({"is_on": access.is_on, "permissions": access.permissions, **counts}, SHOWN)
 
 
 def _everything(cli: Cli) -> AccessAnswer:
@@ -160,8 +143,8 @@ def _change_role(cli: Cli, asked: AccessIn) -> None:
     """Changes a role, and shows all that it allows then."""
     with cli.client(sessions=False) as client:
         client.call(requests.change(asked))
-        told = client.call(requests.show())
-    cli.printer.all([_role_row(role) for role in told.roles if role.name == asked.name], ROLES)
+        access = client.call(requests.show())
+    cli.printer.all([_role_row(role) for role in access.roles if role.name == asked.name], ROLES)
 
 
 def _delete_role(cli: Cli, name: RoleArgument) -> None:
@@ -171,8 +154,8 @@ def _delete_role(cli: Cli, name: RoleArgument) -> None:
 
 def _roles(cli: Cli) -> None:
     """List the roles with their grants."""
-    told = _everything(cli)
-    cli.printer.all([_role_row(role) for role in told.roles], ROLES)
+    access = _everything(cli)
+    cli.printer.all([_role_row(role) for role in access.roles], ROLES)
 
 
 def _role_row(role: RoleView) -> dict[str, Any]:
@@ -196,8 +179,8 @@ def _delete_user(cli: Cli, name: NameArgument) -> None:
 
 def _users(cli: Cli) -> None:
     """List the users with their roles."""
-    told = _everything(cli)
-    cli.printer.all([{**as_row(user), "roles": ", ".join(user.roles)} for user in told.users], USERS)
+    access = _everything(cli)
+    cli.printer.all([{**as_row(user), "roles": ", ".join(user.roles)} for user in access.users], USERS)
 
 
 def _create_token(
@@ -243,7 +226,7 @@ def _revoke_token(
 
 def _tokens(cli: Cli) -> None:
     """List the tokens, without secrets."""
-    told = _everything(cli)
+    access = _everything(cli)
     rows = [
         {
             "id": token.id,
@@ -252,7 +235,7 @@ def _tokens(cli: Cli) -> None:
             "created": as_time(token.created_ms),
             "expires": as_time(token.expires_ms) if token.expires_ms else "",
         }
-        for token in told.tokens
+        for token in access.tokens
     ]
     cli.printer.all(rows, TOKENS)
 
@@ -307,7 +290,7 @@ def _profile_variables(cli: Cli, name: Annotated[str, typer.Argument(help="The n
     if profile is None:
         raise Failed(f"there is no profile {name!r}", Exit.USAGE)
     variables = {"RAFTLOG_ENDPOINTS": ",".join(profile.endpoints), **profile.variables()}
-    if cli.printer.format in (Format.JSON, Format.JSONL):
+    if cli.printer.is_json:
         cli.printer.one(variables, View(tuple(map(Column, variables)), lines_of("RAFTLOG_ENDPOINTS")))
         return
     for variable, value in variables.items():
@@ -322,10 +305,7 @@ def _node(config: Path) -> tuple[str, TlsFiles | None]:
     """URL and files of the node that has these settings. Raises Failed."""
     from raftlog.cluster.config.settings import load_settings
 
-    try:
-        loaded = load_settings(config, os.environ)
-    except SettingsError as error:
-        raise Failed(str(error), Exit.USAGE) from error
+    loaded = load_settings(config, os.environ)
     own = loaded.cluster.of(loaded.settings.node) if loaded.cluster is not None else None
     if own is None:
         raise Failed(f"{config}: it names no node of a cluster file", Exit.USAGE)
@@ -448,8 +428,8 @@ def register(app: typer.Typer) -> None:
         },
         ("token", "Tokens of users."): {"create": _create_token, "list": _tokens, "revoke": _revoke_token},
     }
-    for (name, told), functions in groups.items():
-        below = typer.Typer(no_args_is_help=True, help=told)
+    for (name, about), functions in groups.items():
+        below = typer.Typer(no_args_is_help=True, help=about)
         for each, function in functions.items():
             command(below, each, writes=name != "profile" and each not in _READS)(function)
         app.add_typer(below, name=name)

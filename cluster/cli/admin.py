@@ -19,7 +19,8 @@ from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.cli.frame.output import Column, Format, view
+from raftlog.cluster.cli.frame.status_table import COLUMNS, print_status, status_table
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import Policy, normal_url
@@ -34,47 +35,20 @@ T = TypeVar("T")
 ASK_S: Final = 1.0
 """Longest wait for the status of one node, in seconds: a paused node must not hold up the others."""
 
-NODE: Final = View(
-    (
-        Column("node"),
-        Column("role"),
-        Column("term"),
-        Column("committed"),
-        Column("applied"),
-        Column("match"),
-        Column("lag"),
-        Column("lag_seconds"),
-        Column("last_contact_ms"),
-        Column("url"),
-    ),
-    lines_of("url"),
+NODE: Final = view(*COLUMNS, raw="url")
+VERSION: Final = view("version", "modules", "python", raw="version")
+DIGEST: Final = view(
+    "index",
+    "revision",
+    Column("keys", lambda row: row["state"]["count"]),
+    Column("state", lambda row: row["state"]["xor"]),
+    Column("log", lambda row: (row.get("log_digest") or {}).get("xor")),
+    raw=lambda row: (row["state"]["xor"] + "\n").encode(),
 )
-VERSION: Final = View((Column("version"), Column("modules"), Column("python")), lines_of("version"))
-DIGEST: Final = View(
-    (
-        Column("index"),
-        Column("revision"),
-        Column("keys", lambda row: row["state"]["count"]),
-        Column("state", lambda row: row["state"]["xor"]),
-        Column("log", lambda row: (row.get("log_digest") or {}).get("xor")),
-    ),
-    lambda row: (row["state"]["xor"] + "\n").encode(),
-)
-SESSION: Final = View((Column("session"), Column("ttl_ms"), Column("index")), lines_of("session"))
-RECEIPT: Final = View(
-    (
-        Column("session"),
-        Column("sequence"),
-        Column("state"),
-        Column("result"),
-        Column("first"),
-        Column("last"),
-        Column("revision"),
-    ),
-    lines_of("state"),
-)
-SETTING: Final = View((Column("key"), Column("value")), lines_of("value"))
-SETTING_WITH_ORIGIN: Final = View((Column("key"), Column("value"), Column("origin")), lines_of("value"))
+SESSION: Final = view("session", "ttl_ms", "index", raw="session")
+RECEIPT: Final = view("session", "sequence", "state", "result", "first", "last", "revision", raw="state")
+SETTING: Final = view("key", "value", raw="value")
+SETTING_WITH_ORIGIN: Final = view("key", "value", "origin", raw="value")
 
 
 def ask_all(
@@ -102,10 +76,10 @@ def member_urls(client: SyncClient, endpoints: Sequence[str]) -> dict[int, str]:
 
 def look(urls: dict[int, str], timeout_s: float = ASK_S) -> dict[str, Any]:
     """The overview of the nodes as they are now, with what `raftlog explain` would say first as `trouble`."""
-    told = ask_all(urls.values(), _status_and_view, timeout_s)
-    shown = overview(urls, {url: each if isinstance(each, ClientError) else each[0] for url, each in told.items()})
-    views = [view for each in told.values() if isinstance(each, tuple) and each[1] for view in each[1].nodes]
-    silent = {node: why_silent(each) for node, url in urls.items() if isinstance(each := told[url], ClientError)}
+    answers = ask_all(urls.values(), _status_and_view, timeout_s)
+    shown = overview(urls, {url: each if isinstance(each, ClientError) else each[0] for url, each in answers.items()})
+    views = [view for each in answers.values() if isinstance(each, tuple) and each[1] for view in each[1].nodes]
+    silent = {node: why_silent(each) for node, url in urls.items() if isinstance(each := answers[url], ClientError)}
     return shown | ({"trouble": trouble_of(diagnose(views, silent))} if views else {})
 
 
@@ -123,15 +97,15 @@ def _status_and_view(client: SyncClient) -> tuple[Status, Leaderless | None]:
         return status, None
 
 
-def overview(urls: dict[int, str], told: dict[str, Status | ClientError]) -> dict[str, Any]:
+def overview(urls: dict[int, str], answers: dict[str, Status | ClientError]) -> dict[str, Any]:
     """The cluster as one mapping: the leader, and a row per node with the leader's facts about it."""
-    statuses = [status for status in told.values() if isinstance(status, Status)]
+    statuses = [status for status in answers.values() if isinstance(status, Status)]
     leaders = [status for status in statuses if status.role == "leader"]
     leader = max(leaders, key=lambda status: status.term, default=None)
     followers = {each.node: each for each in leader.followers} if leader is not None else {}
     nodes: list[dict[str, Any]] = []
     for node, url in sorted(urls.items()):
-        status = told.get(url)
+        status = answers.get(url)
         row: dict[str, Any] = {"node": node, "url": url}
         if isinstance(status, Status):
             row |= {"role": status.role, "term": status.term, "committed": status.committed, "applied": status.applied}
@@ -199,11 +173,9 @@ def status_command(
     from rich.console import Console  # here: rich takes long to import
     from rich.live import Live
 
-    from raftlog.cluster.cli.frame.status_table import status_table
-
     console = Console(highlight=False)
     is_live = cli.printer.format is Format.TABLE and console.is_terminal
-    with_json = cli.printer.format in (Format.JSON, Format.JSONL)
+    with_json = cli.printer.is_json
 
     def again_and_again() -> Iterator[dict[str, Any]]:
         for number in itertools.count(1):
@@ -236,11 +208,9 @@ def _dialled(url: str) -> str:
 
 
 def _print_status(cli: Cli, shown: dict[str, Any]) -> None:
-    if cli.printer.format in (Format.JSON, Format.JSONL):
+    if cli.printer.is_json:
         cli.printer.one(shown, NODE)
     elif cli.printer.format is Format.TABLE:
-        from raftlog.cluster.cli.frame.status_table import print_status
-
         print_status(shown)
     else:
         cli.printer.all(shown["nodes"], NODE)
@@ -311,10 +281,7 @@ def settings_show_command(
     origin: Annotated[bool, typer.Option("--origin", help="Where each value comes from, too.")] = False,
 ) -> None:
     """Show every setting of a node as it would start."""
-    try:
-        loaded = load_settings(config, os.environ, node_flags(node, assignments))
-    except SettingsError as error:
-        raise Failed(str(error), Exit.USAGE) from error
+    loaded = load_settings(config, os.environ, node_flags(node, assignments))
     rows = [{"key": each.key, "value": each.value, "origin": each.origin} for each in loaded.origins]
     if not origin:
         rows = [{"key": row["key"], "value": row["value"]} for row in rows]
@@ -332,7 +299,7 @@ def node_flags(node: int | None, assignments: list[str] | None) -> dict[str, Any
     for each in assignments or ():
         key, equals, value = each.partition("=")
         if not equals:
-            raise Failed(f"--set {each!r}: write KEY=VALUE, as in limits.connections_max=500", Exit.USAGE)
+            raise SettingsError(f"--set {each!r}: write KEY=VALUE, as in limits.connections_max=500")
         flags[key] = value
     return flags
 

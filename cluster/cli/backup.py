@@ -14,7 +14,7 @@ import typer
 
 from raftlog.cluster.api.text import as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, View, bar, lines_of
+from raftlog.cluster.cli.frame.output import Column, bar, view
 from raftlog.cluster.client.backup import BackupCursor, BackupPiece
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.config.joining import TLS_FOLDER
@@ -26,24 +26,20 @@ from raftlog.cluster.security.tls import TlsError
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.statemachine.snapshot import FRAME_SIZE, KEYS
 
-BACKUP: Final = View(
-    (
-        Column("file"),
-        Column("index"),
-        Column("term"),
-        Column("revision"),
-        Column("keys"),
-        Column("bytes"),
-        Column("parts"),
-        Column("log"),
-        Column("node"),
-        Column("made", lambda row: as_time(row["made_ms"])),
-    ),
-    lines_of("file"),
+BACKUP: Final = view(
+    "file",
+    "index",
+    "term",
+    "revision",
+    "keys",
+    "bytes",
+    "parts",
+    "log",
+    "node",
+    Column("made", lambda row: as_time(row["made_ms"])),
+    raw="file",
 )
-MADE: Final = View(
-    (Column("data"), Column("log"), Column("after"), Column("keys"), Column("from_log")), lines_of("data")
-)
+MADE: Final = view("data", "log", "after", "keys", "from_log", raw="data")
 
 SEGMENT_BYTES: Final = DiskSettings().segment_bytes
 
@@ -78,8 +74,8 @@ def backup_command(
         raise Failed(f"{file}: it is there already; name another file, or give --force", Exit.USAGE)
     aside = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
-        with bar("saving") as told:
-            cursor = _receive(cli, aside, stale, told)
+        with bar("saving") as progress:
+            cursor = _receive(cli, aside, stale, progress)
         if file.exists() and not force:
             raise Failed(f"{file}: it was made meanwhile; name another file, or give --force")
         aside.rename(file)
@@ -92,7 +88,7 @@ def backup_command(
     cli.printer.one(as_backup(file, cursor.head, cursor.end_of), BACKUP)
 
 
-def _receive(cli: Cli, aside: Path, stale: bool, told: Callable[[int, int, str], None]) -> BackupCursor:
+def _receive(cli: Cli, aside: Path, stale: bool, progress: Callable[[int, int, str], None]) -> BackupCursor:
     """Writes a backup aside and syncs it. Every byte is checked before it is written."""
     cursor = BackupCursor("stale" if stale else "linearizable")
     keys = size = 0
@@ -106,7 +102,7 @@ def _receive(cli: Cli, aside: Path, stale: bool, told: Callable[[int, int, str],
             size += len(piece.data)
             keys += keys_in(piece)
             head = cursor.head
-            told(keys, head.digest.count if head is not None else 0, f"{size / 1e6:,.1f} MB")
+            progress(keys, head.digest.count if head is not None else 0, f"{size / 1e6:,.1f} MB")
         target.flush()
         os.fsync(target.fileno())
     return cursor
@@ -161,8 +157,8 @@ def restore_command(
     """
     from raftlog.cluster.offline.restore import read_backup
 
-    with _failures(), bar("reading") as told:
-        seed = read_backup(file, told)
+    with _failures(), bar("reading") as progress:
+        seed = read_backup(file, progress)
     _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes)
 
 
@@ -182,13 +178,13 @@ def recover_command(
     Takes the folder with the newest log of those given, its whole log included. Acknowledged writes may be lost; what
     is known of that is printed, and must be confirmed. The old folders are only read.
     """
-    from raftlog.cluster.offline.survivor import best_of, look, seed_of, told
+    from raftlog.cluster.offline.survivor import best_of, describe, look, seed_of
 
     with _failures():
         with bar("reading") as progress:
             survivors = [look(folder, progress) for folder in folders]
         best = best_of(survivors)
-        for line in told(best, survivors):
+        for line in describe(best, survivors):
             print(line, file=sys.stderr)
         _confirm(best.log_id, is_given=yes)
         with bar("applying") as progress:
@@ -209,8 +205,7 @@ def _confirm(log_id: str, *, is_given: bool) -> None:
 
 
 def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...] | list[int], size: int) -> None:
-    from raftlog.cluster.config.cluster_file import render_cluster_file
-    from raftlog.cluster.node.formatting import read_cluster
+    from raftlog.cluster.config.cluster_file import read_cluster, render_cluster_file
     from raftlog.cluster.offline.restore import make_cluster, renewed
 
     with _failures():
@@ -231,11 +226,11 @@ def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...]
         for folder in folders
     ]
     cli.printer.all(rows, MADE)
-    if told := _certificates_told(cluster, file, nodes):
-        print(told, file=sys.stderr)
+    if advice := _certificates_advice(cluster, file, nodes):
+        print(advice, file=sys.stderr)
 
 
-def _certificates_told(cluster: ClusterFile, file: Path, nodes: Sequence[int]) -> str:
+def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int]) -> str:
     """How to make certificates that name the new log; empty without TLS, or if they are beside the cluster file."""
     from raftlog.cluster.security.authority import holder_of_file
     from raftlog.cluster.security.names import Holder, HolderKind, UnknownHolder

@@ -9,17 +9,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, View, lines_of
-from raftlog.cluster.config.cluster_file import SettingsError
+from raftlog.cluster.cli.frame.output import view
 
 FOLDER: Final = Path("tls")
 WARN_DAYS: Final = 30.0  # `check` says from here on that a certificate must be renewed
 
-MADE: Final = View((Column("certificate"), Column("key")), lines_of("certificate"))
-LISTED: Final = View(
-    (Column("file"), Column("holder"), Column("names"), Column("issuer"), Column("expires"), Column("days")),
-    lines_of("file"),
-)
+MADE: Final = view("certificate", "key", raw="certificate")
+LISTED: Final = view("file", "holder", "names", "issuer", "expires", "days", raw="file")
 
 FolderOption = Annotated[Path, typer.Option("--folder", help="Where the files are.")]
 DaysOption = Annotated[int | None, typer.Option("--days", help="How long it counts.", min=1)]
@@ -49,13 +45,11 @@ def _node(
     days: DaysOption = None,
 ) -> None:
     """Make the certificates of nodes, for the hosts that the cluster file names."""
-    from raftlog.cluster.node.formatting import hosts_of, read_cluster
+    from raftlog.cluster.config.cluster_file import read_cluster
+    from raftlog.cluster.node.formatting import hosts_of
     from raftlog.cluster.security.authority import HOLDER_DAYS, make_node
 
-    try:
-        known = read_cluster(cluster)
-    except SettingsError as error:
-        raise Failed(str(error), Exit.USAGE) from error
+    known = read_cluster(cluster)
     for node in nodes:
         place = known.of(node)
         if place is None:
@@ -75,13 +69,10 @@ def _client(
     days: DaysOption = None,
 ) -> None:
     """Make the certificate of a client. It may do everything that the HTTP API offers."""
-    from raftlog.cluster.node.formatting import read_cluster
+    from raftlog.cluster.config.cluster_file import read_cluster
     from raftlog.cluster.security.authority import HOLDER_DAYS, make_client
 
-    try:
-        log = "" if cluster is None else read_cluster(cluster).cluster.log
-    except SettingsError as error:
-        raise Failed(str(error), Exit.USAGE) from error
+    log = "" if cluster is None else read_cluster(cluster).cluster.log
     _show(cli, make_client(folder, name, log, days or HOLDER_DAYS))
 
 

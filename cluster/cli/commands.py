@@ -68,6 +68,9 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
             "Append the rows of PostgreSQL tables and every change of them, exactly once: start it again after a kill.",
         ),
     ),
+    "raftlog.cluster.cli.sink": (
+        CommandHelp("sink", "Stores that follow the log: databases, caches and search indexes.", is_group=True),
+    ),
     "raftlog.cluster.cli.admin": (
         CommandHelp(
             "status",
@@ -153,6 +156,22 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
 """The commands of each module. Its function `register(app)` adds them in this order."""
 
 
+PANELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "First steps": ("up", "put", "get", "append", "log", "status"),
+    "Data": ("del", "range", "txn", "watch", "compact", "session"),
+    "Log": ("import", "import-postgres", "sink", "consumers", "digest", "audit"),
+    "Cluster": (
+        *("create", "format", "node", "settings", "explain", "members", "leader"),
+        *("backup", "restore", "recover", "disk"),
+    ),
+    "Access": ("access", "role", "user", "token", "cert", "profile"),
+    "Analysis": ("export", "verify", "query", "analyze"),
+    "Tools": ("demo", "version", "chaos", "sim"),
+}
+"""The commands as `raftlog --help` shows them."""
+_PANEL_OF: Final = {name: panel for panel, names in PANELS.items() for name in names}
+
+
 _UsageError: Final = typer.BadParameter.__mro__[1]
 """The error of a command that is not valid as written. typer gives no name to it."""
 _JSON: Final = ("json", "jsonl")
@@ -163,6 +182,10 @@ _COMMON: Final = ("-e", "--endpoints", "-o", "--output", "--encoding", "--deadli
 class _Group(TyperGroup):
     """The command line. With `-o json` a usage error is one JSON object too."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Its commands in the order of `PANELS`."""
+        return [name for name in _PANEL_OF if name in self.commands]
+
     def main(self, args: Sequence[str] | None = None, *given: Any, **more: Any) -> Any:
         """Runs the command of `args`, by default of this process."""
         words = sys.argv[1:] if args is None else list(args)
@@ -171,8 +194,8 @@ class _Group(TyperGroup):
         try:
             code = super().main(args, *given, **{**more, "standalone_mode": False})
         except _UsageError as error:  # type: ignore[misc]  # it is a class of exceptions
-            told = {"error": error.format_message(), "exit": error.exit_code, "code": "usage"}
-            print(json.dumps(told, ensure_ascii=False), file=sys.stderr)
+            shown = {"error": error.format_message(), "exit": error.exit_code, "code": "usage"}
+            print(json.dumps(shown, ensure_ascii=False), file=sys.stderr)
             sys.exit(error.exit_code)
         sys.exit(code or 0)
 
@@ -232,6 +255,9 @@ def build(name: str | None = None) -> typer.Typer:
     else:
         for entry in itertools.chain.from_iterable(MODULES.values()):
             _list(app, entry)
+    each: Any
+    for each in (*app.registered_commands, *app.registered_groups):
+        each.rich_help_panel = _PANEL_OF[str(each.name)]
     return app
 
 

@@ -13,7 +13,7 @@ from raftlog.cluster.api.consumers import PositionIn
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.api.values import SHARD
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, Format, View
+from raftlog.cluster.cli.frame.output import Column, Format, view
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.blocking.client import SyncClient
 
@@ -23,23 +23,26 @@ def _next(row: Mapping[str, Any]) -> Any:
 
 
 _NEXT: Final = Column("next", _next)
-CONSUMER: Final = View(
-    (
-        Column("name"),
-        _NEXT,
-        Column("lag"),
-        Column("lag_seconds"),
-        Column("generation"),
-        Column("owner"),
-        Column("updated", lambda row: as_time(row["updated_ms"])),
-    ),
-    lambda row: f"{_next(row)}\n".encode(),
+CONSUMER: Final = view(
+    "name",
+    _NEXT,
+    "lag",
+    "lag_seconds",
+    "generation",
+    "owner",
+    Column("updated", lambda row: as_time(row["updated_ms"])),
+    raw=lambda row: f"{_next(row)}\n".encode(),
 )
-MOVED: Final = View(
-    (Column("name"), _NEXT, Column("generation"), Column("owner"), Column("index"), Column("result")),
-    lambda row: f"{row['generation']}\n".encode(),
+MOVED: Final = view(
+    "name",
+    _NEXT,
+    "generation",
+    "owner",
+    "index",
+    "result",
+    raw="generation",
 )
-DELETED: Final = View((Column("name"), Column("deleted"), Column("index")), lambda row: f"{row['deleted']}\n".encode())
+DELETED: Final = view("name", "deleted", "index", raw="deleted")
 
 Name = Annotated[str, typer.Argument(help="The group's name.")]
 To = Annotated[int, typer.Option("--to", help="The next index that it is to read.", min=1)]

@@ -53,13 +53,13 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
     console = Console(stderr=True, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="raftlog-demo-"))
     cluster: LocalCluster | None = None
-    story = demo.Story(folder, source or folder / "input.ndjson", key)
+    story = demo.Story(folder, demo.DemoInput(source or folder / "input.ndjson", key))
     try:
         try:
             if with_spark:
                 demo.check_spark()
             with console.status("…") as status:
-                demo.prepare(story, _Teller(console, status))
+                demo.prepare(story.input, _Teller(console, status))
         except demo.BadInput as error:
             raise Failed(f"the demo did not begin: {error}", Exit.USAGE) from error
         try:
@@ -76,7 +76,8 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        print(json.dumps(msgspec.to_builtins(story, enc_hook=str)))
+        results = msgspec.to_builtins(story, enc_hook=str)
+        print(json.dumps(results.pop("input") | results.pop("kill") | results))
     else:
         _show(demo.sentences(story))
     if keep:
@@ -112,8 +113,8 @@ def _show(rows: Sequence[tuple[str, str]]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for what, told in rows:
-        table.add_row(what, told)
+    for what, result in rows:
+        table.add_row(what, result)
     Console(highlight=False).print(table)
 
 

@@ -13,86 +13,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.api.text import as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, Format, Printer, View, bar, lines_of
+from raftlog.cluster.cli.frame.output import TIME, Format, Printer, bar, view
+from raftlog.cluster.cli.log import RECORD
 from raftlog.cluster.files.errors import DiskError
 from raftlog.cluster.files.findings import FileHealth, Finding, Report
 
-FINDING: Final = View(
-    (Column("file"), Column("state"), Column("what"), Column("position"), Column("index"), Column("mend")),
-    lines_of("what"),
-)
-_TIME: Final = Column("time", lambda row: as_time(row["time_ms"]), 24)
+FINDING: Final = view("file", "state", "what", "position", "index", "mend", raw="what")
 VIEWS: Final = {
-    "entries": View(
-        (
-            Column("index", width=9),
-            Column("count", width=5),
-            Column("term", width=5),
-            Column("kind", width=13),
-            _TIME,
-            Column("bytes", width=7),
-            Column("file", width=28),
-            Column("position", width=9),
-            Column("crc", width=8),
-            Column("previous_crc", width=8),
-        ),
-        lines_of("index"),
+    "entries": view(
+        "index", "count", "term", "kind", TIME, "bytes", "file", "position", "crc", "previous_crc", raw="index"
     ),
-    "records": View(
-        (
-            Column("index", width=9),
-            _TIME,
-            Column("operation", lambda row: row["operation"] or row["kind"], 13),
-            Column("result", width=8),
-            Column("key", width=20),
-            Column("value"),
-        ),
-        lines_of("value"),
-    ),
-    "marks": View(
-        (
-            Column("index", width=9),
-            Column("term", width=5),
-            Column("crc", width=8),
-            Column("file", width=28),
-            Column("position", width=9),
-        ),
-        lines_of("index"),
-    ),
-    "segments": View(
-        (
-            Column("file", width=28),
-            Column("first", width=9),
-            Column("bytes", width=9),
-            Column("after_term", width=10),
-            Column("after_crc", width=9),
-        ),
-        lines_of("file"),
-    ),
-    "state": View(
-        (
-            Column("slot", width=4),
-            Column("sequence", width=8),
-            Column("term", width=6),
-            Column("vote", width=6),
-            Column("boot", width=6),
-            Column("cut", width=6),
-        ),
-        lines_of("term"),
-    ),
-    "snapshots": View(
-        (
-            Column("index", width=9),
-            Column("term", width=5),
-            _TIME,
-            Column("chunks", width=6),
-            Column("bytes", width=11),
-            Column("configuration_index", width=9),
-        ),
-        lines_of("index"),
-    ),
+    "records": RECORD,
+    "marks": view("index", "term", "crc", "file", "position", raw="index"),
+    "segments": view("file", "first", "bytes", "after_term", "after_crc", raw="file"),
+    "state": view("slot", "sequence", "term", "vote", "boot", "cut", raw="term"),
+    "snapshots": view("index", "term", TIME, "chunks", "bytes", "configuration_index", raw="index"),
 }
 
 Directory = Annotated[Path, typer.Argument(help="The data folder of one node: the one with identity.json.")]
@@ -117,7 +53,7 @@ def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None
         print(json.dumps(as_object(report), ensure_ascii=False, indent=2))
     else:
         cli.printer.all((dataclasses.asdict(finding) for finding in report.findings), FINDING)
-        for line in told(report):
+        for line in sentences(report):
             print(line, file=sys.stderr)
     if report.state is FileHealth.NEWER:
         raise typer.Exit(Exit.NOT_CHECKED)
@@ -146,7 +82,7 @@ def _without_nothing(finding: Finding) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(finding).items() if value not in (None, "")}
 
 
-def told(report: Report) -> Iterator[str]:
+def sentences(report: Report) -> Iterator[str]:
     """The report in sentences."""
     if Path(report.folder).is_file():
         for finding in report.findings:

@@ -12,16 +12,14 @@ from raftlog.cluster.api.explain import Cause, EntryView, Leaderless, NodeView
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.admin import ask_all, why_silent
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.cli.frame.output import Format, view
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.client.errors import ClientError
 
-CAUSE: Final = View((Column("code"), Column("node"), Column("peer"), Column("words")), lines_of("words"))
-REPLICA: Final = View(
-    (Column("node"), Column("role"), Column("match"), Column("is_durable"), Column("is_applied")), lines_of("node")
-)
+CAUSE: Final = view("code", "node", "peer", "words", raw="words")
+REPLICA: Final = view("node", "role", "match", "is_durable", "is_applied", raw="node")
 
 
 def explain_command(
@@ -35,9 +33,9 @@ def explain_command(
     Asks every node that it reaches, and needs no leader. Exit code 5 if there is no leader, or no node answers.
     """
     if what == "leader":
-        told = explain_leader(cli)
-        _print_leader(cli, told)
-        if not told.leader:
+        answer = explain_leader(cli)
+        _print_leader(cli, answer)
+        if not answer.leader:
             raise Failed("there is no leader now", Exit.UNREACHABLE)
     elif what.isascii() and what.isdigit() and int(what) > 0:
         _print_record(cli, explain_record(cli, int(what)))
@@ -50,7 +48,7 @@ def explain_leader(cli: Cli) -> Leaderless:
     asked: dict[str, Leaderless | ClientError] = {}
     waiting = [normal_url(url) for url in cli.endpoints]
     while waiting:  # nodes that the views name are asked too
-        asked |= ask_all(waiting, _explain)
+        asked |= ask_all(waiting, lambda client: client.call(requests.explain_leaderless()))
         known = [peer.url for view in _views(asked) for peer in view.peers]
         waiting = [url for url in dict.fromkeys(map(normal_url, known)) if url not in asked]
     views = {view.node: view for view in _views(asked)}
@@ -68,53 +66,49 @@ def explain_record(cli: Cli, index: int) -> EntryView:
     urls |= {} if len(views) > 1 else {views[0].node: normal_url(cli.endpoints[0])}
     leader = leader_of(views) or views[0]
     with SyncClient(urls.get(leader.node, cli.endpoints[0]), bound=True, deadline_s=cli.deadline_s) as client:
-        told = client.call(requests.explain_index(index))
+        answer = client.call(requests.explain_index(index))
     applied = {view.node: view.applied >= index for view in views}
     replicas = [
-        msgspec.structs.replace(each, is_applied=applied.get(each.node, each.is_applied)) for each in told.replicas
+        msgspec.structs.replace(each, is_applied=applied.get(each.node, each.is_applied)) for each in answer.replicas
     ]
-    when = "" if told.record is None else as_time(told.record.time_ms)
-    words = tell_record(index, told.state, told.record, when, replicas, told.groups_past, told.groups_before)
-    return msgspec.structs.replace(told, replicas=replicas, words=words)
-
-
-def _explain(client: SyncClient) -> Leaderless:
-    return client.call(requests.explain_leaderless())
+    when = "" if answer.record is None else as_time(answer.record.time_ms)
+    words = tell_record(index, answer.state, answer.record, when, replicas, answer.groups_past, answer.groups_before)
+    return msgspec.structs.replace(answer, replicas=replicas, words=words)
 
 
 def _views(asked: dict[str, Leaderless | ClientError]) -> list[NodeView]:
-    return [view for told in asked.values() if isinstance(told, Leaderless) for view in told.nodes]
+    return [view for answer in asked.values() if isinstance(answer, Leaderless) for view in answer.nodes]
 
 
-def _reason(told: Leaderless | ClientError) -> str:
-    if isinstance(told, Leaderless):
-        return f"another node, {told.nodes[0].node}, answers at its URL"
-    return why_silent(told)
+def _reason(answer: Leaderless | ClientError) -> str:
+    if isinstance(answer, Leaderless):
+        return f"another node, {answer.nodes[0].node}, answers at its URL"
+    return why_silent(answer)
 
 
-def _print_leader(cli: Cli, told: Leaderless) -> None:
+def _print_leader(cli: Cli, answer: Leaderless) -> None:
     printer = cli.printer
-    if printer.format in (Format.JSON, Format.JSONL):
-        printer.one(as_row(told), CAUSE)
+    if printer.is_json:
+        printer.one(as_row(answer), CAUSE)
         return
     if printer.format is Format.TABLE:
-        print(told.summary)
-        for cause in told.causes:
+        print(answer.summary)
+        for cause in answer.causes:
             print(f"- {cause.words}")
         return
-    causes = told.causes or [Cause("none", told.summary, told.leader)]  # an empty answer says nothing
+    causes = answer.causes or [Cause("none", answer.summary, answer.leader)]  # an empty answer says nothing
     printer.all([as_row(cause) for cause in causes], CAUSE)
 
 
-def _print_record(cli: Cli, told: EntryView) -> None:
+def _print_record(cli: Cli, answer: EntryView) -> None:
     printer = cli.printer
-    if printer.format in (Format.JSON, Format.JSONL):
-        printer.one(as_row(told), REPLICA)
+    if printer.is_json:
+        printer.one(as_row(answer), REPLICA)
         return
     if printer.format is Format.TABLE:
-        for line in told.words:
+        for line in answer.words:
             print(line)
-    printer.all([as_row(each) for each in told.replicas], REPLICA)
+    printer.all([as_row(each) for each in answer.replicas], REPLICA)
 
 
 def register(app: typer.Typer) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.option_groups import spread
-from raftlog.cluster.cli.frame.output import Column, Row, View, lines_of
+from raftlog.cluster.cli.frame.output import Row, view
 from raftlog.cluster.cli.importing import (
     IMPORT_DEADLINE_S,
     CopyOptions,
@@ -25,10 +25,7 @@ from raftlog.cluster.cli.importing import (
 from raftlog.cluster.importer.source import SourceError
 from raftlog.cluster.importer.sources import Copied, copy
 
-COPIED: Final = View(
-    (Column("records"), Column("before"), Column("first"), Column("last"), Column("seconds"), Column("rate")),
-    lines_of("last"),
-)
+COPIED: Final = view("records", "before", "first", "last", "seconds", "rate", raw="last")
 
 
 def import_postgres_command(

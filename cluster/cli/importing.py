@@ -17,49 +17,29 @@ import typer
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.option_groups import spread
-from raftlog.cluster.cli.frame.output import Column, Format, Row, View, lines_of
+from raftlog.cluster.cli.frame.output import Column, Format, Row, View, bar, view
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, Forbidden
 from raftlog.cluster.importer import importer
-from raftlog.cluster.importer.formats.lines import InputError, InputFormat, Rejected
+from raftlog.cluster.importer.formats.lines import InputError, InputFormat, RejectedLine
 from raftlog.cluster.importer.formats.times import Twice
 from raftlog.cluster.importer.session_file import SessionFileError, read_state
 
-IMPORTED: Final = View(
-    (
-        Column("records"),
-        Column("rejected"),
-        Column("without_time"),
-        Column("lines"),
-        Column("first"),
-        Column("last"),
-        Column("seconds"),
-        Column("rate"),
-    ),
-    lines_of("last"),
-)
+IMPORTED: Final = view("records", "rejected", "without_time", "lines", "first", "last", "seconds", "rate", raw="last")
 
 
 def _time_of(row: Row) -> str | None:
-    return None if row["time_ms"] is None else as_time(row["time_ms"])
+    return as_time(row.get("time_ms")) or None
 
 
 def _headers_of(row: Row) -> str:
-    return " ".join(f"{name}={value.decode('utf-8', 'replace')}" for name, value in row["headers"] or ())
+    return " ".join(f"{name}={value.decode('utf-8', 'replace')}" for name, value in row.get("headers") or ())
 
 
-PREVIEW: Final = View(
-    (
-        Column("line", width=5),
-        Column("time", _time_of, 24),
-        Column("key", width=20),
-        Column("headers", _headers_of),
-        Column("value"),
-        Column("reason"),
-    ),
-    lines_of("value"),
+PREVIEW: Final = view(
+    "line", Column("time", _time_of), "key", Column("headers", _headers_of), "value", "reason", raw="value"
 )
-INPUTS: Final = View((Column("file"), Column("format"), Column("bytes")), lines_of("file"))
+INPUTS: Final = view("file", "format", "bytes", raw="file")
 IMPORT_DEADLINE_S: Final = 60.0
 PREVIEW_RECORDS: Final = 10
 TELL_EVERY_S: Final = 10.0
@@ -215,32 +195,23 @@ def tell(notice: str) -> None:
 
 def _dry_run(cli: Cli, plan: importer.ImportPlan) -> None:
     """Prints the first records of a file, or the list of several files."""
-    told: dict[str, None] = {}  # each notice once, although a single file is opened twice
-    plan = replace(plan, tell=lambda notice: told.setdefault(notice))
+    notices: dict[str, None] = {}  # each notice once, although a single file is opened twice
+    plan = replace(plan, tell=lambda notice: notices.setdefault(notice))
     try:
         files = importer.listed(plan, sys.stdin.buffer)
         rows = [*_preview(plan)] if len(files) == 1 else [each._asdict() for each in files]
     finally:
-        for notice in told:
+        for notice in notices:
             tell(notice)
     cli.printer.all(rows, PREVIEW if len(files) == 1 else INPUTS)
 
 
 def _preview(plan: importer.ImportPlan) -> Iterator[Row]:
     for line, found in importer.preview(plan, sys.stdin.buffer, PREVIEW_RECORDS):
-        if isinstance(found, Rejected):
-            yield {"line": line, "time_ms": None, "key": None, "headers": None, "value": found.data} | {
-                "reason": found.reason
-            }
+        if isinstance(found, RejectedLine):
+            yield {"line": line, "value": found.data, "reason": found.reason}
         else:
-            yield {
-                "line": line,
-                "time_ms": found.time_ms,
-                "key": found.key,
-                "headers": [*found.headers] or None,
-                "value": found.value,
-                "reason": None,
-            }
+            yield {"line": line, **found._asdict(), "headers": [*found.headers] or None}
 
 
 def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None:
@@ -251,7 +222,7 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
 
     def rows() -> Iterator[Row]:
         nonlocal newest, before
-        with _shown(plan) as show:
+        with _shown() as show:
             for progress in importer.run(plan, client, sys.stdin.buffer):
                 newest = progress
                 if progress.result == "repeated":  # sent by the earlier run, which had no time to note the answer
@@ -318,46 +289,31 @@ def _progress_row(progress: importer.ImportProgress, before: int, seconds: float
 
 
 @contextmanager
-def _shown(plan: importer.ImportPlan) -> Iterator[Callable[[importer.ImportProgress, int], None]]:
+def _shown() -> Iterator[Callable[[importer.ImportProgress, int], None]]:
     """Shows progress on standard error: a bar on a terminal, else a line every `TELL_EVERY_S`."""
-    from rich.console import Console  # here: rich takes long to import
-
-    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         lines = lines_of_progress()
         yield lambda progress, rate: lines(progress.records, rate, progress.share)
         return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    with Progress(
-        TextColumn("{task.fields[records]:,} records"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rate]:,}/s"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("import", total=None, records=0, rate=0)
-
-        def show(progress: importer.ImportProgress, rate: int) -> None:
-            total = None if progress.share is None else 1.0
-            bar.update(task, total=total, completed=progress.share or 0, records=progress.records, rate=rate)
-
-        yield show
+    with bar("import") as show:
+        yield lambda progress, rate: show(
+            progress.share or 0,
+            None if progress.share is None else 1.0,
+            f"{progress.records:,} records, {rate:,}/s",
+        )
 
 
 def lines_of_progress() -> Callable[[int, int, float | None], None]:
-    started = told = time.monotonic()
+    started = shown_at = time.monotonic()
     share: float | None = None
 
     def show(records: int, rate: int, now_share: float | None) -> None:
-        nonlocal told, share
+        nonlocal shown_at, share
         now = time.monotonic()
         share = now_share if share is None else share  # that of the first batch: an earlier run may have begun
-        if now - told < TELL_EVERY_S:
+        if now - shown_at < TELL_EVERY_S:
             return
-        told = now
+        shown_at = now
         left = ""
         if now_share is not None and share is not None and now_share > share:
             seconds = (now - started) * (1 - now_share) / (now_share - share)

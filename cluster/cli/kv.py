@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Final, Literal, cast
 
@@ -13,36 +14,35 @@ import msgspec
 import typer
 
 from raftlog.cluster.api.kv import CompareIn, OperationIn, TxnIn
-from raftlog.cluster.api.text import as_row, as_time
+from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.frame.common import Base64Option, Cli, Exit, Failed, bytes_of, command
-from raftlog.cluster.cli.frame.output import Column, Row, View, lines_of
-from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.cli.frame.output import TIME, Column, Row, View, view
+from raftlog.cluster.client.answers import Page
 from raftlog.cluster.client.decisions import SessionBook
 from raftlog.cluster.client.flow import ApiRequest, Ticket
 from raftlog.cluster.client.requests import compact, compare, delete, delete_range, prefix_end, put, step, txn
 
-_INDEX: Final = (Column("outcome"), Column("result"), Column("index"), Column("revision"))
-WRITTEN: Final = View(_INDEX, lines_of("index"))
-DELETED: Final = View((*_INDEX, Column("deleted")), lines_of("deleted"))
-ITEM: Final = View(
-    (Column("key"), Column("value"), Column("mod"), Column("version"), Column("create")), lines_of("value")
-)
+WRITTEN: Final = view("outcome", "result", "index", "revision", raw="index")
+DELETED: Final = view("outcome", "result", "index", "revision", "deleted", raw="deleted")
+ITEM: Final = view("key", "value", "mod", "version", "create", raw="value")
 BARE: Final = View(ITEM.columns, lambda row: row["value"])
-KEYS: Final = View((Column("key"), Column("mod"), Column("version"), Column("create")), lines_of("key"))
-TXN: Final = View(
-    (Column("succeeded"), Column("result"), Column("index"), Column("revision"), Column("responses")),
-    lambda row: b"true\n" if row["succeeded"] else b"false\n",
+KEYS: Final = view("key", "mod", "version", "create", raw="key")
+TXN: Final = view(
+    "succeeded",
+    "result",
+    "index",
+    "revision",
+    "responses",
+    raw=lambda row: b"true\n" if row["succeeded"] else b"false\n",
 )
-CHANGE: Final = View(
-    (
-        Column("index", width=9),
-        Column("time", lambda row: as_time(row["time_ms"]), 24),
-        Column("revision", width=8),
-        Column("change", lambda row: "delete" if row["deleted"] else "put", 6),
-        Column("key", width=20),
-        Column("value"),
-    ),
-    lines_of("value"),
+CHANGE: Final = view(
+    Column("index", width=9),
+    TIME,
+    Column("revision", width=8),
+    Column("change", lambda row: "delete" if row["deleted"] else "put", 6),
+    Column("key", width=20),
+    "value",
+    raw="value",
 )
 
 _transaction = msgspec.json.Decoder(TxnIn).decode
@@ -172,41 +172,23 @@ def range_command(
             raise Failed("give END or --prefix, not both", Exit.USAGE)
         last = prefix_end(first)
     with cli.client() as client:
-        rows = _pages(client, first, last, limit, at, keys_only, is_stale, min_index)
-        cli.printer.all(rows, KEYS if keys_only else ITEM)
+        read = partial(client.range_page, first, last, at=at, consistency=stale(is_stale), min_index=min_index)
+        cli.printer.all(_pages(read, limit, keys_only), KEYS if keys_only else ITEM)
 
 
-def _pages(
-    client: SyncClient,
-    start: bytes,
-    end: bytes | None,
-    limit: int | None,
-    at: int | None,
-    keys_only: bool,
-    is_stale: bool,
-    min_index: int,
-) -> Iterator[Row]:
+def _pages(read: Callable[..., Page], limit: int | None, keys_only: bool) -> Iterator[Row]:
+    """The rows of all pages, at most `limit`."""
     continuation: str | None = None
-    left = limit
     while True:
-        page = client.range_page(
-            start,
-            end,
-            limit=left,
-            continuation=continuation,
-            at=at,
-            keys_only=keys_only,
-            consistency=stale(is_stale),
-            min_index=min_index,
-        )
+        page = read(limit=limit, continuation=continuation, keys_only=keys_only)
         for item in page.items:
             row = dict(as_row(item))
             if keys_only:
                 del row["value"]
             yield row
         continuation = page.continuation
-        left = None if left is None else left - len(page.items)
-        if continuation is None or left == 0:
+        limit = None if limit is None else limit - len(page.items)
+        if continuation is None or limit == 0:
             return
 
 
@@ -318,9 +300,7 @@ def compact_command(
     """Let go of the history of keys below a revision."""
     with cli.client() as client:
         done = client.call(compact(revision))
-    cli.printer.one(
-        as_row(done), View((Column("outcome"), Column("oldest_revision"), Column("index")), lines_of("index"))
-    )
+    cli.printer.one(as_row(done), view("outcome", "oldest_revision", "index", raw="index"))
 
 
 def register(app: typer.Typer) -> None:

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.api.text import as_row, as_time
+from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.consumers import owner_here
 from raftlog.cluster.cli.frame.common import Base64Option, Cli, Exit, Failed, bytes_of, command, command_group
-from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.cli.frame.output import TIME, Column, view
 from raftlog.cluster.cli.kv import NoSession, Sequence, SessionOption, value_of, write
 from raftlog.cluster.client.access_requests import show
 from raftlog.cluster.client.answers import Record
@@ -25,32 +25,26 @@ from raftlog.statemachine.access.commands import AccessAction, decode_access
 from raftlog.statemachine.commands import Operation, TxnOperation
 from raftlog.statemachine.txn import decode_txn
 
-APPENDED: Final = View(
-    (Column("outcome"), Column("result"), Column("first"), Column("last"), Column("count")), lines_of("last")
+APPENDED: Final = view("outcome", "result", "first", "last", "count", raw="last")
+RECORD: Final = view(
+    Column("index", width=9),
+    TIME,
+    Column("operation", lambda row: row["operation"] or row["kind"], 13),
+    Column("result", width=8),
+    Column("key", width=20),
+    "value",
+    raw="value",
 )
-RECORD: Final = View(
-    (
-        Column("index", width=9),
-        Column("time", lambda row: as_time(row["time_ms"]), 24),
-        Column("operation", lambda row: row["operation"] or row["kind"], 13),
-        Column("result", width=8),
-        Column("key", width=20),
-        Column("value"),
-    ),
-    lines_of("value"),
-)
-TRIMMED: Final = View((Column("outcome"), Column("oldest"), Column("index")), lines_of("oldest"))
+TRIMMED: Final = view("outcome", "oldest", "index", raw="oldest")
 
-AUDIT: Final = View(
-    (
-        Column("index", width=9),
-        Column("time", lambda row: as_time(row["time_ms"]), 24),
-        Column("user", width=16),
-        Column("operation", width=13),
-        Column("result", width=8),
-        Column("what"),
-    ),
-    lines_of("index"),
+AUDIT: Final = view(
+    Column("index", width=9),
+    TIME,
+    Column("user", width=16),
+    Column("operation", width=13),
+    Column("result", width=8),
+    "what",
+    raw="index",
 )
 _AUDITED: Final = ("access", "trim", "compact", "delete_range")
 
@@ -132,7 +126,7 @@ def trim_command(
     with cli.client() as client:
         done = client.call(trim(before))
     cli.printer.one(as_row(done), TRIMMED)
-    if done.note and cli.printer.format not in (Format.JSON, Format.JSONL):
+    if done.note and not cli.printer.is_json:
         print(done.note, file=sys.stderr)
 
 

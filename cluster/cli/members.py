@@ -11,11 +11,12 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import typer
+from msgspec.structs import replace
 
 from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, MemberAnswer, Members, TransferAnswer
 from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
-from raftlog.cluster.cli.frame.output import Column, Format, View, lines_of
+from raftlog.cluster.cli.frame.output import Column, Format, view
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, NotApplied
 from raftlog.cluster.config.cluster_file import parse_cluster_file, quoted
@@ -24,23 +25,14 @@ from raftlog.raft.refusals import WhyRefused
 
 POLL_S: Final = 0.1
 
-MEMBER: Final = View(
-    (
-        Column("node"),
-        Column("role"),
-        Column("catching_up"),
-        Column("lag"),
-        Column("url"),
-        Column("peer"),
-        Column("disk"),
-        Column("given_up"),
-    ),
-    lines_of("url"),
-)
-CHANGE: Final = View((Column("change"), Column("node"), Column("index"), Column("is_changing")), lines_of("index"))
-TRANSFER: Final = View(
-    (Column("old"), Column("leader", lambda row: row["leader"]["node"]), Column("elapsed_ms"), Column("term")),
-    lambda row: f"{row['leader']['node']}\n".encode(),
+MEMBER: Final = view("node", "role", "catching_up", "lag", "url", "peer", "disk", "given_up", raw="url")
+CHANGE: Final = view("change", "node", "index", "is_changing", raw="index")
+TRANSFER: Final = view(
+    "old",
+    Column("leader", lambda row: row["leader"]["node"]),
+    "elapsed_ms",
+    "term",
+    raw=lambda row: f"{row['leader']['node']}\n".encode(),
 )
 
 Node = Annotated[int, typer.Argument(help="The node's number.", min=1)]
@@ -114,8 +106,8 @@ def address_command(cli: Cli, node: Node, peer: Peer = None, url: Url = None, wa
     with cli.client() as client:
         old = next((each for each in client.members().members if each.node == node), None)
     _change(cli, change, wait)
-    if old is not None and (told := certificate_told(old, change)):
-        typer.echo(told, err=True)
+    if old is not None and (advice := certificate_advice(old, change)):
+        typer.echo(advice, err=True)
 
 
 def transfer_command(
@@ -197,7 +189,7 @@ def _certificate_step(node: int, join: Path) -> str:
     return f"{step} --folder FOLDER   # with ca.key; from another authority: docs/security.md"
 
 
-def certificate_told(old: MemberAnswer, change: ChangeIn) -> str:
+def certificate_advice(old: MemberAnswer, change: ChangeIn) -> str:
     """What the certificate of a moved node must name; empty without TLS, and if its hosts stay."""
     url = change.url or old.url
     hosts = [urlsplit(each).hostname or "" for each in (url, f"//{change.peer or old.peer}")]
@@ -225,9 +217,7 @@ def _change(cli: Cli, change: ChangeIn, wait_s: float) -> None:
             typer.echo(f"nothing to do: {error.problem.message if error.problem else error}", err=True)
         if wait_s:
             members = _wait(client, change, wait_s)
-            answer = ChangeAnswer(
-                answer.change, answer.node, members.is_changing, answer.index, answer.term, answer.join, answer.outcome
-            )
+            answer = replace(answer, is_changing=members.is_changing)
     _print(cli, answer)
 
 

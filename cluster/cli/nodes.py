@@ -22,13 +22,13 @@ import typer
 from raftlog.cluster.cli.admin import look, node_flags
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command, ended
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remember
-from raftlog.cluster.cli.frame.output import Column, View, lines_of
+from raftlog.cluster.cli.frame.output import view
+from raftlog.cluster.cli.frame.status_table import status_table
 from raftlog.cluster.client.decisions import normal_url
-from raftlog.cluster.config.cluster_file import FORCE, SettingsError
+from raftlog.cluster.config.cluster_file import FORCE
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER
-from raftlog.cluster.security.tls import TlsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,8 +44,11 @@ STARTS_AGAIN_MAX: Final = 5
 TROUBLE_TURNS: Final = 10
 """Without a terminal `raftlog up` asks its nodes every so many half seconds whether something is wrong."""
 
-CREATED: Final = View((Column("node"), Column("url"), Column("copy"), Column("start")), lines_of("copy"))
-FORMATTED: Final = View((Column("data"),), lines_of("data"))
+CREATED: Final = view("node", "url", "copy", "start", raw="copy")
+FORMATTED: Final = view("data", raw="data")
+
+
+TWO_NODES: Final = "two nodes tolerate no failure: without either of them nothing is written. Three tolerate one"
 
 
 def up_command(
@@ -99,7 +102,7 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
         ports = () if is_old else choose_ports(count, port)
         try:
             cluster = LocalCluster(folder, count, settings=settings, ports=ports, secure=secure)
-        except (SettingsError, TlsError, DiskError) as error:
+        except DiskError as error:
             raise Failed(str(error), Exit.USAGE) from error
         urls = {node: normal_url(cluster.place(node).url) for node in cluster.nodes}
         first = next(iter(urls.values()))
@@ -137,6 +140,8 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                     "access control is off: a client with any certificate of this authority may do everything. "
                     f"Switch it on: raftlog access enable --config {cluster.settings_file(cluster.nodes[0])}"
                 )
+            if len(cluster.nodes) == 2:
+                _say(TWO_NODES)
             is_up = True
             try:
                 other = remember(list(urls.values()), tls, str(access.token or ""))
@@ -231,8 +236,6 @@ def _show_until(
     from rich.live import Live
     from rich.text import Text
 
-    from raftlog.cluster.cli.frame.status_table import status_table
-
     own = next(iter(urls.values()))
     last = "raftlog members list" if own.startswith("https:") else f"curl {own}/"
     tips = Text(
@@ -264,8 +267,8 @@ def _show_until(
                     continue
                 if (code := cluster.exit_code(node)) in MENDED_BY_A_START and started_again[node] < STARTS_AGAIN_MAX:
                     started_again[node] += 1
-                    told = f"node {node} has ended with exit code {code}: it is started again and repairs its files"
-                    console.print(f"{told}; its log: {cluster.log_file(node)}", style="yellow", soft_wrap=True)
+                    ending = f"node {node} has ended with exit code {code}: it is started again and repairs its files"
+                    console.print(f"{ending}; its log: {cluster.log_file(node)}", style="yellow", soft_wrap=True)
                     cluster.start_node(node)
                 else:
                     gone.add(node)
@@ -309,12 +312,8 @@ def node_command(
     from raftlog.cluster.node.process import run_node
 
     def run() -> None:
-        try:
-            flags = node_flags(node, assignments) | ({"security.insecure": True} if insecure else {})
-            loaded = load_settings(config, os.environ, flags)
-        except SettingsError as error:
-            raise Failed(str(error), Exit.USAGE) from error
-        raise typer.Exit(run_node(loaded))
+        more = {"security.insecure": True} if insecure else {}
+        raise typer.Exit(run_node(lambda: load_settings(config, os.environ, node_flags(node, assignments) | more)))
 
     ended(run)
 
@@ -333,10 +332,7 @@ def create_command(
     """
     from raftlog.cluster.node.formatting import create_cluster
 
-    try:
-        made = create_cluster(folder, hosts, port=port, peer_port=port + PEER_PORT_OFFSET)
-    except SettingsError as error:
-        raise Failed(str(error), Exit.USAGE) from error
+    made = create_cluster(folder, hosts, port=port, peer_port=port + PEER_PORT_OFFSET)
     rows = [
         {
             "node": node,
@@ -347,6 +343,8 @@ def create_command(
         for node, where in made.machines.items()
     ]
     cli.printer.all(rows, CREATED)
+    if len(hosts) == 2:
+        _say(TWO_NODES)
     files = made.operator
     _say(
         f"keep {folder / 'tls' / 'ca.key'} in a safe place: it makes further certificates. Once the nodes run, make "
@@ -399,8 +397,6 @@ def format_command(
             if not force:
                 _ask_members(file, nodes or ())
             folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_forced=force)
-    except SettingsError as error:
-        raise Failed(str(error), Exit.USAGE) from error
     except DiskError as error:
         raise Failed(str(error)) from error
     cli.printer.all([{"data": str(folder)} for folder in folders], FORMATTED)
@@ -408,8 +404,8 @@ def format_command(
 
 def _ask_members(file: Path, nodes: Sequence[int]) -> None:
     """Asks the members of a cluster file whether its log was ever led. Raises Failed if so, and SettingsError."""
+    from raftlog.cluster.config.cluster_file import read_cluster
     from raftlog.cluster.node.first_format import WasLed, ask_members
-    from raftlog.cluster.node.formatting import read_cluster
 
     cluster = read_cluster(file)
     only = [cluster.cluster.join] if cluster.cluster.join else nodes
@@ -418,9 +414,9 @@ def _ask_members(file: Path, nodes: Sequence[int]) -> None:
     except WasLed as refusal:
         raise Failed(str(refusal)) from refusal
     if nodes and silent:
-        told = "; ".join(f"node {node}: {reason}" for node, reason in silent.items())
+        reasons = "; ".join(f"node {node}: {reason}" for node, reason in silent.items())
         _say(
-            f"no member could say whether this cluster was led ({told}). A disk made so votes once all voters have "
+            f"no member could say whether this cluster was led ({reasons}). A disk made so votes once all voters have "
             f"answered it: start them all. Of a new cluster some of whose nodes start later: {FORCE}"
         )
 

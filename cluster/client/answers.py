@@ -14,7 +14,7 @@ import msgspec
 
 from raftlog.cluster.api import records as wire_records
 from raftlog.cluster.api.errors import Problem
-from raftlog.cluster.api.kv import Got, KeyValue, Ranged, TxnAnswer
+from raftlog.cluster.api.kv import KeyAnswer, KeyValue, RangeAnswer, TxnAnswer
 from raftlog.cluster.api.records import ChangeJson, LogRecord, WatchMessage, WatchProgress
 from raftlog.cluster.client.http1 import ResponseHead
 
@@ -167,8 +167,8 @@ def item(kv: KeyValue) -> Item:
     return Item(key, given(kv.value, kv.value_b64) or b"", kv.create, kv.mod, kv.version)
 
 
-_got = msgspec.json.Decoder(Got)
-_ranged = msgspec.json.Decoder(Ranged)
+_got = msgspec.json.Decoder(KeyAnswer)
+_ranged = msgspec.json.Decoder(RangeAnswer)
 _txn = msgspec.json.Decoder(TxnAnswer)
 _log_page = msgspec.json.Decoder(wire_records.LogPageJson)
 _log_record = msgspec.json.Decoder(LogRecord)
@@ -222,11 +222,13 @@ def log_line(line: bytes) -> Record | Progress:
 def watch_line(line: bytes) -> WatchEvent | Progress:
     """One line of an NDJSON watch."""
     try:
-        told = _watch_message.decode(line)
+        message = _watch_message.decode(line)
     except msgspec.ValidationError:
         progress = _watch_progress.decode(line)
         return Progress(progress.progress + 1, problem=progress.problem)
-    return WatchEvent(told.index, told.term, told.time_ms, told.revision, tuple(map(change, told.changes)))
+    return WatchEvent(
+        message.index, message.term, message.time_ms, message.revision, tuple(map(change, message.changes))
+    )
 
 
 def record(answer: LogRecord) -> Record:
@@ -260,13 +262,13 @@ def record(answer: LogRecord) -> Record:
     )
 
 
-def change(told: ChangeJson) -> Change:
+def change(answer: ChangeJson) -> Change:
     """One change, in bytes."""
-    key = given(told.key, told.key_b64)
+    key = given(answer.key, answer.key_b64)
     if key is None:
         raise ValueError("a change without its key")
-    value = given(told.value, told.value_b64)
-    return Change(key, value, told.deleted, told.create, told.mod, told.version, told.prior_index)
+    value = given(answer.value, answer.value_b64)
+    return Change(key, value, answer.deleted, answer.create, answer.mod, answer.version, answer.prior_index)
 
 
 def given(text: str | None, b64: str | None) -> bytes | None:

@@ -14,6 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
+M = TypeVar("M", bound=Callable[..., Any])
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "bytes": (bytes, bytearray),
@@ -55,8 +56,18 @@ def checked_methods(client: C) -> C:
     """The class, with its public methods checked."""
     for name, method in list(vars(client).items()):
         if inspect.isfunction(method) and (not name.startswith("_") or name == "__init__"):
-            setattr(client, name, checked(method))
+            if not hasattr(method, "__wrapped__"):  # by `as_method`: the request checks
+                setattr(client, name, checked(method))
     return client
+
+
+def as_method(method: M, request: Callable[..., object]) -> M:
+    """The method, with the name, the docstring and the parameters of a request."""
+    functools.update_wrapper(method, request)
+    own = inspect.signature(request)
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = own.replace(parameters=[first, *own.parameters.values()])  # type: ignore[attr-defined]
+    return method
 
 
 def require(value: object, name: str, types: tuple[type, ...], words: str) -> None:

@@ -34,7 +34,6 @@ class BackupCursor:
     """Reads one backup; `head` and `end` are there when it is done."""
 
     consistency: Consistency = "linearizable"
-    min_index: int = 0
     head: BackupHead | None = None
     end_of: BackupEnd | None = None
     attempts: int = 0
@@ -49,12 +48,12 @@ class BackupCursor:
     def request(self) -> ApiRequest[None]:
         """Begins again. Raises Unavailable after ATTEMPTS_MAX."""
         if self.attempts >= ATTEMPTS_MAX:
-            told = f"the backup broke off {self.attempts} times, the last time so: {self._trouble}"
-            raise Unavailable(Code.NO_LEADER, told)
+            why = f"the backup broke off {self.attempts} times, the last time so: {self._trouble}"
+            raise Unavailable(Code.NO_LEADER, why)
         self.attempts += 1
         self._decoder, self._is_first = BackupDecoder(), True
         self._trouble = "the connection ended"
-        return requests.backup(consistency=self.consistency, min_index=self.min_index)
+        return requests.backup(consistency=self.consistency)
 
     def feed(self, data: bytes) -> list[BackupPiece]:
         """The bytes, once they passed their checks. Raises BadStream."""

@@ -37,13 +37,18 @@ class UnknownInBatch(OutcomeUnknown):
     offset: int = 0
 
 
-class Append(msgspec.Struct, eq=False):
-    """One waiting call; `waiter` belongs to the client."""
+class WaitingCall(msgspec.Struct, eq=False, kw_only=True):
+    """One call that waits; `waiter` belongs to the client. Times are seconds of clock.monotonic."""
+
+    waiter: Any = None
+    came: float = 0.0
+
+
+class Append(WaitingCall, eq=False):
+    """One waiting append. In the asyncio client one with a deadline of its own does not wait for a batch."""
 
     record: NewRecord
-    deadline: float  # seconds of clock.monotonic
-    waiter: Any
-    came: float = 0.0  # seconds of clock.monotonic
+    deadline: float = 0.0
 
 
 def size_of(call: Append) -> int:

@@ -13,11 +13,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from raftlog.cluster.api import consumers as told
+from raftlog.cluster.api import consumers as api
 from raftlog.cluster.api.headers import JSON
-from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.values import SHARD
-from raftlog.cluster.client import answers
+from raftlog.cluster.client import answers, requests
 from raftlog.cluster.client.answers import Progress, Record
 from raftlog.cluster.client.flow import ApiRequest
 from raftlog.cluster.runtime import clock
@@ -28,43 +27,43 @@ COMMIT_EVERY_S: Final = 1.0
 """Shortest time between two commits of `records`, in seconds: a commit is a record of the log itself."""
 
 _JSON_BODY: Final = (("Content-Type", JSON),)
-_moved = answers.plain(told.ConsumerMoved)
-_deleted = answers.plain(told.ConsumerDeleted)
-_consumer = answers.plain(told.ConsumerAnswer)
-_consumers = answers.plain(told.Consumers)
+_moved = answers.plain(api.ConsumerMoved)
+_deleted = answers.plain(api.ConsumerDeleted)
+_consumer = answers.plain(api.ConsumerAnswer)
+_consumers = answers.plain(api.Consumers)
 
 
-def position_of(log: str, index: int) -> told.PositionIn:
+def position_of(log: str, index: int) -> api.PositionIn:
     """The position before that index."""
-    return told.PositionIn(log, {SHARD: index})
+    return api.PositionIn(log, {SHARD: index})
 
 
-def claim(name: str, owner: str = "", position: told.PositionIn | None = None) -> ApiRequest[told.ConsumerMoved]:
+def claim(name: str, owner: str = "", position: api.PositionIn | None = None) -> ApiRequest[api.ConsumerMoved]:
     """Makes the caller the owner. `position` is the start of a new group."""
-    body = msgspec.json.encode(told.ClaimIn(owner, position))
+    body = msgspec.json.encode(api.ClaimIn(owner, position))
     return ApiRequest("POST", f"{_path(name)}/claim", _moved, body, _JSON_BODY, writes=True)
 
 
 def commit(
-    name: str, position: told.PositionIn, generation: int | None, *, reset: bool = False, owner: str = ""
-) -> ApiRequest[told.ConsumerMoved]:
+    name: str, position: api.PositionIn, generation: int | None, *, reset: bool = False, owner: str = ""
+) -> ApiRequest[api.ConsumerMoved]:
     """Moves the group. `reset` allows going back, and works without a generation on any owner's group."""
-    body = msgspec.json.encode(told.CommitIn(position, generation, reset, owner))
+    body = msgspec.json.encode(api.CommitIn(position, generation, reset, owner))
     return ApiRequest("PUT", _path(name), _moved, body, _JSON_BODY, writes=True)
 
 
-def delete(name: str, generation: int | None = None) -> ApiRequest[told.ConsumerDeleted]:
+def delete(name: str, generation: int | None = None) -> ApiRequest[api.ConsumerDeleted]:
     """Deletes the group; with a generation only as its owner."""
     query = "" if generation is None else f"?generation={generation}"
     return ApiRequest("DELETE", _path(name) + query, _deleted, writes=True)
 
 
-def consumer(name: str) -> ApiRequest[told.ConsumerAnswer]:
+def consumer(name: str) -> ApiRequest[api.ConsumerAnswer]:
     """The status of the group."""
     return ApiRequest("GET", _path(name), _consumer)
 
 
-def consumers() -> ApiRequest[told.Consumers]:
+def consumers() -> ApiRequest[api.Consumers]:
     """The status of all groups."""
     return ApiRequest("GET", "/v1/consumers", _consumers)
 
@@ -76,7 +75,7 @@ def _path(name: str) -> str:
     return f"/v1/consumers/{path}"
 
 
-def _owned(owned: told.ConsumerMoved | None, name: str) -> told.ConsumerMoved:
+def _owned(owned: api.ConsumerMoved | None, name: str) -> api.ConsumerMoved:
     if owned is None:
         raise ValueError(f"claim consumer group {name!r} before committing: a commit needs the generation of the claim")
     return owned
@@ -115,9 +114,6 @@ class _Commits:
 class BlockingCaller(Protocol):
     """What a SyncConsumer asks of its client."""
 
-    def status(self) -> Status:
-        """The view of the node that answers."""
-
     def call(self, request: ApiRequest[T]) -> T:
         """Carries out a request."""
 
@@ -127,9 +123,6 @@ class BlockingCaller(Protocol):
 
 class AsyncCaller(Protocol):
     """What a Consumer asks of its client."""
-
-    async def status(self) -> Status:
-        """The view of the node that answers."""
 
     async def call(self, request: ApiRequest[T]) -> T:
         """Carries out a request."""
@@ -145,20 +138,20 @@ class SyncConsumer:
 
     def __init__(self, client: BlockingCaller, name: str) -> None:
         self.name = name
-        self.owned: told.ConsumerMoved | None = None  # as of the newest claim, commit or reset
+        self.owned: api.ConsumerMoved | None = None  # as of the newest claim, commit or reset
         self._client = client
 
-    def claim(self, *, owner: str = "", start: int | None = None) -> told.ConsumerMoved:
+    def claim(self, *, owner: str = "", start: int | None = None) -> api.ConsumerMoved:
         """Makes this handle the owner. A new group begins at index `start` (the oldest if not given)."""
-        position = None if start is None else position_of(self._client.status().log, start)
+        position = None if start is None else position_of(self._client.call(requests.status()).log, start)
         self.owned = self._client.call(claim(self.name, owner, position))
         return self.owned
 
-    def status(self) -> told.ConsumerAnswer:
+    def status(self) -> api.ConsumerAnswer:
         """Position, owner, lag. Raises ConsumerNotFound."""
         return self._client.call(consumer(self.name))
 
-    def commit(self, next_index: int, *, reset: bool = False) -> told.ConsumerMoved:
+    def commit(self, next_index: int, *, reset: bool = False) -> api.ConsumerMoved:
         """Marks everything before `next_index` as done. `reset` also moves back. Raises ConsumerFenced."""
         owned = _owned(self.owned, self.name)
         position = position_of(owned.position.log, next_index)
@@ -189,7 +182,7 @@ class SyncConsumer:
             if progress.is_open:
                 self.commit(progress.take())
 
-    def delete(self) -> told.ConsumerDeleted:
+    def delete(self) -> api.ConsumerDeleted:
         """Deletes the group, if this handle still owns it."""
         return self._client.call(delete(self.name, _owned(self.owned, self.name).generation))
 
@@ -199,20 +192,20 @@ class Consumer:
 
     def __init__(self, client: AsyncCaller, name: str) -> None:
         self.name = name
-        self.owned: told.ConsumerMoved | None = None
+        self.owned: api.ConsumerMoved | None = None
         self._client = client
 
-    async def claim(self, *, owner: str = "", start: int | None = None) -> told.ConsumerMoved:
+    async def claim(self, *, owner: str = "", start: int | None = None) -> api.ConsumerMoved:
         """Makes this handle the owner. A new group begins at index `start` (the oldest if not given)."""
-        position = None if start is None else position_of((await self._client.status()).log, start)
+        position = None if start is None else position_of((await self._client.call(requests.status())).log, start)
         self.owned = await self._client.call(claim(self.name, owner, position))
         return self.owned
 
-    async def status(self) -> told.ConsumerAnswer:
+    async def status(self) -> api.ConsumerAnswer:
         """Position, owner, lag. Raises ConsumerNotFound."""
         return await self._client.call(consumer(self.name))
 
-    async def commit(self, next_index: int, *, reset: bool = False) -> told.ConsumerMoved:
+    async def commit(self, next_index: int, *, reset: bool = False) -> api.ConsumerMoved:
         """Marks everything before `next_index` as done. `reset` also moves back. Raises ConsumerFenced."""
         owned = _owned(self.owned, self.name)
         position = position_of(owned.position.log, next_index)
@@ -249,6 +242,6 @@ class Consumer:
             if progress.is_open:
                 await self.commit(progress.take())
 
-    async def delete(self) -> told.ConsumerDeleted:
+    async def delete(self) -> api.ConsumerDeleted:
         """Deletes the group, if this handle still owns it."""
         return await self._client.call(delete(self.name, _owned(self.owned, self.name).generation))

@@ -73,12 +73,12 @@ def _decoded(decode: Callable[[bytes], T | Progress], line: bytes) -> T | Progre
     After other problems (a slow reader, a node that stops) the cursor continues at another node.
     """
     try:
-        told = decode(line)
+        item = decode(line)
     except (ValueError, msgspec.MsgspecError) as error:
         raise BadStream(f"a line that is not raftlog's: {error}") from error
-    if isinstance(told, Progress) and told.problem is not None and not told.problem.retryable:
-        raise problem_error(told.problem)
-    return told
+    if isinstance(item, Progress) and item.problem is not None and not item.problem.retryable:
+        raise problem_error(item.problem)
+    return item
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class LogCursor:
         )
 
     def feed(self, data: bytes) -> list[Record | Progress]:
-        told: list[Record | Progress] = []
+        items: list[Record | Progress] = []
         for each in [_decoded(answers.log_line, line) for line in self.lines.feed(data)]:
             self.from_time_ms = None
             if isinstance(each, Progress):
@@ -121,10 +121,10 @@ class LogCursor:
                 continue
             else:
                 self.position = each.index + 1
-            told.append(each)
+            items.append(each)
             if self.to is not None and self.position >= self.to:
                 self.done = True
-        return told
+        return items
 
     def end(self) -> None:
         """Ignores an early end: a slow reader's stream ends before the end of the log at its beginning."""
@@ -156,7 +156,7 @@ class WatchCursor:
         )
 
     def feed(self, data: bytes) -> list[WatchEvent | Progress]:
-        told: list[WatchEvent | Progress] = []
+        items: list[WatchEvent | Progress] = []
         for each in [_decoded(answers.watch_line, line) for line in self.lines.feed(data)]:
             if isinstance(each, Progress):
                 self.position = max(self.position or 0, each.next)
@@ -166,8 +166,8 @@ class WatchCursor:
                 continue  # a stream that is opened again at an index begins below a revision that is yet to come
             else:
                 self.position = each.index + 1
-            told.append(each)
-        return told
+            items.append(each)
+        return items
 
     def end(self) -> None:
         """A watch has no end of its own."""

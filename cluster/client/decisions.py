@@ -22,6 +22,7 @@ from enum import Enum, StrEnum
 from typing import Final
 
 from raftlog.cluster.api.errors import DECIDED, ERRORS, Code, Outcome, Problem
+from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.client.errors import ClientError, Unavailable, problem_error, unknown_error
 
@@ -182,18 +183,13 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class CallDone:
-    """The request is answered."""
-
-
-@dataclass(frozen=True, slots=True)
 class GiveUp:
     """The request ends with this error, which has its outcome."""
 
     error: ClientError
 
 
-Step = Attempt | CallDone | GiveUp
+Step = Attempt | GiveUp
 
 
 # Answers of the state machine about this session and sequence settle a request, whatever earlier attempts did. Two
@@ -223,14 +219,11 @@ def begin(
     return _next_url(routes, policy, call, now_ms, random)
 
 
-def answered(
-    routes: Routes, call: ClientCall, *, leader: LeaderHint | None = None, term: int | None = None
-) -> CallDone:
+def answered(routes: Routes, call: ClientCall, *, leader: LeaderHint | None = None, term: int | None = None) -> None:
     """The attempt's node answered with success (`leader` only where the answer names one)."""
     routes.preferred = call.url
     routes.penalised.pop(call.url, None)
     learn_leader(routes, leader, term)
-    return CallDone()
 
 
 def refused(
@@ -286,6 +279,13 @@ def penalise(routes: Routes, policy: Policy, url: str, now_ms: int) -> None:
         routes.preferred = None
 
 
+def learn_members(routes: Routes, members: Members) -> None:
+    """Remembers the URLs of the members, and the leader."""
+    for member in members.members:
+        learn_url(routes, member.node, member.url)
+    learn_leader(routes, members.leader, members.term)
+
+
 def pause_ms(policy: Policy, round: int, random: Random) -> int:
     """How long to wait after that many consecutive failed rounds (or broken streams)."""
     ceiling = min(policy.back_off_max_ms, policy.back_off_first_ms << min(round, 20))
@@ -339,15 +339,15 @@ def _noted(call: ClientCall, reason: str) -> tuple[tuple[str, str], ...]:
 
 def _error(call: ClientCall, *, maybe: bool) -> ClientError:
     tried = [url for url, _ in call.failures]
-    told = "; ".join(f"{url}: {reason}" for url, reason in call.failures) or "there was no time to try any node"
+    reasons = "; ".join(f"{url}: {reason}" for url, reason in call.failures) or "there was no time to try any node"
     problem = call.last
     if maybe:
         is_why = problem is not None and (not problem.retryable or ERRORS[problem.code].outcome is Outcome.UNKNOWN)
         code = problem.code if problem is not None and is_why else Code.TIMEOUT
-        return unknown_error(code, f"it may or may not have been applied. {told}", problem=problem, tried=tried)
+        return unknown_error(code, f"it may or may not have been applied. {reasons}", problem=problem, tried=tried)
     if problem is not None:
-        return problem_error(problem, told if problem.retryable else problem.message, tried)
-    error = Unavailable(Code.NO_LEADER, f"no node answered. {told}", tried=tried)
+        return problem_error(problem, reasons if problem.retryable else problem.message, tried)
+    error = Unavailable(Code.NO_LEADER, f"no node answered. {reasons}", tried=tried)
     error.is_reached = call.accepted
     return error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
@@ -18,7 +18,6 @@ from raftlog.cluster.api.headers import H_DEADLINE, H_INDEX, H_LOG, H_SEQUENCE, 
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.client.decisions import (
     Attempt,
-    CallDone,
     ClientCall,
     Failure,
     GiveUp,
@@ -33,6 +32,7 @@ from raftlog.cluster.client.decisions import (
     failed,
     refused,
 )
+from raftlog.cluster.client.errors import KeyNotFound
 from raftlog.cluster.client.http1 import ResponseHead, encode_request
 from raftlog.cluster.security.bearer import Bearer
 
@@ -53,6 +53,9 @@ class ApiRequest(Generic[T]):
     may_repeat: bool = False  # changes something, and a repetition changes nothing more: sent again without a session
     is_plain: bool = False  # changes something outside sessions: never sent again once it may have happened
     hold_ms: int = 0  # how long the node may hold the answer back (long poll)
+    deadline_s: float | None = None  # of this request; None: the client's
+    may_be_absent: bool = False  # its key may be missing: then the answer is None
+    may_be_late: bool = False  # a read that names no index: the node must know what the client has seen
 
 
 @dataclass(slots=True)
@@ -201,13 +204,10 @@ def _carry_on(
     """Carries out each step until the request is answered or given up."""
     policy = _policy(state, request)
     while True:
-        match step:
-            case Attempt():
-                pass
-            case GiveUp(error):
-                raise error
-            case CallDone():
-                raise AssertionError("the answer was not returned")
+        if isinstance(step, GiveUp):
+            if request.may_be_absent and isinstance(step.error, KeyNotFound):
+                return cast(T, None), call
+            raise step.error
         if step.wait_ms:
             yield Sleep(step.wait_ms)
         data = _bytes_of(state, request, ticket, step)
@@ -271,4 +271,6 @@ def _bytes_of(state: ClientState, request: ApiRequest[T], ticket: Ticket | None,
             (H_SETTLED, str(ticket.book.settled)),
         ]
     host = attempt.url.partition("://")[2]
-    return encode_request(request.method, request.target, host, headers, request.body)
+    # Pitfall 39: a client that moves to another node would see time go backward.
+    least = f"&min_index={state.index}" if request.may_be_late and state.index else ""
+    return encode_request(request.method, request.target + least, host, headers, request.body)

@@ -6,7 +6,7 @@ Routes and parameters are those of docs/http_api.md. Keys travel percent-encoded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -15,7 +15,7 @@ from raftlog.cluster.api import explain, members as member_types
 from raftlog.cluster.api.encoding import as_text, to_b64
 from raftlog.cluster.api.headers import BACKUP, H_KEY, H_SESSION, H_SETTLED, H_TIME, JSON, MSGPACK, NDJSON, RAW
 from raftlog.cluster.api.kv import BatchAnswer, BatchItem, CompactionAnswer, CompareIn, OperationIn, TxnIn, Written
-from raftlog.cluster.api.records import Appended, Trimmed
+from raftlog.cluster.api.records import Appended, TrimAnswer
 from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
 from raftlog.cluster.api.status import DigestAnswer, Status
 from raftlog.cluster.client import answers
@@ -24,6 +24,7 @@ from raftlog.cluster.client.flow import ApiRequest
 from raftlog.cluster.client.http1 import ResponseHead
 from raftlog.cluster.client.new_records import NewRecord, check_record, encode, pack
 
+T = TypeVar("T")
 Consistency = Literal["linearizable", "stale"]
 _OCTETS: Final = "application/octet-stream"
 
@@ -40,8 +41,9 @@ class KeyWrite(NamedTuple):
 # -- log ------------------------------------------------------------------------------------------------------
 
 
-def append(records: Sequence[NewRecord]) -> ApiRequest[Appended]:
-    """Appends the records as one request: all of them consecutively, or none."""
+@checked
+def append(records: Sequence[NewRecord], *, deadline_s: float | None = None) -> ApiRequest[Appended]:
+    """Appends records as one request: all of them consecutively, or none."""
     if not records:
         raise ValueError("nothing to append: give at least one record")
     headers: tuple[tuple[str, str], ...]
@@ -58,7 +60,7 @@ def append(records: Sequence[NewRecord]) -> ApiRequest[Appended]:
     else:
         headers = (("Content-Type", MSGPACK),)
         body = pack(records)
-    return ApiRequest("POST", "/v1/log", _appended, body, headers, writes=True)
+    return ApiRequest("POST", "/v1/log", _appended, body, headers, writes=True, deadline_s=deadline_s)
 
 
 _appended = answers.plain(Appended)
@@ -73,12 +75,12 @@ def log_page(
     wait_ms: int = 0,
     internal: bool = False,
     consistency: Consistency = "linearizable",
-    min_index: int = 0,
+    min_index: int | None = None,
 ) -> ApiRequest[answers.LogPage]:
-    """Reads the records [from_index, to), at most `limit` scanned; waits up to `wait_ms` for a record."""
-    query = _log_query(from_index, to, None, internal, consistency, min_index)
-    query |= {"limit": limit, "wait": wait_ms or None}
-    return ApiRequest("GET", _target("/v1/log", query), answers.log_page, hold_ms=wait_ms)
+    """One page of the log from an index on, up to but not including `to`: at most `limit` records, with internal ones.
+    `wait_ms`: longest wait for a record."""
+    query = {"from": from_index, "to": to, "internal": internal or None, "limit": limit, "wait": wait_ms or None}
+    return _read("/v1/log", query, answers.log_page, consistency, min_index, hold_ms=wait_ms)
 
 
 @checked
@@ -92,33 +94,23 @@ def log_stream(
     min_index: int = 0,
 ) -> ApiRequest[None]:
     """Opens a stream of NDJSON lines, to the present end or (`follow`) for ever."""
-    query = _log_query(from_index, to, from_time_ms, internal, "linearizable", min_index)
-    query |= {"format": "ndjson", "follow": True if follow else None}
+    query = {
+        "from": from_index if from_time_ms is None else None,
+        "to": to,
+        "from_time": from_time_ms,
+        "internal": internal or None,
+        "min_index": min_index or None,
+        "format": "ndjson",
+        "follow": follow or None,
+    }
     return ApiRequest("GET", _target("/v1/log", query), answers.nothing, accept=NDJSON)
 
 
 @checked
 def log_raw(from_index: int, *, to: int | None = None, min_index: int = 0) -> ApiRequest[None]:
     """Opens a stream of raw chunks (`raftlog.raft.codec`): entries and effects as they are on the node's disk."""
-    query = _log_query(from_index, to, None, False, "linearizable", min_index) | {"format": "raw"}
+    query = {"from": from_index, "to": to, "min_index": min_index or None, "format": "raw"}
     return ApiRequest("GET", _target("/v1/log", query), answers.nothing, accept=RAW)
-
-
-def _log_query(
-    from_index: int,
-    to: int | None,
-    from_time_ms: int | None,
-    internal: bool,
-    consistency: Consistency,
-    min_index: int,
-) -> dict[str, Any]:
-    return {
-        "from": from_index if from_time_ms is None else None,
-        "to": to,
-        "from_time": from_time_ms,
-        "internal": True if internal else None,
-        **_reading(consistency, min_index),
-    }
 
 
 # -- key-value store ------------------------------------------------------------------------------------------
@@ -126,15 +118,17 @@ def _log_query(
 
 @checked
 def get(
-    key: bytes, *, at: int | None = None, consistency: Consistency = "linearizable", min_index: int = 0
-) -> ApiRequest[answers.Item]:
-    """Reads one key, as it is or as it was at a revision."""
-    return ApiRequest("GET", _target(_kv(key), {"at": at, **_reading(consistency, min_index)}), answers.got)
+    key: bytes, *, at: int | None = None, consistency: Consistency = "linearizable", min_index: int | None = None
+) -> ApiRequest[answers.Item | None]:
+    """A key's value, now or at a revision; None if it is not there."""
+    return _read(_kv(key), {"at": at}, answers.got, consistency, min_index, may_be_absent=True)
 
 
 @checked
-def put(key: bytes, value: bytes, *, if_revision: int | None = None) -> ApiRequest[Written]:
-    """Writes one key; with `if_revision` only if its mod revision is that (0: only if there is none)."""
+def put(
+    key: bytes, value: bytes, *, if_revision: int | None = None, deadline_s: float | None = None
+) -> ApiRequest[Written]:
+    """Writes a key; with `if_revision` only if its mod revision is that (0: only if it is not there)."""
     return ApiRequest(
         "PUT",
         _target(_kv(key), {"if_revision": if_revision}),
@@ -142,21 +136,23 @@ def put(key: bytes, value: bytes, *, if_revision: int | None = None) -> ApiReque
         value,
         (("Content-Type", _OCTETS),),
         writes=True,
+        deadline_s=deadline_s,
     )
 
 
 @checked
-def delete(key: bytes, *, if_revision: int | None = None) -> ApiRequest[Written]:
-    """Deletes one key."""
-    return ApiRequest("DELETE", _target(_kv(key), {"if_revision": if_revision}), _written, writes=True)
+def delete(key: bytes, *, if_revision: int | None = None, deadline_s: float | None = None) -> ApiRequest[Written]:
+    """Deletes a key; `deleted` is 0 if it was not there."""
+    target = _target(_kv(key), {"if_revision": if_revision})
+    return ApiRequest("DELETE", target, _written, writes=True, deadline_s=deadline_s)
 
 
 @checked
-def delete_range(start: bytes, end: bytes | None) -> ApiRequest[Written]:
+def delete_range(start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> ApiRequest[Written]:
     """Deletes the keys [start, end); None: to the last key. Raises ValueError for an empty end: it may be a mistake."""
     if end is not None and not end:
         raise ValueError("end is empty: give the key to stop before, or None to delete all keys up to the last one")
-    return ApiRequest("DELETE", _target("/v1/kv", _span(start, end)), _written, writes=True)
+    return ApiRequest("DELETE", _target("/v1/kv", _span(start, end)), _written, writes=True, deadline_s=deadline_s)
 
 
 _written = answers.plain(Written)
@@ -181,20 +177,19 @@ _batch_answer = answers.plain(BatchAnswer)
 
 @checked
 def range_page(
-    start: bytes,
-    end: bytes | None,
+    start: bytes = b"",
+    end: bytes | None = None,
     *,
     limit: int | None = None,
     continuation: str | None = None,
     at: int | None = None,
     keys_only: bool = False,
     consistency: Consistency = "linearizable",
-    min_index: int = 0,
+    min_index: int | None = None,
     prefix: bytes | None = None,
 ) -> ApiRequest[answers.Page]:
-    """Reads one page of the keys [start, end); None: to the last key. `prefix` takes the place of both.
-
-    Raises ValueError for a prefix beside them."""
+    """One page of the keys [start, end), None: to the last key; or of the keys that begin with `prefix`. Raises
+    ValueError for a prefix beside them."""
     if prefix is not None:
         if start or end is not None:
             raise ValueError("prefix names all keys that begin so: give either it, or start and end")
@@ -204,10 +199,9 @@ def range_page(
         "limit": limit,
         "continuation": continuation,
         "at": at,
-        "keys_only": True if keys_only else None,
-        **_reading(consistency, min_index),
+        "keys_only": keys_only or None,
     }
-    return ApiRequest("GET", _target("/v1/kv", query), answers.page)
+    return _read("/v1/kv", query, answers.page, consistency, min_index)
 
 
 @checked
@@ -217,10 +211,11 @@ def prefix_end(prefix: bytes) -> bytes | None:
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
-def txn(transaction: TxnIn) -> ApiRequest[answers.TxnResult]:
-    """Compares, then carries out one of two branches, atomically."""
+@checked
+def txn(transaction: TxnIn, *, deadline_s: float | None = None) -> ApiRequest[answers.TxnResult]:
+    """Compares, then carries out `then` or `orelse`, atomically (`compare` and `step` make its parts)."""
     body = msgspec.json.encode(transaction)
-    return ApiRequest("POST", "/v1/kv/txn", answers.txn_result, body, _JSON_BODY, writes=True)
+    return ApiRequest("POST", "/v1/kv/txn", answers.txn_result, body, _JSON_BODY, writes=True, deadline_s=deadline_s)
 
 
 @checked
@@ -263,14 +258,14 @@ _compacted = answers.plain(CompactionAnswer)
 
 
 @checked
-def trim(before: int) -> ApiRequest[Trimmed]:
+def trim(before: int) -> ApiRequest[TrimAnswer]:
     """Allows the records of the log below an index to be deleted. Repeating it is harmless, so it needs no session: a
     full disk, where a trim helps most, opens none."""
     body = msgspec.json.encode({"before": before})
     return ApiRequest("POST", "/v1/log/trim", _trimmed, body, _JSON_BODY, may_repeat=True)
 
 
-_trimmed = answers.plain(Trimmed)
+_trimmed = answers.plain(TrimAnswer)
 
 
 @checked
@@ -323,7 +318,7 @@ def receipt(session: int, sequence: int) -> ApiRequest[Receipt]:
 
 @checked
 def void(session: int, sequence: int) -> ApiRequest[Receipt]:
-    """Makes a "not seen" final; of an applied sequence the answer is its receipt."""
+    """Makes a "not seen" final. Returns the result of the sequence."""
     return ApiRequest("POST", f"/v1/sessions/{session}/receipts/{sequence}/void", _receipt, b"", may_repeat=True)
 
 
@@ -352,9 +347,10 @@ _status = answers.plain(Status)
 
 
 @checked
-def backup(*, consistency: Consistency = "linearizable", min_index: int = 0) -> ApiRequest[None]:
+def backup(*, consistency: Consistency = "linearizable") -> ApiRequest[None]:
     """Opens a stream of the bytes of a backup (`raftlog.cluster.records.backup_format`)."""
-    return ApiRequest("GET", _target("/v1/backup", _reading(consistency, min_index)), answers.nothing, accept=BACKUP)
+    query = {"consistency": "stale" if consistency == "stale" else None}
+    return ApiRequest("GET", _target("/v1/backup", query), answers.nothing, accept=BACKUP)
 
 
 def explain_leaderless() -> ApiRequest[explain.Leaderless]:
@@ -386,13 +382,13 @@ _changed = answers.plain(member_types.ChangeAnswer)
 
 
 def change_members(change: member_types.ChangeIn) -> ApiRequest[member_types.ChangeAnswer]:
-    """Begins a change of the members."""
+    """Begins a change of the members; the rest follows by itself. Not sent again once it may have begun."""
     return ApiRequest("POST", "/v1/members", _changed, msgspec.json.encode(change), _JSON_BODY, is_plain=True)
 
 
 @checked
-def transfer_leadership(to: int | None) -> ApiRequest[member_types.TransferAnswer]:
-    """Hands leadership to that node (None: the voter with the longest log)."""
+def transfer_leadership(to: int | None = None) -> ApiRequest[member_types.TransferAnswer]:
+    """Hands leadership to that node (None: the voter with the longest log), and waits until it leads."""
     body = msgspec.json.encode(member_types.TransferIn(to))
     return ApiRequest("POST", "/v1/leader/transfer", _transferred, body, _JSON_BODY, is_plain=True)
 
@@ -418,8 +414,17 @@ def _target(path: str, query: dict[str, Any]) -> str:
     return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
 
 
-def _reading(consistency: Consistency, min_index: int) -> dict[str, Any]:
-    return {"consistency": None if consistency == "linearizable" else consistency, "min_index": min_index or None}
+def _read(
+    path: str,
+    query: dict[str, Any],
+    decode: answers.Decode[T],
+    consistency: Consistency,
+    min_index: int | None,
+    **more: Any,
+) -> ApiRequest[T]:
+    is_stale = consistency == "stale"
+    query |= {"consistency": consistency if is_stale else None, "min_index": min_index or None}
+    return ApiRequest("GET", _target(path, query), decode, may_be_late=is_stale and min_index is None, **more)
 
 
 def _span(start: bytes, end: bytes | None) -> dict[str, Any]:

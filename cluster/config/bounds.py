@@ -7,8 +7,13 @@ the bounds that follow grow and shrink with them. The code reads every bound by 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any, Final
+
+import msgspec
+
+from raftlog.raft.options import Options
 
 MEMORY: Final = "limits.memory_bytes"
 CONNECTIONS: Final = "limits.connections_max"
@@ -42,53 +47,57 @@ DERIVED: Final[Mapping[str, tuple[str, Fraction]]] = {
 }
 """Each bound with the setting that it follows, and its share of that."""
 
-FIXED: Final = frozenset(
+
+class _FixedOfReplicas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fixed bounds of replicas and of their links."""
+
+    batch_bytes_max: int = 1 << 20  # packed into one entry; a single larger request makes one by itself
+    batch_records_max: int = 4_096  # so that applying one entry stays far below 50 ms
+    batch_eager_bytes: int = 256 << 10  # this much is proposed even while a sync is under way
+    apply_slice_ms: int = 8  # applying yields to the event loop after this long
+    peer_connections_max: int = 64  # accepted peer connections
+    hello_bytes_max: int = 4_096
+    hello_timeout_ms: int = 2_000  # from the connection to its hello, and to the proof of the hello
+    handshake_timeout_ms: int = 5_000  # of TLS, on an accepted connection
+    disk_full_pause_ms: int = 3_000  # a leader whose disk is full hands over to one voter at most this often
+    disk_slow_factor: int = 4  # a leader with a slow disk hands over if a majority's are so many times faster,
+    disk_slow_pause_ms: int = 60_000  # and at most this often
+
+
+class FixedLimits(_FixedOfReplicas, frozen=True, forbid_unknown_fields=True):
+    """The bounds of section limits with one value for all nodes: no deployment has a reason for another one."""
+
+    record_headers_bytes_max: int = 64 << 10  # of one record
+    probe_connections_max: int = 32  # at http.probe_listen; one more ends the oldest
+    head_bytes_max: int = 32 << 10  # request line, and each header field, of one HTTP request
+    head_fields_max: int = 64  # headers of one HTTP request
+    head_timeout_ms: int = 10_000  # from the first byte of a head to its last
+    page_bytes_max: int = 8 << 20  # of one answer
+    page_records_max: int = 10_000
+    page_scan_max: int = 100_000  # records of the log looked at for one page; a reader may see few of them
+    operator_requests_max: int = 64  # beyond open_requests_max, of those that operate the cluster
+    fair_requests_max: int = 24  # requests in progress while several users send some: further ones take turns
+    stream_gather_ms: int = 50  # records for many followers of the log wait at most this long, and go together
+    digests_max: int = 2  # log digests being computed
+    backups_max: int = 1  # backups being taken: each keeps changes meanwhile in memory
+    consumers_shown_max: int = 100  # consumer groups in status and metrics: those that are the most records behind
+
+
+_RAFT_SETTINGS: Final = frozenset(
     {
-        "limits.apply_slice_ms",
-        "limits.backups_max",
-        "limits.batch_bytes_max",
-        "limits.batch_eager_bytes",
-        "limits.batch_records_max",
-        "limits.consumers_shown_max",
-        "limits.digests_max",
-        "limits.disk_full_pause_ms",
-        "limits.disk_slow_factor",
-        "limits.disk_slow_pause_ms",
-        "limits.fair_requests_max",
-        "limits.handshake_timeout_ms",
-        "limits.head_bytes_max",
-        "limits.head_fields_max",
-        "limits.head_timeout_ms",
-        "limits.hello_bytes_max",
-        "limits.hello_timeout_ms",
-        "limits.operator_requests_max",
-        "limits.page_bytes_max",
-        "limits.page_records_max",
-        "limits.page_scan_max",
-        "limits.peer_connections_max",
-        "limits.record_headers_bytes_max",
-        "limits.stream_gather_ms",
-        "peer.redial_max_ms",
-        "raft.append_bytes_max",
-        "raft.append_entries_max",
-        "raft.apply_bytes_max",
-        "raft.catch_up_bytes_max",
-        "raft.catch_up_rounds_max",
-        "raft.catch_up_silence_ms",
-        "raft.inflight_bytes_max",
-        "raft.inflight_messages_max",
-        "raft.link_closed_delay_max_ms",
-        "raft.link_closed_delay_min_ms",
-        "raft.link_refused_delay_max_ms",
-        "raft.link_refused_delay_min_ms",
-        "raft.snapshot_queue_ms",
-        "raft.snapshot_retry_ms",
-        "raft.tail_entries_max",
-        "raft.transfer_timeout_ms",
-        "raft.uncommitted_bytes_max",  # a full disk's reserve (`raftlog.cluster.files.reserve`) has room for it
+        "heartbeat_ms",
+        "election_timeout_min_ms",
+        "election_timeout_max_ms",
+        "snapshot_chunk_bytes",
+        "snapshot_window_bytes",
     }
 )
-"""Bounds with one value for all nodes: no deployment has a reason for another one."""
+FIXED: Final = {
+    "peer.redial_max_ms",
+    *(f"limits.{name}" for name in FixedLimits.__struct_fields__),
+    *(f"raft.{each.name}" for each in fields(Options) if each.name not in _RAFT_SETTINGS),
+} - DERIVED.keys()
+"""The fixed bounds. A full disk's reserve (`raftlog.cluster.files.reserve`) has room for raft.uncommitted_bytes_max."""
 
 
 def derive(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, int]:

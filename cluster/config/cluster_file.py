@@ -2,7 +2,6 @@
 
 `raftlog up` and `raftlog demo` make one, `raftlog format` turns it into data folders, `raftlog node` reads addresses
 from it. After index 1 the log holds the members; this file only says where this machine keeps and reaches each node.
-Pure: text in, values out (`raftlog.cluster.config.settings` reads the file).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import tomllib
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Final
 
 import msgspec
@@ -65,13 +64,10 @@ class ClusterHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
-
     cluster: ClusterHead
     node: list[ClusterNode]
 
     def of(self, node: int) -> ClusterNode | None:
-        """The [[node]] with that id, or None."""
         return next((each for each in self.node if each.id == node), None)
 
     def configuration(self) -> Configuration:
@@ -132,6 +128,22 @@ def parse_cluster_file(text: str, name: str) -> ClusterFile:
             seen[what] = node.id
     first_entry(cluster, name)
     return cluster
+
+
+def configured_text(path: Path) -> str:
+    """The text of a file that a person configures. Raises SettingsError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise SettingsError(
+            f"{path}: {reason}; `raftlog create` and `raftlog up` make a cluster with its files"
+        ) from error
+
+
+def read_cluster(path: Path) -> ClusterFile:
+    """The cluster file at that path. Raises SettingsError."""
+    return parse_cluster_file(configured_text(path), str(path))
 
 
 def render_cluster_file(cluster: ClusterFile) -> str:

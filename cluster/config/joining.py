@@ -19,6 +19,7 @@ TLS_FOLDER: Final = "tls"  # certificates, beside the cluster file
 _OF_ONE_NODE: Final = frozenset(
     {
         "http.listen",
+        "http.probe_listen",
         "peer.listen",
         "log.file",
         "log.audit_file",
@@ -75,7 +76,12 @@ def joining_lines(own: Settings, node: int, peer: str, url: str) -> list[str]:
     """
     lines = [f"node = {node}", *(tls_lines(node) if own.security.ca else ())]
     http_port = urlsplit(url).port or (443 if url.startswith("https:") else 80)
-    places = (("http.listen", own.http.listen, http_port), ("peer.listen", own.peer.listen, split_address(peer, "")[1]))
+    probe = own.http.probe_listen
+    places = (
+        ("http.listen", own.http.listen, http_port),
+        ("http.probe_listen", probe, probe.rpartition(":")[2]),
+        ("peer.listen", own.peer.listen, split_address(peer, "")[1]),
+    )
     for key, listen, port in places:
         host = listen.rpartition(":")[0]
         if host in _WILDCARDS:

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from raftlog.cluster.config.bounds import DERIVED, FIXED, LEAST, derive, rule_of, serves_instead
-from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, parse_cluster_file, split_address
+from raftlog.cluster.config.bounds import DERIVED, FIXED, LEAST, FixedLimits, derive, rule_of, serves_instead
+from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, configured_text, read_cluster, split_address
 from raftlog.cluster.config.security_settings import SecuritySettings, check_security
 from raftlog.cluster.security.addresses import is_loopback_host
 from raftlog.cluster.security.tls import TlsFiles
@@ -30,24 +30,22 @@ RETENTION_SEGMENTS_MIN: Final = 4
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The public API."""
-
     listen: str = ""  # host:port; empty: where the cluster file's url says
     hosts: list[str] = []  # further allowed Host values, besides the url's and loopback names
     # A line for every request; probes (livez, readyz, metrics, status) only when they fail. Without it only requests
     # that failed (status 500 and up) or were slow (limits.request_slow_ms) have one.
     access_log: bool = False
+    probe_listen: str = ""  # host:port for /livez, /readyz and /metrics without TLS and users; empty: none
+    probe_metrics: bool = True  # false: no /metrics there
 
 
 class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The links between nodes."""
-
     listen: str = ""  # host:port; empty: where the cluster file says
     redial_max_ms: int = 100  # longest pause between two dials of a peer that refuses
     connect_timeout_ms: int = 1_200  # a dial that takes longer is given up
 
 
-class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LimitSettings(FixedLimits, frozen=True, forbid_unknown_fields=True):
     """Every bound of the server. The core's are in section raft, the state machine's in the cluster file.
 
     A request over a bound is refused at once with a message that names the bound. Most bounds are no settings: they
@@ -57,11 +55,7 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inbox_requests_max: int = 16_384  # writes that wait to be proposed or forwarded
     inbox_bytes_max: int = 64 << 20
     inflight_requests_max: int = 65_536  # writes proposed or forwarded whose outcome is not known yet
-    batch_bytes_max: int = 1 << 20  # packed into one entry; a single larger request makes one by itself
-    batch_records_max: int = 4_096  # so that applying one entry stays far below 50 ms
-    batch_eager_bytes: int = 256 << 10  # this much is proposed even while a sync is under way
     waiters_max: int = 65_536  # reads and long polls that wait: for a read index, or for an index to be applied
-    apply_slice_ms: int = 8  # applying yields to the event loop after this long
     recent_bytes_max: int = 32 << 20  # size of the newest applied entries kept in memory for readers
     ledger_queue_bytes_max: int = 64 << 20  # effects not yet written: beyond it applying waits
     snapshot_log_bytes: int = 256 << 20  # a snapshot begins after this much log since the last one,
@@ -71,17 +65,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trailing_log_percent: int = 400  # or than this percentage of the snapshot's size, whichever is more
     link_bytes_max: int = 16 << 20  # consensus messages waiting for a peer's socket; more are dropped
     bulk_bytes_max: int = 32 << 20  # forwards waiting for the leader's socket; more are refused
-    peer_connections_max: int = 64  # accepted peer connections
-    hello_bytes_max: int = 4_096
-    hello_timeout_ms: int = 2_000  # from the connection to its hello, and to the proof of the hello
-    handshake_timeout_ms: int = 5_000  # of TLS, on an accepted connection
     handshakes_max: int = 256  # TLS handshakes under way on one port; one more ends the oldest,
     address_handshakes_max: int = 128  # and so does one more with one address
     disk_stall_ms: int = 2_000  # a disk operation that hangs longer makes a leader step down
-    disk_full_pause_ms: int = 3_000  # a leader whose disk is full hands over to one voter at most this often
-    disk_slow_ms: int = 50  # a leader whose syncs take this long (median of five seconds) hands over,
-    disk_slow_factor: int = 4  # if a majority's are this many times faster, and
-    disk_slow_pause_ms: int = 60_000  # at most this often
+    disk_slow_ms: int = 50  # a leader whose syncs take this long (median of five seconds) hands over
     clock_skew_ms: int = 5_000  # a leader whose clock differs more from a majority's hands over
     stop_timeout_ms: int = 5_000  # hand-over and last answers at a clean stop
     deadline_default_ms: int = 10_000  # of a request that names none
@@ -92,40 +79,25 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers_bytes_max: int = 128 << 20  # of all answers and streams that their readers have not taken yet
     records_max: int = 50_000  # in one request
     value_bytes_max: int = 1 << 20  # of one value
-    record_headers_bytes_max: int = 64 << 10  # of one record
-    head_bytes_max: int = 32 << 10  # request line, and each header field, of one HTTP request
-    head_fields_max: int = 64  # headers of one HTTP request
-    head_timeout_ms: int = 10_000  # from the first byte of a head to its last
     connections_max: int = 16_384  # of clients; one more is answered busy and closed,
     address_connections_max: int = 8_192  # and so is one more with one address
     wait_max_ms: int = 60_000  # of a long poll
-    page_bytes_max: int = 8 << 20  # of one answer
-    page_records_max: int = 10_000
-    page_scan_max: int = 100_000  # records of the log looked at for one page; a reader may see few of them
-    open_requests_max: int = 8_192  # HTTP requests being served,
-    operator_requests_max: int = 64  # and this many more that operate the cluster
+    open_requests_max: int = 8_192  # HTTP requests being served
     keepalives_max: int = 1_024  # keepalives of sessions beyond open_requests_max, inbox_requests_max
     watchers_max: int = 1_024  # open watch and follow streams
-    fair_requests_max: int = 24  # requests in progress while several users send some: further ones take turns,
-    principal_waiting_max: int = 4_096  # and this many of one user wait for theirs
+    principal_waiting_max: int = 4_096  # requests of one user that wait for their turns
     principal_requests_max: int = 50_000  # requests of one user in a second, at one node,
     principal_bytes_max: int = 1 << 30  # bytes of their bodies and answers,
     principal_streams_max: int = 256  # and streams and long polls of one user that are open
     stream_stall_ms: int = 10_000  # a stream whose reader takes nothing for this long is closed with its `next`
     progress_ms: int = 4_000  # streams say how far they are at least this often
-    stream_gather_ms: int = 50  # records for many followers of the log wait at most this long, and go together
-    digests_max: int = 2  # log digests being computed
-    backups_max: int = 1  # backups being taken: each keeps changes meanwhile in memory
     backup_max_ms: int = 3_600_000  # a backup that takes longer is ended
-    consumers_shown_max: int = 100  # consumer groups in status and metrics: those that are the most records behind
     digest_point_entries: int = 1_000  # the leader commits a digest point after so many entries (10,000 at most)
     request_slow_ms: int = 1_000  # a request that takes longer has a line in the log, unless it was asked to wait
     request_lines_max: int = 16_384  # lines of the request log that wait to be written; further ones are only counted
 
 
 class DiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The files of the log."""
-
     segment_bytes: int = 64 << 20  # preallocated size of one segment
     mark_idle_ms: int = 5  # a mark of its own after this long without a sync, or as long as a sync takes
 
@@ -147,8 +119,6 @@ class ScrubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The node's own log."""
-
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON
     file: str = ""  # beside the cluster file; replaces standard error. Empty: standard error as it is
@@ -167,8 +137,6 @@ RaftSettings = msgspec.defstruct(
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All settings of a node."""
-
     node: int = 0
     cluster_file: str = ""
     data: str = ""  # the data folder; empty: what the cluster file says
@@ -266,9 +234,11 @@ def load_settings(
     types = setting_types()
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    text = _read(file) if file is not None else ""
     if file is not None:
-        table = _table(text, str(file))
+        try:
+            table = tomllib.loads(configured_text(file))
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{file}: {error}") from error
         if "cluster" in table:
             table = {"cluster_file": str(file.resolve())}
         for key, value in _flat(table):
@@ -286,7 +256,7 @@ def load_settings(
     if settings.cluster_file:
         base = file.parent if file is not None and origins["cluster_file"] == str(file) else Path()
         path = base / settings.cluster_file
-        cluster, folder = parse_cluster_file(_read(path), str(path)), path.parent
+        cluster, folder = read_cluster(path), path.parent
         if not settings.node and cluster.cluster.join:
             settings = msgspec.structs.replace(settings, node=cluster.cluster.join)
             origins["node"] = str(path)
@@ -310,21 +280,6 @@ def _default_origin(key: str, settings: Settings) -> str:
     if key in {"http.listen", "peer.listen"} and settings.cluster_file:
         return settings.cluster_file
     return rule_of(key) or "default"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise SettingsError(f"{path}: {reason}; `raftlog up` makes a cluster with its files") from error
-
-
-def _table(text: str, name: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{name}: {error}") from error
 
 
 def _flat(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -435,6 +390,13 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
             split_address(address, key)
     for node, address in settings.dial.items():
         split_address(address, f"dial.{node}")
+    if probe := settings.http.probe_listen:
+        split_address(probe, "http.probe_listen")
+        for key, address in addresses:
+            if address == probe:
+                raise SettingsError(
+                    f"http.probe_listen is {probe}, and so is {key}: probes need an address of their own"
+                )
     own = cluster.of(settings.node) if cluster is not None else None
     beyond = [f"{key} is {each}" for key, each in addresses if each and not is_loopback(each)]
     check_security(settings.security, beyond, own.url if own is not None else "")

@@ -35,11 +35,11 @@ def _history(folder: Path) -> Iterator[dict[str, Any]]:
     if not (folder / ".git").exists():
         return
     try:
-        told = subprocess.run(_GIT, cwd=folder, capture_output=True, timeout=60, check=False)
+        history = subprocess.run(_GIT, cwd=folder, capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return
     commit, time_ms = "", 0
-    for line in told.stdout.decode("utf-8", "replace").splitlines():
+    for line in history.stdout.decode("utf-8", "replace").splitlines():
         if line.startswith("commit "):
             _, commit, seconds = line.split(" ")
             time_ms = int(seconds) * 1000

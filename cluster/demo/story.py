@@ -11,7 +11,6 @@ import itertools
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,13 +21,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from raftlog.cluster.api.status import SetDigestHex
-from raftlog.cluster.client.answers import given
+from raftlog.cluster.client import answers
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.demo import table as demo_table
 from raftlog.cluster.demo.input import KEY, write_input
 from raftlog.cluster.importer.formats import lines as import_lines, schema
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat
-from raftlog.cluster.importer.sources import FileSource
+from raftlog.cluster.importer.sources import FileSource, Part
 from raftlog.cluster.node.first_admin import make_first_admin, use_token
 from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError, PortTaken
 
@@ -67,24 +66,46 @@ class DemoRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class Story:
-    """The results of the steps, for the summary."""
+class DemoInput:
+    """The input, and how it is read."""
 
-    folder: Path
     source: Path
     key: str | None = None
     format: InputFormat = InputFormat.NDJSON
     lines: int = 0
     wanted: int = 0  # records in the input: lines that the import does not reject
     made: dict[str, int] = field(default_factory=dict)  # lines made for the demo, by where they are from
+
+    def parts(self) -> Iterator[Part]:
+        """The input, read as the import reads it."""
+        return FileSource(str(self.source), format=self.format, key=self.key).read(None)
+
+    def records(self) -> Iterator[NewRecord]:
+        """Its records, in order."""
+        return itertools.chain.from_iterable(part.records for part in self.parts())
+
+
+@dataclass(slots=True)
+class LeaderKill:
+    """The end of a leader: after how many acknowledged records, and how long until another led."""
+
+    killed: int = 0
+    killed_after: int = 0
+    open_at_kill: int = 0  # requests of the table; 0 where the table was quicker than the import
+    new_leader: int = 0
+    without_leader_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Story:
+    """The results of the steps, for the summary."""
+
+    folder: Path
+    input: DemoInput
+    kill: LeaderKill = field(default_factory=LeaderKill)
     acknowledged: int = 0
     rejected: int = 0
     import_s: float = 0.0
-    killed: int = 0
-    killed_after: int = 0  # acknowledged records
-    open_at_kill: int = 0
-    new_leader: int = 0
-    without_leader_s: float = 0.0
     leader_changes: int = 0
     table: demo_table.DemoTable = field(default_factory=demo_table.DemoTable)
     index: int = 0
@@ -118,18 +139,14 @@ def start(data: Path, ports: Sequence[int], tell: Tell, *, secure: bool = False)
             if secure:
                 cluster.tls_files().to_environment()
                 use_token(make_first_admin(cluster))
-        except PortTaken as error:
-            if not left:
-                cluster.kill(*cluster.nodes)
-                raise DemoFailed(str(error)) from error
+        except BaseException as error:
+            cluster.kill(*cluster.nodes)
+            if not isinstance(error, LocalClusterError):
+                raise
+            if not isinstance(error, PortTaken) or not left:
+                raise DemoFailed(f"{error}\n{cluster.tails()}") from error
             cluster.remove()
             ports = ()
-        except LocalClusterError as error:
-            cluster.kill(*cluster.nodes)
-            raise DemoFailed(f"{error}\n{cluster.tails()}") from error
-        except BaseException:
-            cluster.kill(*cluster.nodes)
-            raise
         else:
             return cluster
     raise AssertionError("the last start returned or raised")
@@ -138,16 +155,15 @@ def start(data: Path, ports: Sequence[int], tell: Tell, *, secure: bool = False)
 def run(story: Story, cluster: LocalCluster, tell: Tell, *, with_spark: bool) -> None:
     """Runs the whole job on a cluster that serves, after `prepare`. Leaves the cluster running. Raises DemoFailed."""
     started = time.monotonic()
-    with ThreadPoolExecutor(1) as threads:
+    with ThreadPoolExecutor(2) as threads:
         table = threads.submit(_drive_table, story, cluster)
         try:
-            _import_with_a_kill(story, cluster, table, tell)
+            _import_with_a_kill(story, cluster, threads, table, tell)
             tell("finishing the table's writes")
             table.result(WAIT_S)
         except BaseException:
             cluster.kill(*cluster.running)  # this also ends the table's thread
             raise
-    _check(not story.table.differences, "the table", "; ".join(story.table.differences[:3]))
     _restart(story, cluster, tell)
     if with_spark:
         _export(story, cluster, tell)
@@ -168,63 +184,50 @@ def check_spark() -> None:
         raise BadInput(done.stderr.decode(errors="replace").strip())
 
 
-def prepare(story: Story, tell: Tell) -> None:
+def prepare(given: DemoInput, tell: Tell) -> None:
     """Makes the input if there is none, and finds out how to read it. Raises BadInput, OSError."""
-    if not story.source.exists():
+    if not given.source.exists():
         tell("writing the input from this repository's history")
-        story.made = write_input(story.source)
-    with story.source.open("rb") as file:
+        given.made = write_input(given.source)
+    with given.source.open("rb") as file:
         first = file.readline()
     if not first:
-        raise BadInput(f"{story.source} is empty: give a file with at least one line")
+        raise BadInput(f"{given.source} is empty: give a file with at least one line")
     try:
-        story.format = import_lines.detect(story.source.name, first)
+        given.format = import_lines.detect(given.source.name, first)
     except InputError:
-        story.format = InputFormat.LINES
-    if story.key is None and story.made:
-        story.key = KEY
-    elif story.key is None and story.format is InputFormat.ACCESS:
-        story.key = "host"
-    try:
+        given.format = InputFormat.LINES
+    if given.key is None and given.made:
+        given.key = KEY
+    elif given.key is None and given.format is InputFormat.ACCESS:
+        given.key = "host"
+    while not given.lines:
         try:
-            _count(story)
+            _count(given)
         except InputError as error:
-            if story.key is not None or story.format is InputFormat.LINES:
-                raise
-            tell(f"{story.source.name}: {error}; its lines are read as text")
-            story.format = InputFormat.LINES
-            _count(story)
-    except InputError as error:
-        raise BadInput(f"{story.source}: {error}") from error
-    if not story.wanted:
-        what = "behind the names of its columns" if story.format is InputFormat.CSV else "that can be imported"
-        raise BadInput(f"{story.source} has no line {what}, of {story.lines:,} in all (read as {story.format})")
+            if given.key is not None or given.format is InputFormat.LINES:
+                raise BadInput(f"{given.source}: {error}") from error
+            tell(f"{given.source.name}: {error}; its lines are read as text")
+            given.format, given.lines = InputFormat.LINES, 0
+    if not given.wanted:
+        what = "behind the names of its columns" if given.format is InputFormat.CSV else "that can be imported"
+        raise BadInput(f"{given.source} has no line {what}, of {given.lines:,} in all (read as {given.format})")
 
 
-def _count(story: Story) -> None:
+def _count(given: DemoInput) -> None:
     """Counts the lines and records of the input. Raises InputError."""
-    story.wanted = story.lines = 0
-    for part in _source(story).read(None):
-        story.wanted += len(part.records)
-        story.lines = part.position["line"] - 1
-    if not story.lines:
-        with story.source.open("rb") as file:
-            story.lines = sum(1 for _ in file)
-
-
-def _source(story: Story) -> FileSource:
-    """The input, read as the import reads it."""
-    return FileSource(str(story.source), format=story.format, key=story.key)
-
-
-def _records(story: Story) -> Iterator[NewRecord]:
-    """The input's records, in order."""
-    return itertools.chain.from_iterable(part.records for part in _source(story).read(None))
+    given.wanted = given.lines = 0
+    for part in given.parts():
+        given.wanted += len(part.records)
+        given.lines = part.position["line"] - 1
+    if not given.lines:
+        with given.source.open("rb") as file:
+            given.lines = sum(1 for _ in file)
 
 
 def _drive_table(story: Story, cluster: LocalCluster) -> None:
-    stride = max(1, story.lines // TABLE_LINES)
-    picked = itertools.islice(_records(story), 0, None, stride)
+    stride = max(1, story.input.lines // TABLE_LINES)
+    picked = itertools.islice(story.input.records(), 0, None, stride)
     keys = [(record.key or (record.value or b"")[:40])[:1_000] for record in picked]
     asyncio.run(demo_table.drive(story.table, cluster.urls, keys))
 
@@ -244,68 +247,58 @@ def _running(arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
-def _import_with_a_kill(story: Story, cluster: LocalCluster, table: Future[None], tell: Tell) -> None:
+def _import_with_a_kill(
+    story: Story, cluster: LocalCluster, threads: ThreadPoolExecutor, table: Future[None], tell: Tell
+) -> None:
     """`raftlog import`; when half of the lines are acknowledged, SIGKILL to the leader, the next batch on its way.
 
     An input of one batch has no half: the leader is killed when it is imported.
     """
-    batch = min(max(1, story.lines // BATCHES_MIN), BATCH_LINES_MAX)
-    arguments = ["import", str(story.source), "--format", story.format, "--batch", str(batch), "-o", "jsonl"]
+    source = story.input
+    batch = min(max(1, source.lines // BATCHES_MIN), BATCH_LINES_MAX)
+    arguments = ["import", str(source.source), "--format", source.format, "--batch", str(batch), "-o", "jsonl"]
     arguments += ["--state", str(story.folder / "import.json"), "--rejects", str(story.folder / "rejected.ndjson")]
-    arguments += ["--key", story.key] if story.key else []
-    tell(f"importing {story.lines:,} lines in batches of {batch}")
+    arguments += ["--key", source.key] if source.key else []
+    tell(f"importing {source.lines:,} lines in batches of {batch}")
     began = time.monotonic()
-    killer: threading.Thread | None = None
-    failed: list[BaseException] = []
+    killing: Future[LeaderKill] | None = None
     with _running(_command(cluster, *arguments)) as process:
         progress: dict[str, Any] = {}
         for line in process.stdout or ():
             progress = json.loads(line)
-            tell(f"importing: {progress['records']:,} of {story.lines:,} acknowledged")
-            is_half = progress["lines"] * 2 >= story.lines
-            if killer is None and is_half and not progress["done"]:
-                story.open_at_kill = story.table.open  # 0 where the table was quicker than the import
-                story.killed_after = progress["records"]
+            tell(f"importing: {progress['records']:,} of {source.lines:,} acknowledged")
+            is_half = progress["lines"] * 2 >= source.lines
+            if killing is None and is_half and not progress["done"]:
                 # From a thread: the import's progress is read on meanwhile, and its next batch is on its way.
-                killer = threading.Thread(target=_kill_leader, args=(story, cluster, failed))
-                killer.start()
+                killing = threads.submit(_kill_leader, cluster, progress["records"], story.table.open)
             if table.done():
                 table.result()
         process.wait()
-    if killer is not None:
-        killer.join()
     _check(process.returncode == 0, "the import", f"`raftlog import` left with {process.returncode}")
-    if killer is None:
-        story.open_at_kill, story.killed_after = story.table.open, progress["records"]
-        _kill_leader(story, cluster, failed)
-    if failed:
-        raise failed[0]
+    killing = killing or threads.submit(_kill_leader, cluster, progress["records"], story.table.open)
+    story.kill = killing.result()
     story.acknowledged, story.rejected = progress["records"], progress["rejected"]
     story.import_s = time.monotonic() - began
 
 
-def _kill_leader(story: Story, cluster: LocalCluster, failed: list[BaseException]) -> None:
-    """SIGKILL to the leader; notes how long it took until another led."""
-    try:
-        story.killed = cluster.leader()
-        cluster.kill(story.killed)
-        killed_at = time.monotonic()
-        story.new_leader = cluster.leader()
-        story.without_leader_s = time.monotonic() - killed_at
-    except BaseException as error:
-        failed.append(error)
+def _kill_leader(cluster: LocalCluster, records: int, requests_open: int) -> LeaderKill:
+    """SIGKILL to the leader; waits until another leads."""
+    killed = cluster.leader()
+    cluster.kill(killed)
+    killed_at = time.monotonic()
+    return LeaderKill(killed, records, requests_open, cluster.leader(), time.monotonic() - killed_at)
 
 
 def _restart(story: Story, cluster: LocalCluster, tell: Tell) -> None:
     """Starts the killed node again, and waits until every node has the same state at the same index."""
-    tell(f"starting node {story.killed} again, and comparing digests")
-    cluster.start_node(story.killed)
+    tell(f"starting node {story.kill.killed} again, and comparing digests")
+    cluster.start_node(story.kill.killed)
     cluster.wait_ready()
     end = time.monotonic() + WAIT_S
     while True:
-        told = [cluster.status(node) for node in cluster.nodes]
-        seen = {(status.applied, status.state) for status in told if status is not None}
-        if len(seen) == 1 and None not in told:
+        statuses = [cluster.status(node) for node in cluster.nodes]
+        seen = {(status.applied, status.state) for status in statuses if status is not None}
+        if len(seen) == 1 and None not in statuses:
             story.index, story.state = seen.pop()
             story.keys = story.state.count
             break
@@ -352,7 +345,7 @@ def _log_rows(cluster: LocalCluster) -> Iterator[DemoRow]:
     with _running(arguments) as process:
         for line in process.stdout or ():
             row = json.loads(line)
-            key, value = given(None, row.get("key_b64")), given(None, row.get("value_b64"))
+            key, value = (answers.given(None, row.get(name)) for name in ("key_b64", "value_b64"))
             yield DemoRow(
                 row["index"], row["kind"], row["operation"] or None, row["result"], key, value, row.get("succeeded")
             )
@@ -360,7 +353,7 @@ def _log_rows(cluster: LocalCluster) -> Iterator[DemoRow]:
 
 def compare(story: Story, rows: Iterable[DemoRow]) -> None:
     """Row by row with the input, in order; every index once; every effect that was to be shown is there."""
-    expected = enumerate(_records(story), start=1)
+    expected = enumerate(story.input.records(), start=1)
     next_index = leaders = schemas = 0
     for row in rows:
         next_index += 1
@@ -386,14 +379,15 @@ def compare(story: Story, rows: Iterable[DemoRow]) -> None:
     _check(next(expected, None) is None, "the rows", "the end of the input is missing")
     _check(schemas <= 1, "the schema", f"the import's schema was put {schemas} times, not once")
     story.leader_changes = leaders - 1
-    _check(story.leader_changes >= 1 and story.new_leader != story.killed, "the kill", "no leader change happened")
-    for effect, count in story.table.effects.items():
+    has_changed = story.leader_changes >= 1 and story.kill.new_leader != story.kill.killed
+    _check(has_changed, "the kill", "no leader change happened")
+    for effect, count in story.table.effects().items():
         found = story.effects[effect]
         # A client that lost an answer sends its write again: so there may be more repetitions, and of nothing else.
         is_right = found >= count if effect.endswith(" repeated") else found == count
         _check(is_right, "the effects", f"the table's writes made {count} × {effect!r}, the log has {found}")
-    told = f"{story.acknowledged} records were acknowledged, the input has {story.wanted}"
-    _check(story.acknowledged == story.wanted, "the import", told)
+    why = f"{story.acknowledged} records were acknowledged, the input has {story.input.wanted}"
+    _check(story.acknowledged == story.input.wanted, "the import", why)
 
 
 def keep_up(cluster: LocalCluster, log_file: Path) -> int:
@@ -416,18 +410,19 @@ def keep_up(cluster: LocalCluster, log_file: Path) -> int:
 
 def sentences(story: Story) -> Sequence[tuple[str, str]]:
     """The summary: what and how much."""
+    given, kill = story.input, story.kill
     table = ", ".join(f"{count:,} × {what}" for what, count in sorted(story.table.done.items()))
     digest = "" if story.state is None else f"{story.state.xor} over {story.keys:,} keys at index {story.index:,}"
     rows = [
         (
             "input",
-            f"{story.source.name}: {story.lines:,} lines"
-            + "".join(f", {count:,} {what}" for what, count in story.made.items()),
+            f"{given.source.name}: {given.lines:,} lines"
+            + "".join(f", {count:,} {what}" for what, count in given.made.items()),
         ),
         ("acknowledged", f"{story.acknowledged:,} records in {story.import_s:.1f} s, {story.rejected:,} rejected"),
         ("table", table),
-        ("killed", f"leader {story.killed} after {story.killed_after:,} records, {story.open_at_kill} requests open"),
-        ("leader changes", f"{story.leader_changes}: node {story.new_leader} led {story.without_leader_s:.3f} s later"),
+        ("killed", f"leader {kill.killed} after {kill.killed_after:,} records, {kill.open_at_kill} requests open"),
+        ("leader changes", f"{story.leader_changes}: node {kill.new_leader} led {kill.without_leader_s:.3f} s later"),
         (
             "records",
             f"{story.records:,}, each index once: "

@@ -16,7 +16,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, TypeVar
 
-from raftlog.cluster.disk.incoming_snapshot import Incoming
+from raftlog.cluster.disk.incoming_snapshot import IncomingSnapshot
 from raftlog.cluster.disk.older_segments import Backfill
 from raftlog.cluster.disk.scrubber import CountedFiles, OnFailure, OnFindings, Scrub
 from raftlog.cluster.disk.segment_chores import Background
@@ -24,7 +24,7 @@ from raftlog.cluster.disk.worker import Worker
 from raftlog.cluster.disk.writer import Writer
 from raftlog.cluster.files.errors import NoSpace, ReadDamaged, is_full
 from raftlog.cluster.files.findings import FileHealth, Finding
-from raftlog.cluster.files.folder import OpenedFolder, Recovered, open_node
+from raftlog.cluster.files.folder import OpenedFolder, RecoveredFolder, open_node
 from raftlog.cluster.files.scrub import UNREADABLE, Looker, derived, mended_for_free
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.snapshot_files import Chunks, SnapshotWriter, check_snapshot, each
@@ -38,10 +38,10 @@ from raftlog.raft.wal.opening import TAIL_BYTES_MAX
 from raftlog.raft.wal.reading import RawSlice, WalReader
 from raftlog.raft.wal.recovery import Damage, Damaged
 from raftlog.raft.wal.retention import SegmentFiles, piece_of, trailing_end
-from raftlog.raft.wal.snapshot_files import Received, StoredSnapshot, bytes_below, list_snapshots, read_piece
+from raftlog.raft.wal.snapshot_files import Pieces, StoredSnapshot, bytes_below, list_snapshots, read_piece
 from raftlog.raft.wal.storage import Storage
 
-__all__ = ["Disk", "DiskStatistics", "RawSlice", "Recovered"]
+__all__ = ["Disk", "DiskStatistics", "RawSlice", "RecoveredFolder"]
 
 T = TypeVar("T")
 OnAnswer = Callable[[asyncio.Future[None]], None]
@@ -83,7 +83,7 @@ class Disk:
         self._effects_last = 0  # newest entry whose effects were handed over
         self._is_saving = False
         self._is_open = True
-        self._incoming = Incoming(self._reading, journal.log)
+        self._incoming = IncomingSnapshot(self._reading, journal.log)
         fill, begin = ShardFiles(opened.shard), partial(Worker, "disk-fill")
         around = self._read_worker, self._background, self._writer
         self.backfill = Backfill(journal, fill, self._reading, *around, begin_worker=begin)
@@ -102,7 +102,7 @@ class Disk:
         node: int | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         tail_bytes_max: int = TAIL_BYTES_MAX,
-    ) -> tuple[Disk, Recovered]:
+    ) -> tuple[Disk, RecoveredFolder]:
         """Opens a folder that `format_node` made; blocks. `log_id` and `node`, if given, must be those of the folder.
 
         Raises FolderMissing, FolderLocked, FolderForeign, FolderReadOnly, FolderDamaged, FormatUnknown, NoSpace or
@@ -264,7 +264,7 @@ class Disk:
         self._writer.check()
         await self._receive(partial(self._incoming.write, writes))
 
-    async def check_received(self, index: int) -> tuple[Received, StoredSnapshot]:
+    async def check_received(self, index: int) -> tuple[Pieces, StoredSnapshot]:
         """Checks every byte that was written aside. Raises SnapshotDamaged or DiskFenced."""
         return await self._receive(partial(self._incoming.check, index))
 
@@ -274,7 +274,7 @@ class Disk:
         while chunk := await self._receive(partial(next, chunks, b"")):
             yield chunk
 
-    async def install(self, received: Received, stored: StoredSnapshot) -> None:
+    async def install(self, received: Pieces, stored: StoredSnapshot) -> None:
         """Makes the received snapshot the newest one: the log now begins after the snapshot.
 
         The older log is kept beside it for the backfill. A crash before the snapshot has its name leaves the log as it

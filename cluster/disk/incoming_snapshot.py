@@ -15,17 +15,17 @@ from raftlog.raft.ready import SnapshotWrite
 from raftlog.raft.wal import snapshot_files
 from raftlog.raft.wal.formats import ForeignFile, LogIdentity
 from raftlog.raft.wal.operations import DeleteFolder
-from raftlog.raft.wal.snapshot_files import Received, StoredSnapshot, read_chunks
+from raftlog.raft.wal.snapshot_files import Pieces, StoredSnapshot, read_chunks
 
 
-class Incoming:
+class IncomingSnapshot:
     """Holds at most one snapshot at a time: a piece of a new one removes the pieces of another."""
 
     __slots__ = ("_files", "_log", "_received", "aside")
 
     def __init__(self, files: ShardFiles, log: LogIdentity) -> None:
         self._files, self._log = files, log
-        self._received: Received | None = None
+        self._received: Pieces | None = None
         self.aside = ""  # folder of the snapshot being received; "" if none
 
     def write(self, writes: Sequence[SnapshotWrite]) -> None:
@@ -40,7 +40,7 @@ class Incoming:
         """
         if offset == 0:
             self.drop()
-            self._received = received = Received(self._log, index)
+            self._received = received = Pieces(self._log, index)
             begin = received.begin()
             assert isinstance(begin[0], DeleteFolder), begin
             self.aside = begin[0].name
@@ -53,7 +53,7 @@ class Incoming:
         except snapshot_files.SnapshotDamaged as error:
             raise StoredSnapshotDamaged(str(error)) from error
 
-    def check(self, index: int) -> tuple[Received, StoredSnapshot]:
+    def check(self, index: int) -> tuple[Pieces, StoredSnapshot]:
         """Reads and checks all written pieces. Raises StoredSnapshotDamaged or OSError."""
         received = self._get(index)
         try:
@@ -79,7 +79,7 @@ class Incoming:
             self._files.execute([DeleteFolder(self.aside)])
         self._received, self.aside = None, ""
 
-    def _get(self, index: int) -> Received:
+    def _get(self, index: int) -> Pieces:
         received = self._received
         if received is None or received.folder != snapshot_files.snapshot_folder(index):
             raise StoredSnapshotDamaged(f"no snapshot of {index} was begun")

@@ -71,7 +71,7 @@ class Overtaken(Exception):
     """The log begins elsewhere now: it was trimmed, or a snapshot replaced it."""
 
 
-class Filling:
+class SegmentFill:
     """One segment that is filled, from its first entry to the one before this log. Belongs to one thread."""
 
     def __init__(self, files: ShardFiles, log: LogIdentity, top: Mark) -> None:
@@ -221,9 +221,9 @@ class Backfill:
                 return segment.first, segment.previous
         return None
 
-    def filling(self) -> Filling:
+    def filling(self) -> SegmentFill:
         """A new segment in front of the log."""
-        return Filling(self._files, self._journal.log, self.top)
+        return SegmentFill(self._files, self._journal.log, self.top)
 
     async def run(self, job: Callable[[], T]) -> T:
         """Runs a job of a Filling in the filling thread. Raises PieceWrong, NoSpace or DiskFenced."""
@@ -239,8 +239,8 @@ class Backfill:
                 self._writer.fail(error)
             raise NoSpace(f"the disk is full ({error}): there is no room for older segments") from error
 
-    async def begin(self, filling: Filling, before: Mark) -> None:
-        """As `Filling.begin`, if the disk has enough space."""
+    async def begin(self, filling: SegmentFill, before: Mark) -> None:
+        """As `SegmentFill.begin`, if the disk has enough space."""
         await self.run(self._check_disk_space)
         await self.run(partial(filling.begin, before))
 
@@ -304,8 +304,8 @@ class Backfill:
 
 def free_bytes(files: ShardFiles) -> int:
     """Bytes that an unprivileged process may still write on that disk."""
-    told = os.statvfs(files.root)
-    return told.f_bavail * told.f_frsize
+    space = os.statvfs(files.root)
+    return space.f_bavail * space.f_frsize
 
 
 def last_mark(raw: RawSlice) -> Mark:

@@ -164,7 +164,7 @@ class Syncer:
         self._sync_s = self._ended - self.started
         if self._mark_timer is None:
             self._mark_after(self._mark_idle_s)
-        self._metrics.sync_seconds.observe(self._sync_s)
+        self._metrics.histograms["raftlog_sync_seconds"].observe(self._sync_s)
         self._synced(batch)
 
     def look_for_disk_space(self) -> None:

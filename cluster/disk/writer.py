@@ -21,7 +21,7 @@ from raftlog.raft.wal.divergence import DivergenceNote
 from raftlog.raft.wal.operations import Delete, FileOperation
 from raftlog.raft.wal.recovery import Damaged
 from raftlog.raft.wal.retention import may_go
-from raftlog.raft.wal.snapshot_files import Received
+from raftlog.raft.wal.snapshot_files import Pieces
 from raftlog.raft.wal.storage import StepKind, Storage, WorkStep
 
 
@@ -125,7 +125,7 @@ class Writer:
         self.check()
         self._execute(self._storage.leave_to_start(names))
 
-    def install(self, received: Received) -> None:
+    def install(self, received: Pieces) -> None:
         """Makes a leader's snapshot the newest one, and begins the log again after it. Raises DiskFenced, NoSpace
         (the log is as it was), StoredSnapshotDamaged or ImpossibleBatch."""
         self.check()

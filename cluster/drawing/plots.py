@@ -61,7 +61,6 @@ _ALONE: Final = (
 
 
 def svg(plot: Plot) -> str:
-    """The plot as one SVG element."""
     return _lines(plot) if isinstance(plot, LinePlot) else _bars(plot)
 
 
@@ -126,7 +125,6 @@ def _lines(plot: LinePlot) -> str:
 
 
 def _stretches(plot: LinePlot, values: Sequence[float | None]) -> list[list[tuple[datetime, float]]]:
-    """The points between gaps."""
     stretches: list[list[tuple[datetime, float]]] = []
     before: datetime | None = None
     for time, value in zip(plot.times, values, strict=True):
@@ -166,15 +164,15 @@ def _bars(plot: BarPlot) -> str:
     parts = []
     for place, (label, value) in enumerate(zip(plot.labels, plot.values, strict=True)):
         y = place * (_BAR_HEIGHT + 4)
-        told = f"{number(value)} {plot.unit}".rstrip()
+        amount = f"{number(value)} {plot.unit}".rstrip()
         end = along(value)
         width = max(abs(end - zero), 1.0)
         aside = f'x="{end - 6:.1f}" text-anchor="end"' if value < 0 else f'x="{zero + width + 6:.1f}"'
         parts += [
             f'<text class="tick" x="{_LABEL_WIDTH - 8}" y="{y + 14}" text-anchor="end">{escape(_short(label))}</text>',
             f'<rect class="s0 bar" x="{min(zero, end):.1f}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT}" rx="2">'
-            f"<title>{escape(f'{label}: {told}')}</title></rect>",
-            f'<text class="tick" {aside} y="{y + 14}">{escape(told)}</text>',
+            f"<title>{escape(f'{label}: {amount}')}</title></rect>",
+            f'<text class="tick" {aside} y="{y + 14}">{escape(amount)}</text>',
         ]
     return _frame(plot.title, len(plot.values) * (_BAR_HEIGHT + 4), parts)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from raftlog.cluster.files.check_segment import Looked
+from raftlog.cluster.files.check_segment import SegmentReport
 from raftlog.cluster.files.findings import NEWER_CODE, NEXT_START, RESTORE, FileHealth, Finding, Steps
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.wal.formats import (
@@ -36,7 +36,7 @@ WINDOW = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerLooked:
+class LedgerReport:
     """The finding about a ledger, and the newest entry up to which effects exist without a gap."""
 
     finding: Finding
@@ -44,20 +44,20 @@ class LedgerLooked:
 
 
 def looking_at_ledger(
-    log: LogIdentity, files: Files, looked: Looked, *, is_sealed: bool, mend: str = ""
-) -> Steps[LedgerLooked]:
+    log: LogIdentity, files: Files, looked: SegmentReport, *, is_sealed: bool, mend: str = ""
+) -> Steps[LedgerReport]:
     """Reads the ledger beside a segment, in steps, one for each frame. `mend`: the advice if it must be made again."""
     segment = looked.segment
     name = ledger_name(segment.first)
     before = segment.previous.index
 
-    def found(state: FileHealth, what: str, position: int, last: int, then: str = mend) -> LedgerLooked:
-        return LedgerLooked(Finding(name, state, what, position, last, then), last)
+    def found(state: FileHealth, what: str, position: int, last: int, then: str = mend) -> LedgerReport:
+        return LedgerReport(Finding(name, state, what, position, last, then), last)
 
     size = files.size(name)
     if size < 0:
         then = NEXT_START if mend != RESTORE else RESTORE
-        return LedgerLooked(Finding(name, FileHealth.MISSING, "there is no such file", mend=then), before)
+        return LedgerReport(Finding(name, FileHealth.MISSING, "there is no such file", mend=then), before)
     try:
         check_side_header(log, LEDGER_MAGIC, segment.previous, files.read(name, 0, SIDE_HEADER_SIZE))
     except Corrupt as error:
@@ -72,7 +72,9 @@ def looking_at_ledger(
 class _Frames:
     """The frames of one ledger, read in order."""
 
-    def __init__(self, files: Files, name: str, size: int, looked: Looked, *, is_sealed: bool, mend: str) -> None:
+    def __init__(
+        self, files: Files, name: str, size: int, looked: SegmentReport, *, is_sealed: bool, mend: str
+    ) -> None:
         self._files, self._name, self._size, self._looked = files, name, size, looked
         self._is_sealed, self._mend = is_sealed, mend
         self._position = SIDE_HEADER_SIZE
@@ -83,7 +85,7 @@ class _Frames:
                 self._sampled.update(zip(footer.samples[0::2], footer.samples[1::2], strict=True))
         self._count = 0
 
-    def look(self) -> Steps[LedgerLooked]:
+    def look(self) -> Steps[LedgerReport]:
         """Reads every frame, then the bytes after them."""
         buffer, base = b"", 0
         for index in self._looked.ends:
@@ -118,14 +120,14 @@ class _Frames:
             yield
         return self._behind()
 
-    def _end_early(self, index: int) -> LedgerLooked:
+    def _end_early(self, index: int) -> LedgerReport:
         """The frames end before the entries do: a crash leaves that, unless other bytes follow."""
         if end_of_bytes(self._files, self._name, self._position, self._size) > self._position + EFFECTS_HEADER_SIZE:
             return self._wrong(f"no effects of entry {index}, but other bytes")
         what = f"effects of {self._count} of {len(self._looked.ends)} entries; replay makes those from {index} on"
         return self._found(FileHealth.UNFINISHED, what, NEXT_START)
 
-    def _behind(self) -> LedgerLooked:
+    def _behind(self) -> LedgerReport:
         """Checks the footer, or the end of the file."""
         if not self._looked.is_whole:
             what = f"effects of its first {self._count} entries; there is nothing to compare the others with"
@@ -154,10 +156,10 @@ class _Frames:
             return self._wrong("its footer names places at which no such effects are")
         return self._found(FileHealth.INTACT, f"effects of {self._count} entries and the footer", "")
 
-    def _wrong(self, what: str) -> LedgerLooked:
+    def _wrong(self, what: str) -> LedgerReport:
         return self._found(FileHealth.DAMAGED, what, self._mend)
 
-    def _found(self, state: FileHealth, what: str, mend: str) -> LedgerLooked:
+    def _found(self, state: FileHealth, what: str, mend: str) -> LedgerReport:
         position = None if state is FileHealth.INTACT else self._position
         index = None if state is FileHealth.INTACT else self._last
-        return LedgerLooked(Finding(self._name, state, what, position, index, mend), self._last)
+        return LedgerReport(Finding(self._name, state, what, position, index, mend), self._last)

@@ -51,7 +51,7 @@ _ROWS_BYTES = 1 << 16  # bytes of rows compared in one step
 
 
 @dataclass(slots=True)
-class Looked:
+class SegmentReport:
     """The facts about one segment after it was read."""
 
     segment: Segment
@@ -127,7 +127,7 @@ def looking_at_segment(
     following: SegmentHeader | None,
     durable: int = 0,
     cut: int = 0,
-) -> Steps[Looked]:
+) -> Steps[SegmentReport]:
     """Reads a segment and its .idx, in steps, one for each entry. `following` is the header of the next segment; None:
     this is the newest one.
 
@@ -135,7 +135,7 @@ def looking_at_segment(
     """
     name = segment_name(header.first)
     segment = Segment(header.previous, header.size, header.previous)
-    looked = Looked(segment)
+    looked = SegmentReport(segment)
     rows = _Rows(files, segment)
     tell = looked.findings.append
     ended = Found(SEGMENT_HEADER_SIZE, None, SEGMENT_HEADER_SIZE)
@@ -187,16 +187,16 @@ def looking_at_segment(
     return looked
 
 
-def _contents(looked: Looked) -> str:
+def _contents(looked: SegmentReport) -> str:
     segment = looked.segment
     if not looked.ends:
         return f"no entry yet; the next is {segment.first}"
     terms = [run.term for run in segment.runs]
-    told = f"term {terms[0]}" if len(terms) == 1 else f"terms {terms[0]} to {terms[-1]}"
-    return f"records {segment.first} to {segment.last.index} in {len(looked.ends)} entries, {told}"
+    span = f"term {terms[0]}" if len(terms) == 1 else f"terms {terms[0]} to {terms[-1]}"
+    return f"records {segment.first} to {segment.last.index} in {len(looked.ends)} entries, {span}"
 
 
-def _check_sealed(files: Files, looked: Looked, ended: Found, header: SegmentHeader, end: Mark) -> None:
+def _check_sealed(files: Files, looked: SegmentReport, ended: Found, header: SegmentHeader, end: Mark) -> None:
     """A sealed segment must end with the entry that the header of the next one names."""
     segment, name = looked.segment, segment_name(header.first)
     if segment.last != end:
@@ -218,7 +218,7 @@ _LOST = "what this node had acknowledged is not all there; {}"
 
 
 def _check_newest(
-    log: LogIdentity, files: Files, looked: Looked, header: SegmentHeader, durable: int, cut: int
+    log: LogIdentity, files: Files, looked: SegmentReport, header: SegmentHeader, durable: int, cut: int
 ) -> None:
     """Judges the end of the newest segment with the code of a start, on this segment alone."""
     segment, name = looked.segment, segment_name(header.first)
@@ -257,7 +257,9 @@ class _Alone:
 # .idx
 
 
-def _check_index(log: LogIdentity, files: Files, looked: Looked, rows: _Rows, *, is_sealed: bool) -> Iterator[Finding]:
+def _check_index(
+    log: LogIdentity, files: Files, looked: SegmentReport, rows: _Rows, *, is_sealed: bool
+) -> Iterator[Finding]:
     segment = looked.segment
     name = index_name(segment.first)
     mend = REMOVE if is_sealed else NEXT_START

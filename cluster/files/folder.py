@@ -84,7 +84,7 @@ class DiskIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredFolder:
     """The content of a folder when it was opened. All of it is durable and intact."""
 
     identity: DiskIdentity
@@ -115,7 +115,7 @@ class Recovered:
 class OpenedFolder:
     """The open files and objects of the disk. `lock` keeps other processes out; None: the lock of group 0 does."""
 
-    recovered: Recovered
+    recovered: RecoveredFolder
     lock: int | None
     shard: Path
     journal: Journal
@@ -300,7 +300,7 @@ def _open_shard(
             break
     snapshot = None if opened.snapshot is None else RecoveredSnapshot(shard, opened.snapshot)
     start = opened.log
-    recovered = Recovered(
+    recovered = RecoveredFolder(
         identity,
         opened.hard_state,
         start.first,

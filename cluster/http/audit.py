@@ -50,7 +50,6 @@ class AuditLog:
         self._limit = LineLimit()
 
     def answered(self, call: Call, status: int, code: str) -> None:
-        """A request was answered."""
         if code in REFUSALS:
             name = "" if call.caller is None else call.caller.name
             if self._limit.allows(f"{name} {call.method} {call.route} {code}"):

@@ -15,12 +15,12 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
-from raftlog.cluster.admission.budget import Share, bodies_full
+from raftlog.cluster.admission.budget import Share
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.answer import forget_frames
 from raftlog.cluster.http.exchange.framing import ChunkOverhead
 from raftlog.cluster.http.fast.bounds import REQUEST_BYTES, AdmissionQueue
-from raftlog.cluster.http.fast.byte_flow import ByteFlow, Front
+from raftlog.cluster.http.fast.byte_flow import ByteFlow
 from raftlog.cluster.http.fast.connection import FastConnection
 from raftlog.cluster.http.fast.head import HeadParser
 from raftlog.cluster.http.gate import Api
@@ -53,7 +53,7 @@ class SlowConnection(RequestHandler):
         "refusal",
     )
 
-    def __init__(self, manager: Server, front: Front | None, **options: Any) -> None:
+    def __init__(self, manager: Server, front: FastConnection | None, **options: Any) -> None:
         super().__init__(manager, **options)
         self._api = manager.api
         self._admission = manager.admission
@@ -79,7 +79,6 @@ class SlowConnection(RequestHandler):
         self._pass_on()
 
     def called(self) -> None:
-        """Its turn has come."""
         self._is_in_line = False
         if self.transport is not None:
             self._pass_on()
@@ -114,7 +113,7 @@ class SlowConnection(RequestHandler):
                     self._front.began()  # before its next bytes come: they are no part of a head
             super().data_received(data)
         if not self._bytes.hold(len(self._late) + overhead.head_bytes):
-            self._refuse(bodies_full(self._api.service.load.bodies))
+            self._refuse(self._api.service.load.bodies.full())
             return
         self._regulate()
 
@@ -148,7 +147,6 @@ class SlowConnection(RequestHandler):
 
     @property
     def holder(self) -> Holder | None:
-        """The holder of the client's certificate."""
         if self._front is not None:
             return self._front.holder
         return None if self.transport is None else shown_holder(self.transport)
@@ -207,12 +205,10 @@ class Server(web.Server):
         return fast  # type: ignore[return-value]  # asyncio needs only a protocol
 
     def entered(self, connection: ByteFlow, address: str) -> None:
-        """A client connected."""
         self.fast.add(connection)
         self._addresses[address] += 1
 
     def left(self, connection: ByteFlow, address: str) -> None:
-        """A client's connection has ended."""
         self.fast.discard(connection)
         self._addresses[address] -= 1
         if self._addresses[address] <= 0:
@@ -234,8 +230,7 @@ class Server(web.Server):
         for connection in list(self.fast):
             connection.check_certificate()
 
-    def make_handler(self, front: Front | None) -> RequestHandler:
-        """aiohttp's side of a connection."""
+    def make_handler(self, front: FastConnection | None) -> RequestHandler:
         return SlowConnection(self, front, loop=self._loop, **self._options)
 
     def pre_shutdown(self) -> None:

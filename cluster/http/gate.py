@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import secrets
 from collections.abc import Awaitable, Coroutine
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
 
-from raftlog.cluster.admission.access import Denied
-from raftlog.cluster.admission.budget import SMALL_BYTES, answers_full
+from raftlog.cluster.admission.access import Denial
+from raftlog.cluster.admission.budget import SMALL_BYTES
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import H_PASSED_ON, H_REQUEST_ID, H_SEQUENCE, H_SESSION
-from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.audit import AUDITED, REFUSALS, AuditLog
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, forget_frames, problem_answer
-from raftlog.cluster.http.exchange.body import drop_body
-from raftlog.cluster.http.exchange.call import READS, AskedOfNode, Call, finished, is_request_id
+from raftlog.cluster.http.exchange.body import SlowSide, drop_body
+from raftlog.cluster.http.exchange.call import READS, AskedOfNode, Call, finished
 from raftlog.cluster.http.exchange.query import split_target
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.hosts import HostCheck, check_origin
@@ -30,9 +30,10 @@ from raftlog.cluster.http.request_log import FAILED, RequestLog
 from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
 from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.runtime.logging import get_logger
-from raftlog.cluster.security.names import Holder
 from raftlog.cluster.security.tokens import redacted
 
+_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
+"""A client's request id that can stand in a header and a log line."""
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 """Methods whose routes take no body."""
 _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics", "/v1/status"})
@@ -46,15 +47,6 @@ _DENIED_S: Final = 5.0
 
 Begun = AskedOfNode | HttpAnswer | StreamedAnswer | Coroutine[Any, Any, HttpAnswer | StreamedAnswer]
 """A request that is admitted: asked of the node, answered already, or with a handler that waits for more."""
-
-
-class SlowSide(Protocol):
-    """The parts of aiohttp's side of a connection that are used here (`raftlog.cluster.http.connections`)."""
-
-    read_task: asyncio.Task[Any] | None
-
-    @property
-    def holder(self) -> Holder | None: ...
 
 
 class Api:
@@ -76,17 +68,12 @@ class Api:
         self._lines = lines if lines.is_enabled else None
 
     async def handle(self, request: web.BaseRequest) -> HttpAnswer | StreamedAnswer:
-        """Serves one request of aiohttp's."""
-        connection: SlowSide = cast(Any, request.protocol)  # `Server` makes no other
+        connection: SlowSide = cast(Any, request.protocol)
         if request.method in READS:
             connection.read_task = asyncio.current_task()
         path, query = split_target(request.raw_path)
         call = Call(request.method, request.raw_path, path, query, request.headers, request)
         call.holder = connection.holder
-        return await self.serve(call)
-
-    async def serve(self, call: Call) -> HttpAnswer | StreamedAnswer:
-        """The answer to a request of aiohttp's. Raises nothing but a cancellation."""
         begun = self.begin(call)
         if isinstance(begun, tuple):
             begun = self._ended(call, finished(self.service, call, begun))
@@ -99,7 +86,7 @@ class Api:
         service.load.open_requests += 1
         call.started = service.clock()
         name = call.headers.get(H_REQUEST_ID)
-        call.request_id = name if name and is_request_id(name) else f"{self._id_prefix}{next(self._ids)}"
+        call.request_id = name if name and _REQUEST_ID.fullmatch(name) else f"{self._id_prefix}{next(self._ids)}"
         try:
             route = self._admit(call)
             if call.whole is None and call.method in _BODILESS and not call.request.content.is_eof():
@@ -107,7 +94,7 @@ class Api:
             if call.caller is not None and (turn := self._turn(call, route, call.caller.name)) is not None:
                 return self._ended(call, self._in_turn(call, route, turn))
             handled = route.handler(service, call)
-        except Denied:
+        except Denial:
             return self._ended(call, self._again(call))
         except Exception as error:
             return self._failed(call, error)
@@ -141,7 +128,7 @@ class Api:
         try:
             try:
                 answer = await handled
-            except Denied:
+            except Denial:
                 if call.was_denied:
                     raise
                 answer = await self._again(call)
@@ -188,7 +175,7 @@ class Api:
         if isinstance(answer, HttpAnswer):
             size = len(answer.body)
             if size > SMALL_BYTES and call.method in READS and not call.hold_answer(service, size):
-                return self._failed(call, answers_full(service.load.answers))  # only reads: a write must be answered
+                return self._failed(call, service.load.answers.full())  # only reads: a write must be answered
             answer.request_id = call.request_id
             if service.is_leaving:
                 answer.keep_alive = False
@@ -230,18 +217,9 @@ class Api:
 
     def problem(self, identifier: str, error: ApiError, call: Call | None = None) -> HttpAnswer:
         """The error as an answer. Without a `call` no request was read: its bytes may name a session."""
-        service = self.service
-        node = service.node
+        self.service.node.metrics.count("raftlog_http_problems_total", error.code)
         error.message = redacted(error.message)  # it may quote what the client sent
-        problem = make_problem(
-            error,
-            node=service.identity.node_id,
-            request_id=identifier,
-            leader=node.leader_hint(),
-            index=node.applied,
-            term=node.term,
-            has_session=call is None or call.has_session,
-        )
+        problem = self.service.problem(error, identifier, has_session=call is None or call.has_session)
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
             extra.append(("Allow", allowed_methods(call)))
@@ -249,7 +227,7 @@ class Api:
             extra.append(("Retry-After", str(error.more.get("retry_after", 1))))
         if error.code is Code.UNAUTHORIZED:
             extra.append(("WWW-Authenticate", 'Bearer realm="raftlog"'))
-        answer = problem_answer(service.identity, problem, extra)
+        answer = problem_answer(self.service.identity, problem, extra)
         answer.keep_alive = error.code is not Code.UNSUPPORTED  # a transfer coding: others may see another end of it
         return answer
 

@@ -50,29 +50,9 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
 class RequestLog:
     """Collects lines; `close` writes the last ones. Belongs to the event loop."""
 
-    __slots__ = (
-        "_dropped",
-        "_handle",
-        "_has_all",
-        "_is_json",
-        "_is_writing",
-        "_lines",
-        "_lines_max",
-        "_logger",
-        "_node",
-        "_pool",
-        "_room",
-        "_room_until",
-        "_slow_s",
-        "_when",
-        "_when_until",
-        "from_s",
-    )
-
     def __init__(self, node: int, lines_max: int, slow_ms: int, *, has_all: bool) -> None:
         """`lines_max`: most lines that wait to be written. `slow_ms`: a request that takes longer is slow. `has_all`:
-        every
-        request has a line."""
+        every request has a line."""
         self._node = node
         self._slow_s = slow_ms / 1_000
         self._has_all = has_all
@@ -91,7 +71,6 @@ class RequestLog:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether lines of this level are logged at all."""
         return bool(self._logger.is_enabled_for(logging.INFO))
 
     def add(
@@ -134,7 +113,6 @@ class RequestLog:
         return self._room >= 0
 
     async def close(self) -> None:
-        """Writes the remaining lines, and ends the thread."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from raftlog.cluster.admission.access import Access, TokenProvider
+from raftlog.cluster.admission.access import Access
 from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.http.connections import KEEPALIVE_SECONDS, Server
 from raftlog.cluster.http.exchange.answer import ServerIdentity
@@ -15,11 +15,14 @@ from raftlog.cluster.http.exchange.consumer_lag import Lags
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.fast.head import HeadParser
 from raftlog.cluster.http.gate import Api
-from raftlog.cluster.http.routes.table import route_lines
+from raftlog.cluster.http.routes.table import ROUTES, route_lines
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.security.tls import Credentials
+
+if TYPE_CHECKING:
+    from raftlog.cluster.security.provider import Provider
 
 _LEAVE_SECONDS: Final = 0.25
 """Longer than a busy client takes from an answer to its next request, even on a busy machine."""
@@ -36,15 +39,18 @@ class ApiRunner(web.ServerRunner):
         super().__init__(server, shutdown_timeout=shutdown_timeout)
         self._api = api
 
+    @property
+    def service(self) -> Service:
+        """What its handlers share, and those of probes."""
+        return self._api.service
+
     async def leave(self) -> None:
         """Call it a moment before `cleanup`. Every answer then closes its connection, so that no client sends a request
-        on a
-        connection that is about to be closed. Its outcome would be unknown."""
+        on a connection that is about to be closed. Its outcome would be unknown."""
         self._api.service.is_leaving = True
         await asyncio.sleep(_LEAVE_SECONDS)
 
     async def shutdown(self) -> None:
-        """Called once no new connection is accepted."""
         self._api.service.stop()
 
     async def cleanup(self) -> None:
@@ -59,7 +65,7 @@ def build_runner(
     *,
     fast_path: bool = True,
     credentials: Credentials | None = None,
-    provider: TokenProvider | None = None,
+    provider: Provider | None = None,
     audit: LogSink | None = None,
 ) -> ApiRunner:
     """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
@@ -84,9 +90,9 @@ def build_runner(
         ),
         settings,
         credentials,
-        is_insecure=settings.is_exposed and settings.security.insecure,
         routes=route_lines(),
     )
+    node.metrics.http.begin(dict.fromkeys(("none", *(route.pattern for route in ROUTES))))
     api = Api(service, audit)
     parser = HeadParser(limits.head_bytes_max, limits.head_fields_max, limits.body_bytes_max) if fast_path else None
     server = Server(

@@ -17,7 +17,7 @@ from raftlog.cluster.importer.formats.lines import (
     InputError,
     InputOptions,
     Line,
-    Rejected,
+    RejectedLine,
     look_of,
     odd,
     parse,
@@ -45,7 +45,7 @@ class ImportBatch:
     """Lines read for one request, and the hash of the file up to their end."""
 
     records: list[NewRecord] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
+    rejected: list[RejectedLine] = field(default_factory=list)
     lines: int = 0
     bytes: int = 0
     without_time: int = 0
@@ -123,7 +123,7 @@ def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash)
         records = [each for each in found if type(each) is NewRecord]
         yield ImportBatch(
             records,
-            [each for each in found if isinstance(each, Rejected)],
+            [each for each in found if isinstance(each, RejectedLine)],
             sum(line.lines for line in lines),
             len(raw),
             sum(each.time_ms is None for each in records) if reading.has_time else 0,
@@ -134,8 +134,8 @@ def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash)
         raise refusal
 
 
-def _fault(found: NewRecord | Rejected, reading: InputOptions) -> str | None:
-    if isinstance(found, Rejected):
+def _fault(found: NewRecord | RejectedLine, reading: InputOptions) -> str | None:
+    if isinstance(found, RejectedLine):
         return found.reason
     return f"no time in {reading.time or 'the line'}" if reading.has_time and found.time_ms is None else None
 

@@ -21,7 +21,7 @@ from raftlog.cluster.api.encoding import as_text, to_b64
 from raftlog.cluster.importer.ahead import Ahead
 from raftlog.cluster.importer.batches import Cut, Hash, ImportBatch, batches
 from raftlog.cluster.importer.files import InputFile, InputFiles
-from raftlog.cluster.importer.formats.lines import InputError, Rejected
+from raftlog.cluster.importer.formats.lines import InputError, RejectedLine
 from raftlog.cluster.importer.formats.schema import Schema, schema_of
 from raftlog.cluster.importer.inputs import STDIN
 from raftlog.cluster.importer.kinds import FilePosition, ImportDecisions, as_decisions, as_position
@@ -191,7 +191,7 @@ def _truncate(path: Path, size: int) -> None:
             file.truncate(size)
 
 
-def _write_rejected(path: Path, size: int, rejected: list[Rejected], shown: str | None) -> int:
+def _write_rejected(path: Path, size: int, rejected: list[RejectedLine], shown: str | None) -> int:
     """Puts rejected lines after the first `size` bytes of the file, durably; returns its new size."""
     if not rejected:
         return size
@@ -207,7 +207,7 @@ def _write_rejected(path: Path, size: int, rejected: list[Rejected], shown: str 
     return size
 
 
-def _as_json(rejected: Rejected, shown: str | None) -> dict[str, object]:
+def _as_json(rejected: RejectedLine, shown: str | None) -> dict[str, object]:
     text = as_text(rejected.data)
     value = {"value_b64": to_b64(rejected.data)} if text is None else {"value": text}
     name = {} if shown is None else {"file": shown}

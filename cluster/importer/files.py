@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from raftlog.cluster.importer import following
 from raftlog.cluster.importer.batches import Hash, LatestMs
 from raftlog.cluster.importer.formats import converting, rows
-from raftlog.cluster.importer.formats.deciding import Decided, Sample, decide
+from raftlog.cluster.importer.formats.deciding import InputDecision, Sample, decide
 from raftlog.cluster.importer.formats.dialect import names_of
 from raftlog.cluster.importer.formats.lines import (
     TABLES,
@@ -33,7 +33,7 @@ from raftlog.cluster.importer.formats.lines import (
     split_lines,
     suffix_of,
 )
-from raftlog.cluster.importer.inputs import STDIN, Opened, as_utf8, expand, open_input, sample_of
+from raftlog.cluster.importer.inputs import STDIN, OpenInput, as_utf8, expand, open_input, sample_of
 from raftlog.cluster.importer.kinds import (
     FileKind,
     FileKinds,
@@ -66,7 +66,7 @@ class InputFile:
     """
 
     def __init__(
-        self, opened: Opened, reading: InputOptions, number: int, is_continued: bool, shown: str | None
+        self, opened: OpenInput, reading: InputOptions, number: int, is_continued: bool, shown: str | None
     ) -> None:
         self.name = opened.name
         self.number = number  # counts empty files, which are skipped
@@ -262,7 +262,7 @@ class InputFiles:
         """Decides how each of several files is read. Raises one InputError that names all files that cannot be."""
         if self._kinds.kinds or len(self.names) < 2:
             return
-        found: list[Decided | None] = []
+        found: list[InputDecision | None] = []
         refused: list[str] = []
         for name in self.names:
             try:
@@ -285,19 +285,19 @@ class InputFiles:
             number = self._kinds.places.index(place)
             while found[number] is None:  # an empty file goes with the kind before it
                 number += 1
-            self._tell(cast(Decided, found[number]))
+            self._tell(cast(InputDecision, found[number]))
 
-    def _check_names(self, name: str, found: Sequence[Decided | None]) -> None:
+    def _check_names(self, name: str, found: Sequence[InputDecision | None]) -> None:
         """Raises InputError where --columns names the columns of files whose first lines differ."""
         names = [each.reading.names for each in found if each is not None]
         if self._plan.columns and names and names[0] != names[-1]:
             raise other_names(name, names[-1], names[0])
 
-    def _tell(self, decided: Decided) -> None:
+    def _tell(self, decided: InputDecision) -> None:
         for notice in decided.notices:
             self._plan.tell(notice)
 
-    def _sampled(self, name: str) -> tuple[Opened, bytes, bool]:
+    def _sampled(self, name: str) -> tuple[OpenInput, bytes, bool]:
         """The open file, its first bytes, and whether they are all."""
         with _named(name):
             opened = self._follow() if self._plan.follow else self._open(name)
@@ -310,7 +310,7 @@ class InputFiles:
                 raise
         return opened, first, is_whole
 
-    def _open(self, name: str) -> Opened:
+    def _open(self, name: str) -> OpenInput:
         opened = open_input(name, self._stdin, self._plan.format, self._plan.charset, self._stopped)
         known = self._reading.format if self._reading is not None else opened.format
         try:
@@ -331,7 +331,7 @@ class InputFiles:
         decisions = _decisions_of_rejected(self._plan.rejected_of)
         return [name for name, place in zip(decisions.files, decisions.places, strict=True) if place == self.place]
 
-    def _is_json(self, opened: Opened) -> bool:
+    def _is_json(self, opened: OpenInput) -> bool:
         """Whether the text is an array of objects, or has objects over several lines, or several on a line."""
         first, opened.chunks, _ = sample_of(opened.chunks, lines=1)
         if first.strip() == b"[":
@@ -344,7 +344,7 @@ class InputFiles:
             return False
         return (b"\n" in text and not _is_object(line)) or any(map(holds_several, text.split(b"\n")))
 
-    def _follow(self) -> Opened:
+    def _follow(self) -> OpenInput:
         path = Path(self._plan.source)
         if self._tail is None:
             found = following.find(path, self._at.inode)
@@ -359,9 +359,9 @@ class InputFiles:
             found = path if before is None else following.after(path, before)
         self._tail = tail = following.Tail(path, found, self._stopped.wait)
         charset, chunks = as_utf8(tail.chunks(), self._plan.charset, self._plan.format)
-        return Opened(self._plan.source, chunks, tail.close, self._plan.format, charset, latest_ms=tail.latest_ms)
+        return OpenInput(self._plan.source, chunks, tail.close, self._plan.format, charset, latest_ms=tail.latest_ms)
 
-    def _may_name_columns(self, opened: Opened, first: bytes) -> bool:
+    def _may_name_columns(self, opened: OpenInput, first: bytes) -> bool:
         """Whether the first line may have the names of columns, so that only the second shows what they hold."""
         if self._plan.header is False or (self._plan.columns and not self._plan.header):
             return False
@@ -370,7 +370,7 @@ class InputFiles:
         except InputError:
             return True
 
-    def _decided(self, opened: Opened, first: bytes, is_whole: bool) -> Decided:
+    def _decided(self, opened: OpenInput, first: bytes, is_whole: bool) -> InputDecision:
         pieces = [*pieces_of([first])]
         if len(pieces) > 1 and not is_whole and not pieces[-1].endswith(b"\n"):
             pieces.pop()
@@ -385,7 +385,7 @@ class InputFiles:
             is_found=opened.name not in self._plan.sources,
             has_others=len(self.names) > 1,
         )
-        return decide(sample, self._plan.options)
+        return decide(sample, self._plan)
 
     def stop(self) -> None:
         """Ends waiting for more input."""

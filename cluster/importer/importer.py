@@ -20,7 +20,7 @@ from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.client.once import SessionEnded, end_session
 from raftlog.cluster.importer.file_source import FileSource
 from raftlog.cluster.importer.files import InputFiles, ListedFile
-from raftlog.cluster.importer.formats.lines import InputError, Rejected, read_batch
+from raftlog.cluster.importer.formats.lines import InputError, RejectedLine, read_batch
 from raftlog.cluster.importer.inputs import STDIN
 from raftlog.cluster.importer.kinds import FilePosition, as_decisions, as_position
 from raftlog.cluster.importer.plan import BATCH_LINES, ImportPlan, ImportProgress
@@ -60,8 +60,8 @@ def run(plan: ImportPlan, client: SyncClient, stdin: BinaryIO) -> Iterator[Impor
     if plan.source == STDIN:
         remove_state(plan.state)
     plan.at(CopyStep.CLOSED)
-    for told in _told([*dict.fromkeys(source.files.listed())]):
-        plan.tell(told)
+    for sentence in _told([*dict.fromkeys(source.files.listed())]):
+        plan.tell(sentence)
     # Every line is in the log and noted. Without a leader now, the session ends by itself (`SESSION_TTL_MS`).
     assert done.session is not None
     end_session(client, done.session.session)
@@ -129,7 +129,7 @@ def listed(plan: ImportPlan, stdin: BinaryIO) -> list[ListedFile]:
         return files.listed()
 
 
-def preview(plan: ImportPlan, stdin: BinaryIO, limit: int) -> Iterator[tuple[int, NewRecord | Rejected]]:
+def preview(plan: ImportPlan, stdin: BinaryIO, limit: int) -> Iterator[tuple[int, NewRecord | RejectedLine]]:
     """The first lines of the input with their numbers, as an import would store them. Raises as `run`."""
     with closing(InputFiles(plan, None, stdin)) as files:
         if (source := files.next()) is None:

@@ -72,11 +72,11 @@ def expand(names: Sequence[str], tell: Callable[[str], None] = lambda _: None) -
         else:
             found.append(name)
             continue
-        told = ", ".join(f"{what} ({count})" for what, count in left.items())
+        left_out = ", ".join(f"{what} ({count})" for what, count in left.items())
         if not inside:
-            raise InputError(f"{name}: {missing}{f'; left out: {told}' if told else ''}")
-        if told:
-            tell(f"{name}: left out: {told}; name a path to import it")
+            raise InputError(f"{name}: {missing}{f'; left out: {left_out}' if left_out else ''}")
+        if left_out:
+            tell(f"{name}: left out: {left_out}; name a path to import it")
         found += sorted(inside)
     return _once(found)
 
@@ -125,7 +125,7 @@ def _once(names: Sequence[str]) -> list[str]:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenInput:
     """An open input. `chunks` ends with the input; an empty chunk means that there is no more for now.
 
     `columns`: of a format that brings its own. `seen` is a function: the bytes of the file that were read, before any
@@ -146,9 +146,9 @@ class Opened:
 
 def open_input(
     name: str, stdin: BinaryIO, format: InputFormat | None, charset: str | None, stopped: threading.Event
-) -> Opened:
+) -> OpenInput:
     """Opens a file or standard input. Raises InputError, OSError. Waiting for a pipe ends when `stopped` is set."""
-    raw = stdin if name == STDIN else Path(name).open("rb", buffering=0)  # noqa: SIM115  # `Opened.close`
+    raw = stdin if name == STDIN else Path(name).open("rb", buffering=0)  # noqa: SIM115  # `OpenInput.close`
     try:
         counted = _Counted(raw)
         head = counted.peek(6)
@@ -162,7 +162,7 @@ def open_input(
         if container is not None and format not in (None, container, InputFormat.LINES):
             raise InputError(f"{container.value} by its first bytes: leave out --format {format.value}")
         format = format or container
-        opened = Opened(name, iter(()), raw.close, format, UTF8, compression)
+        opened = OpenInput(name, iter(()), raw.close, format, UTF8, compression)
         opened.seen = counted.tell
         if name != STDIN:
             with suppress(OSError):

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from raftlog.cluster.importer.formats.deciding import Decided
+from raftlog.cluster.importer.formats.deciding import InputDecision
 from raftlog.cluster.importer.formats.lines import InputColumn, InputFormat, InputOptions
 from raftlog.cluster.importer.formats.rows import common_type
 
@@ -71,7 +71,7 @@ class FileKinds(NamedTuple):
     places: tuple[int, ...]
 
 
-def sorted_by_kind(names: Sequence[str], found: Sequence[Decided | None], source: str) -> FileKinds:
+def sorted_by_kind(names: Sequence[str], found: Sequence[InputDecision | None], source: str) -> FileKinds:
     """The kinds of the files; None is an empty file, which goes with the one before it.
 
     A single kind is named `source`, each of several by its first file. A file without rows takes a kind with the same

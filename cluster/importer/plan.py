@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.cluster.importer.formats.deciding import ImportOptions
-from raftlog.cluster.importer.formats.lines import InputFormat
-from raftlog.cluster.importer.formats.times import Twice
 from raftlog.cluster.importer.session_file import CopyStep
 
 BATCH_LINES: Final = 5_000
@@ -19,7 +17,7 @@ SESSION_TTL_MS: Final = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPlan:
+class ImportPlan(ImportOptions):
     """The input and the options of an import.
 
     `again` forgets an earlier import of the same input. `rejected_of` is the session file of the import whose rejected
@@ -29,24 +27,12 @@ class ImportPlan:
     source: str  # path, pattern, folder, or "-"
     state: Path
     rejects: Path
-    format: InputFormat | None = None
-    key: str | None = None
-    time: str | None = None
     batch_lines: int = BATCH_LINES
     session_ttl_ms: int = SESSION_TTL_MS
     again: bool = False
     from_line: int = 1
     at: Callable[[CopyStep], None] = field(default=lambda _: None)
     more: tuple[str, ...] = ()  # further files
-    time_format: str | None = None
-    time_zone: str | None = None
-    time_twice: Twice | None = None
-    headers: tuple[str, ...] = ()
-    select: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    delimiter: str | None = None
-    header: bool | None = None
-    charset: str | None = None
     follow: bool = False
     strict: bool = False
     rejected_of: Path | None = None
@@ -56,24 +42,6 @@ class ImportPlan:
     def sources(self) -> tuple[str, ...]:
         """All that the user named."""
         return (self.source, *self.more)
-
-    @property
-    def options(self) -> ImportOptions:
-        """What decides how the input is read."""
-        return ImportOptions(
-            self.format,
-            self.key,
-            self.time,
-            self.time_format,
-            self.time_zone,
-            self.time_twice,
-            self.headers,
-            self.select,
-            self.columns,
-            self.delimiter,
-            self.header,
-            self.charset,
-        )
 
 
 @dataclass(frozen=True, slots=True)

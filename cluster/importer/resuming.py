@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from raftlog.cluster.client.once import WriterSession
+from raftlog.cluster.importer.formats.deciding import ImportOptions
 from raftlog.cluster.importer.inputs import STDIN
 from raftlog.cluster.importer.kinds import as_decisions, as_position
 from raftlog.cluster.importer.plan import ImportPlan
@@ -56,23 +58,10 @@ def input_of(plan: ImportPlan) -> str:
 
 def options_of(plan: ImportPlan, format: str) -> dict[str, Any]:
     """The options that the same command must have, with the format of the first file."""
-    given: dict[str, Any] = {
-        "format": str(format),
-        "key": plan.key,
-        "time": plan.time,
-        "time-format": plan.time_format,
-        "time-zone": plan.time_zone,
-        "time-twice": plan.time_twice,
-        "headers": ",".join(plan.headers) or None,
-        "select": ",".join(plan.select) or None,
-        "columns": ",".join(plan.columns) or None,
-        "delimiter": plan.delimiter,
-        "charset": plan.charset,
-        "follow": plan.follow or None,
-        "header": plan.header,
-        "batch": plan.batch_lines,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    given = {each.name.replace("_", "-"): getattr(plan, each.name) for each in fields(ImportOptions)}
+    given |= {"format": str(format), "follow": plan.follow or None, "batch": plan.batch_lines}
+    given = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    return {name: value for name, value in given.items() if value not in (None, "")}
 
 
 def _as_option(name: str, value: object) -> str:

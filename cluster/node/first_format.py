@@ -34,9 +34,9 @@ def ask_members(cluster: ClusterFile, file: Path, nodes: Sequence[int]) -> dict[
     nodes = nodes or [each.id for each in cluster.node]
     tls = _tls_files(file, nodes)
     with ThreadPoolExecutor(len(cluster.node)) as threads:
-        told = list(threads.map(lambda each: _ask(cluster, each, nodes, tls), cluster.node))
+        answers = list(threads.map(lambda each: _ask(cluster, each, nodes, tls), cluster.node))
     silent: dict[int, str] = {}
-    for each, (found, reason) in zip(cluster.node, told, strict=True):
+    for each, (found, reason) in zip(cluster.node, answers, strict=True):
         if found:
             raise WasLed(_refusal(cluster, nodes, f"node {each.id} at {each.url} answers that {found}"))
         if reason:

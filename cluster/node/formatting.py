@@ -22,6 +22,7 @@ from raftlog.cluster.config.cluster_file import (
     SettingsError,
     first_entry,
     parse_cluster_file,
+    read_cluster,
     render_cluster_file,
     split_address,
 )
@@ -178,17 +179,6 @@ def format_join(file: Path, data: Path | None, *, segment_bytes: int) -> Path:
     if data is not None:
         replace_file(file, render_cluster_file(cluster).encode())
     return folder
-
-
-def read_cluster(file: Path) -> ClusterFile:
-    """The cluster file at that path. Raises SettingsError."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"{file}: {error.strerror}; name a cluster file, which `raftlog create` makes") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{file}: not UTF-8 text, so it is no cluster file; `raftlog create` makes one") from error
-    return parse_cluster_file(text, str(file))
 
 
 def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is_forced: bool = False) -> list[Path]:

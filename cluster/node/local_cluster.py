@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -31,6 +30,7 @@ from raftlog.cluster.config.cluster_file import (
     SettingsError,
     parse_cluster_file,
     quoted,
+    read_cluster,
 )
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.joining import TLS_FOLDER, tls_lines
@@ -123,7 +123,7 @@ class LocalCluster:
         self._settings = dict(settings or {})
         if self.file.exists():
             self.is_new = False
-            self.cluster = parse_cluster_file(self.file.read_text(encoding="utf-8"), str(self.file))
+            self.cluster = read_cluster(self.file)
         else:
             self.is_new = True
             chosen = list(ports) or free_ports(2 * nodes)
@@ -142,9 +142,7 @@ class LocalCluster:
     def __enter__(self) -> LocalCluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # -- places ---------------------------------------------------------------------------------------------------
@@ -370,8 +368,8 @@ class LocalCluster:
         """
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
-            told = [self.status(node) for node in self.running if node not in self._paused]
-            if leaders := [(each.term, each.node) for each in told if each is not None and each.role == "leader"]:
+            statuses = [self.status(node) for node in self.running if node not in self._paused]
+            if leaders := [(each.term, each.node) for each in statuses if each is not None and each.role == "leader"]:
                 return max(leaders)[1]
             time.sleep(_POLL_S)
         raise LocalClusterError(f"no leader within {timeout_s:g} s\n{self.tails()}")

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from raftlog.cluster.api.text import how_to_install
-from raftlog.cluster.config.cluster_file import ClusterFile, split_address
+from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, split_address
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import LoadedSettings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
-from raftlog.cluster.files.folder import Recovered
+from raftlog.cluster.files.folder import RecoveredFolder
 from raftlog.cluster.http.connections import Server
+from raftlog.cluster.http.probes import ProbeServer
 from raftlog.cluster.http.server import ApiRunner, build_runner
 from raftlog.cluster.node.host import Host
 from raftlog.cluster.runtime import logging
@@ -63,11 +64,17 @@ class StartError(Exception):
         self.code = code
 
 
-def run_node(loaded: LoadedSettings) -> int:
-    """Runs the node in this process until SIGTERM or SIGINT.
+def run_node(load: Callable[[], LoadedSettings]) -> int:
+    """Runs the node with these settings in this process until SIGTERM or SIGINT.
 
-    Returns its exit code (`NodeExit`). Logs to standard error.
+    Returns its exit code (`NodeExit`). Logs to standard error. Each refusal is a line `not_started` with its reason.
     """
+    try:
+        loaded = load()
+    except SettingsError as error:
+        logging.configure("info", "auto")
+        logging.get_logger().error("not_started", reason=str(error), exit=int(NodeExit.SETTINGS))
+        return int(NodeExit.SETTINGS)
     settings = loaded.settings
     unopened = _open_log_file(loaded)
     logging.configure(settings.log.level, settings.log.format)
@@ -75,7 +82,8 @@ def run_node(loaded: LoadedSettings) -> int:
     if unopened is not None:
         logger.warning("log_file_not_opened", file=settings.log.file, error=str(unopened))
     try:
-        _refuse_optimised()
+        if not __debug__:
+            raise StartError(NodeExit.SETTINGS, "asserts are part of this program: start it without python -O")
         if loaded.cluster is None or not settings.node:
             raise StartError(
                 NodeExit.SETTINGS,
@@ -105,11 +113,6 @@ def _open_log_file(loaded: LoadedSettings) -> OSError | None:
         except OSError as error:
             return error
     return None
-
-
-def _refuse_optimised() -> None:
-    if not __debug__:
-        raise StartError(NodeExit.SETTINGS, "asserts are part of this program: start it without python -O")
 
 
 def _refuse_deaf_stdin() -> None:
@@ -166,6 +169,7 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
             mend="nothing: it votes again once it has the lost entries again; docs/operations.md, A damaged file",
         )
     metrics = Metrics()
+    metrics.show_process()
     try:
         host = Host(settings, disk, recovered, metrics=metrics, logger=logger, cluster=cluster, credentials=credentials)
     except (UnknownVersion, UnknownSnapshot) as error:
@@ -177,12 +181,13 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     if tls is not None:
         tls.show(metrics)
     runner = build_runner(host.replica, settings, credentials=credentials, provider=provider, audit=audit)
+    probes = ProbeServer(runner.service)
     gc.collect()  # before any client waits for this node: with many keys it takes a while
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        door = await _listen(host, runner, loaded, tls)
+        api_door, *other_doors = await _listen(host, runner, probes, loaded, tls)
     except StartError:
         await runner.cleanup()
         await host.stop()
@@ -209,9 +214,12 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     await stop.wait()
     host.begin_stop()
     await runner.leave()
-    await door.close()
+    await api_door.close()
     await runner.cleanup()
     await host.stop()
+    for door in other_doors:  # a node that stops is still alive
+        await door.close()
+    await probes.shutdown(0)
     if provider is not None:
         provider.close()
     if audit is not None:
@@ -225,20 +233,30 @@ def _end_revoked(host: Host, runner: ApiRunner) -> None:
         runner.server.end_revoked()
 
 
-async def _listen(host: Host, runner: web.ServerRunner, loaded: LoadedSettings, tls: NodeTls | None) -> Door:
+async def _listen(
+    host: Host, runner: web.ServerRunner, probes: ProbeServer, loaded: LoadedSettings, tls: NodeTls | None
+) -> list[Door]:
+    """Listens for peers, for clients and, if the settings say so, for probes. Raises StartError."""
     settings = loaded.settings
     try:
         await host.start()
     except OSError as error:
         raise _not_listening("peer.listen", settings.peer.listen, error) from error
-    address, port = split_address(settings.http.listen, "http.listen")
     await runner.setup()
     assert runner.server is not None
     encryption = None if tls is None else tls.encryption(settings.limits)
+    doors: list[Door] = []
+    key, address = "http.listen", settings.http.listen
     try:
-        return await listen(runner.server, address, port, LISTEN_BACKLOG, tls=encryption)
+        doors.append(await listen(runner.server, *split_address(address, key), LISTEN_BACKLOG, tls=encryption))
+        key, address = "http.probe_listen", settings.http.probe_listen
+        if address:
+            doors.append(await listen(probes, *split_address(address, key), LISTEN_BACKLOG, files_kept=0, linger_s=0))
     except OSError as error:
-        raise _not_listening("http.listen", settings.http.listen, error) from error
+        for door in doors:
+            await door.close()
+        raise _not_listening(key, address, error) from error
+    return doors
 
 
 def _tls(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeTls | None:
@@ -300,7 +318,7 @@ def _not_listening(key: str, address: str, error: OSError) -> StartError:
     return StartError(NodeExit.SETTINGS, f"{key} {address}: {error.strerror}")
 
 
-def _open_disk(loaded: LoadedSettings, cluster: ClusterFile) -> tuple[Disk, Recovered]:
+def _open_disk(loaded: LoadedSettings, cluster: ClusterFile) -> tuple[Disk, RecoveredFolder]:
     settings = loaded.settings
     own = cluster.of(settings.node)
     assert own is not None, "load_settings checks this"

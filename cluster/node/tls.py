@@ -34,7 +34,12 @@ class NodeTls:
         self._logger = logger
         self._lines = LineLimit()
         self._timer: asyncio.TimerHandle | None = None
-        self._check_holder()
+        holder = holder_of_file(Path(files.certificate))
+        if holder != self._wanted:
+            raise TlsError(
+                f"{files.certificate} is the certificate of {holder}: this is {self._wanted}; make one with "
+                "`raftlog cert node`"
+            )
         self.credentials = Credentials(files, self._changed, node=self._wanted)
         self._expires_s = self._expiry()
         self._end_revoked: Callable[[], None] | None = None
@@ -43,12 +48,11 @@ class NodeTls:
 
     def show(self, metrics: Metrics) -> None:
         """Adds the time until the certificate expires to `/metrics`."""
-        metrics.gauge("raftlog_certificate_expires_seconds", "until this node's certificate expires", self._left_s)
+        metrics.number("raftlog_certificate_expires_seconds", self._left_s)
 
     def encryption(self, limits: LimitSettings) -> Encryption:
-        """For the port of the HTTP API."""
         return Encryption(
-            self.credentials.api,
+            lambda: self.credentials.context("api"),
             handshake_s=limits.handshake_timeout_ms / 1_000,
             handshakes_max=limits.handshakes_max,
             address_max=limits.address_handshakes_max,
@@ -57,7 +61,6 @@ class NodeTls:
         )
 
     def look(self) -> None:
-        """Takes changed files now."""
         self.credentials.look()
 
     def on_change(self, end_revoked: Callable[[], None]) -> None:
@@ -67,14 +70,6 @@ class NodeTls:
     def _look_again(self) -> None:
         self.look()
         asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
-
-    def _check_holder(self) -> None:
-        holder = holder_of_file(Path(self._files.certificate))
-        if holder != self._wanted:
-            raise TlsError(
-                f"{self._files.certificate} is the certificate of {holder}: this is {self._wanted}; make one with "
-                "`raftlog cert node`"
-            )
 
     def _expiry(self) -> float:
         return read_facts(Path(self._files.certificate)).not_after.timestamp()
@@ -104,7 +99,6 @@ class NodeTls:
         self._logger.info("tls_files_taken", certificate=self._files.certificate, days=int(self._left_s() / 86_400))
 
     def _refused(self, where: str, reason: str) -> None:
-        """A client's handshake failed."""
         self.credentials.refused = clock.monotonic(), where, reason
         if self._lines.allows(reason):
             self._logger.warning("tls_refused", client=where, reason=reason, left_out=self._lines.take_left_out())

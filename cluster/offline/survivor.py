@@ -145,7 +145,7 @@ def best_of(survivors: Sequence[Survivor]) -> Survivor:
     return max(survivors, key=lambda each: (each.last.term, each.last.index))
 
 
-def told(best: Survivor, survivors: Sequence[Survivor]) -> Iterator[str]:
+def describe(best: Survivor, survivors: Sequence[Survivor]) -> Iterator[str]:
     """The recovered entries and the possible losses, in sentences."""
     for each in survivors:
         mark = each.last

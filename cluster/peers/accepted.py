@@ -34,7 +34,7 @@ from raftlog.cluster.security.tls import Credentials, shown_certificate
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.frame import FRAME_HELLO, FRAME_SIZE, Frame, FrameDecoder
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.hello import NEVER_MET, Met, removed
+from raftlog.raft.hello import NEVER_MET, PeerProcess, removed
 from raftlog.raft.types import NOBODY, NodeId
 
 RATE_MIN: Final = 16 << 10
@@ -58,7 +58,7 @@ class AcceptedOwner(Protocol):
     lines: LineLimit
     credentials: Credentials | None
     commit_notices: CommitNotices
-    met: dict[tuple[NodeId, str], Met]  # the newest believed process of each disk
+    met: dict[tuple[NodeId, str], PeerProcess]  # the newest believed process of each disk
     accepted: set[Accepted]
     current: dict[tuple[NodeId, str, Purpose], Accepted]  # by sender and disk
 
@@ -291,7 +291,7 @@ class Accepted(ConnectionEnd):
         self.standing = Standing.BELIEVED
         owner.refused_hellos.believed(hello.sender)
         owner.meet()
-        owner.met[hello.sender, hello.incarnation] = Met(hello.boot, hello.start.run, self._where)
+        owner.met[hello.sender, hello.incarnation] = PeerProcess(hello.boot, hello.start.run, self._where)
         self._say(Word.BELIEVED, 0)
         owner.proofs.believed(self, hello)
         key = (hello.sender, hello.incarnation, hello.purpose)

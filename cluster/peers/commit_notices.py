@@ -25,12 +25,12 @@ ASKED_S: Final = 1.0
 class CommitNotices:
     """The last messages that one leader sent to its followers. Belongs to the event loop."""
 
-    __slots__ = ("_asked", "_held", "_send", "_timer", "_told")
+    __slots__ = ("_asked", "_held", "_send", "_sent", "_timer")
 
     def __init__(self, send: Callable[[AppendEntries], None]) -> None:
         """`send` is called with messages whose delay is over."""
         self._send = send
-        self._told: dict[NodeId, tuple[int, int, int]] = {}  # term, round and commit of the newest sent message
+        self._sent: dict[NodeId, tuple[int, int, int]] = {}  # term, round and commit of the newest sent message
         self._held: dict[NodeId, AppendEntries] = {}
         self._asked: dict[NodeId, float] = {}  # when a peer last forwarded a request or read
         self._timer: asyncio.TimerHandle | None = None
@@ -44,12 +44,12 @@ class CommitNotices:
     def holds(self, message: AppendEntries) -> bool:
         """Whether the message is held back; else the caller sends it now."""
         to = message.to
-        told = self._told.get(to)
+        last = self._sent.get(to)
         is_news_alone = (
             not message.entries
-            and told is not None
-            and (message.term, message.round) == told[:2]
-            and message.commit > told[2]
+            and last is not None
+            and (message.term, message.round) == last[:2]
+            and message.commit > last[2]
         )
         if is_news_alone and clock.monotonic() - self._asked.get(to, -ASKED_S) >= ASKED_S:
             self._held[to] = message
@@ -59,7 +59,7 @@ class CommitNotices:
         held = self._held.get(to)
         if held is not None and message.commit >= held.commit:
             del self._held[to]  # this message carries that commit too
-        self._told[to] = (message.term, message.round, message.commit)
+        self._sent[to] = (message.term, message.round, message.commit)
         return False
 
     def stop(self) -> None:
@@ -76,5 +76,5 @@ class CommitNotices:
             self._leave(message)
 
     def _leave(self, message: AppendEntries) -> None:
-        self._told[message.to] = (message.term, message.round, message.commit)
+        self._sent[message.to] = (message.term, message.round, message.commit)
         self._send(message)

@@ -261,11 +261,11 @@ class Link:
         loop = asyncio.get_running_loop()
         closed: asyncio.Future[str | None] = loop.create_future()
         credentials = self._owner.credentials
-        context = None if credentials is None or self._dials_plain else credentials.peer()
+        context = None if credentials is None or self._dials_plain else credentials.context("peer")
         self._dials_plain = context is not None and credentials is not None and credentials.takes_plain
         async with asyncio.timeout(self._owner.settings.connect_timeout_ms / 1_000):
             transport, _ = await loop.create_connection(
-                lambda: cast(Any, _Dialled(closed, self._told)), host, port, ssl=context
+                lambda: cast(Any, _Dialled(closed, self._on_word)), host, port, ssl=context
             )
         self._dials_plain = False
         if credentials is not None:
@@ -315,7 +315,7 @@ class Link:
         if self.purpose is Purpose.CONSENSUS and not self._owner.is_closing:
             self._owner.receiver.consensus_link_refused(self.node)
 
-    def _told(self, word: Word) -> None:
+    def _on_word(self, word: Word) -> None:
         """Takes a word of the listener."""
         if word is Word.WELCOME and not self.is_welcome:
             self.is_welcome = True
@@ -336,8 +336,8 @@ class Link:
 class _Dialled(ConnectionEnd):
     """The receiving side of a connection that this node dialled: words, a refusal, or the end."""
 
-    def __init__(self, closed: asyncio.Future[str | None], told: Callable[[Word], None]) -> None:
-        self._closed, self._told = closed, told
+    def __init__(self, closed: asyncio.Future[str | None], on_word: Callable[[Word], None]) -> None:
+        self._closed, self._on_word = closed, on_word
         self._decoder = FrameDecoder(ANSWER_BYTES_MAX)
 
     def data_received(self, data: bytes) -> None:
@@ -349,7 +349,7 @@ class _Dialled(ConnectionEnd):
                 if said is None or said[0] not in (Word.WELCOME, Word.BELIEVED):
                     reason = decode_refusal(frame)
                     break
-                self._told(said[0])
+                self._on_word(said[0])
             else:
                 return
         except (Corrupt, UnknownVersion):

@@ -17,7 +17,7 @@ from typing import Final
 from raftlog.raft import hello as hello_rule
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.frame import FRAME_HELLO, Frame, encode_frame
-from raftlog.raft.hello import Met, Start, decode_start, encode_start
+from raftlog.raft.hello import PeerProcess, Start, decode_start, encode_start
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
@@ -146,7 +146,7 @@ def _int(value: object) -> int:
 
 
 def refusal(
-    hello: Hello, *, log: str, node: NodeId, met: Met, version: int, where: str = "?", is_removed: bool = False
+    hello: Hello, *, log: str, node: NodeId, met: PeerProcess, version: int, where: str = "?", is_removed: bool = False
 ) -> str | None:
     """The reason why node `node` refuses that hello, with the fix; None: it accepts it.
 

@@ -15,7 +15,7 @@ from raftlog.raft.codec.message import decode_message
 from raftlog.raft.messages import InstallSnapshot, Message, is_promise
 
 
-class Sorted(NamedTuple):
+class SortedFrames(NamedTuple):
     """What counts of some frames."""
 
     messages: list[Message]
@@ -29,7 +29,7 @@ class Sorter:
     def __init__(self) -> None:
         self._forwarded: dict[int, int] = {}  # newest forwarded request of each Raft group
 
-    def sort(self, hello: Hello, frames: Sequence[Frame], *, is_heard: bool) -> Sorted:
+    def sort(self, hello: Hello, frames: Sequence[Frame], *, is_heard: bool) -> SortedFrames:
         """What counts of these frames. `is_heard`: the hello is not proved, so promises and answers do not count.
 
         Raises Corrupt or UnknownVersion if a frame does not belong on a link of that hello.
@@ -56,7 +56,7 @@ class Sorter:
                 raise Corrupt("a consensus message on the bulk link")
             if not (is_heard and is_promise(message)):  # a vote or acknowledgement needs a proved sender
                 messages.append(message)
-        return Sorted(messages, requests, has_questions)
+        return SortedFrames(messages, requests, has_questions)
 
     def _check_order(self, frame: Frame) -> None:
         """Raises Corrupt when requests come a second time or not in the order of their numbers.

@@ -30,7 +30,7 @@ from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.message import message_parts
 from raftlog.raft.configuration import Configuration, Member
-from raftlog.raft.hello import Met
+from raftlog.raft.hello import PeerProcess
 from raftlog.raft.messages import AppendEntries, InstallSnapshot, Message, RequestVote
 from raftlog.raft.types import NOBODY, NodeId
 
@@ -88,7 +88,7 @@ class Transport:
         self.silence_s = silence_ms / 1_000
         self.configurations: dict[int, Configuration] = {}  # configuration in force of each Raft group
         self._members: dict[int, tuple[tuple[Member, ...], Collection[NodeId]]] = {}  # to dial, and to keep
-        self.met: dict[tuple[NodeId, str], Met] = {}  # newest believed process of each disk
+        self.met: dict[tuple[NodeId, str], PeerProcess] = {}  # newest believed process of each disk
         self.accepted: set[Accepted] = set()
         self.current: dict[tuple[NodeId, str, Purpose], Accepted] = {}  # by sender, disk and purpose
         self._dial = dial
@@ -109,15 +109,15 @@ class Transport:
 
     async def start(self, host: str, port: int) -> None:
         """Listens for peers. Raises OSError when the address is taken."""
-        tls = None
-        if self.credentials is not None:
+        tls, credentials = None, self.credentials
+        if credentials is not None:
             tls = Encryption(
-                self.credentials.server,
+                lambda: credentials.context("server"),
                 handshake_s=self.limits.handshake_timeout_ms / 1_000,
                 handshakes_max=self.limits.handshakes_max,
                 address_max=self.limits.address_handshakes_max,
                 refused=self.refused,
-                takes_plain=self.credentials.takes_plain,
+                takes_plain=credentials.takes_plain,
             )
         self._door = await listen(
             lambda: cast(Any, Accepted(self)), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0
@@ -275,7 +275,7 @@ class Transport:
         links = self._bulk if isinstance(message, InstallSnapshot) else self._consensus
         link = links.get(message.to)
         if link is None or not link.send(*message_parts(message)):
-            self.metrics.link_dropped.labels(str(message.to)).inc()
+            self.metrics.count("raftlog_link_dropped_total", str(message.to))
         elif not link.waiting_since and isinstance(message, QUESTIONS):
             link.waiting_since = clock.monotonic()
 
@@ -344,7 +344,7 @@ class Transport:
         the connection said shows nothing about any node)."""
         if sender in self._consensus:
             self._refused[sender] = (clock.monotonic(), reason)
-        self.metrics.link_closed.labels("refused").inc()
+        self.metrics.count("raftlog_link_closed_total", "refused")
         self.refused_lately.append((clock.monotonic(), who, reason))
         if self.lines.allows(f"{who.rpartition(':')[0]} {reason}"):
             self.logger.warning("peer_refused", who=who, reason=reason[:REASON_CHARACTERS_MAX], **self._told_of())

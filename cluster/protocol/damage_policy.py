@@ -29,7 +29,7 @@ class Leadership(NamedTuple):
     leader: NodeId
 
 
-class Asked(NamedTuple):
+class Probe(NamedTuple):
     """A digest point that the node had committed to learn whether all others are well."""
 
     last: int
@@ -48,7 +48,7 @@ def are_links_up(configuration: Configuration, node: NodeId, is_up: Callable[[No
 
 
 def are_others_well(
-    points: DigestPoints, configuration: Configuration, asked: Asked, now: Leadership, *, links_up: Callable[[], bool]
+    points: DigestPoints, configuration: Configuration, asked: Probe, now: Leadership, *, links_up: Callable[[], bool]
 ) -> bool | None:
     """Whether every voter runs, and none repairs its log. None: not all have reported the point yet.
 

@@ -46,9 +46,9 @@ class DiskReport(NamedTuple):
     sync_us: int = 0  # recent time of one sync (`SyncTimes`); 0: unknown
     wall_ms: int = 0  # its wall clock when it sent this; 0: unknown, its program does not say it
 
-    def is_urgent_after(self, told: DiskReport | None) -> bool:
-        """Whether a peer that last got the report `told` must get this one at once."""
-        return told is None or (self.is_full, self.takes_to) != (told.is_full, told.takes_to)
+    def is_urgent_after(self, before: DiskReport | None) -> bool:
+        """Whether a peer that last got the report `before` must get this one at once."""
+        return before is None or (self.is_full, self.takes_to) != (before.is_full, before.takes_to)
 
 
 def encode_report(report: DiskReport) -> bytes:
@@ -74,25 +74,25 @@ class Reports:
     of a link whose hello it does not believe yet, so the newest one is sent again once it does.
     """
 
-    __slots__ = ("_clocks", "_heard", "_told")
+    __slots__ = ("_clocks", "_heard", "_sent")
 
     def __init__(self) -> None:
         self._clocks: dict[NodeId, tuple[float, int]] = {}  # when a peer's clock was heard, and what it showed
-        self._told: dict[NodeId, tuple[float, DiskReport]] = {}  # on the present bulk link: time and report
+        self._sent: dict[NodeId, tuple[float, DiskReport]] = {}  # on the present bulk link: time and report
         self._heard: dict[NodeId, DiskReport] = {}
 
     def is_due(self, peer: NodeId, own: DiskReport, now_s: float) -> bool:
         """Whether that peer must get a report now."""
-        when_s, told = self._told.get(peer, (0.0, None))
-        return own.is_urgent_after(told) or (own != told and now_s - when_s >= EVERY_S)
+        when_s, before = self._sent.get(peer, (0.0, None))
+        return own.is_urgent_after(before) or (own != before and now_s - when_s >= EVERY_S)
 
-    def told(self, peer: NodeId, own: DiskReport, now_s: float) -> None:
+    def sent(self, peer: NodeId, own: DiskReport, now_s: float) -> None:
         """Notes that the peer got that report now."""
-        self._told[peer] = now_s, own
+        self._sent[peer] = now_s, own
 
     def lost(self, peer: NodeId) -> None:
         """The last report to that peer may not have arrived: the bulk link closed, or was not believed before."""
-        self._told.pop(peer, None)
+        self._sent.pop(peer, None)
 
     def take(self, peer: NodeId, report: DiskReport, now_s: float = 0.0) -> None:
         """That peer's newest report. Its clock counts apart: a report with another time is no other report."""

@@ -43,7 +43,7 @@ class Question(NamedTuple):
     bytes_max: int = 0
 
 
-class Had(NamedTuple):
+class PeerLogReply(NamedTuple):
     """An answer. If `reason` is not empty, it says why the peer gave no entries, and only the three marks count."""
 
     number: int
@@ -79,7 +79,7 @@ def decode_question(frame: Frame) -> Question:
     return Question(number, QuestionKind(what), first, last, bytes_max)
 
 
-def encode_had(had: Had) -> bytes:
+def encode_log_reply(had: PeerLogReply) -> bytes:
     """The frame for the peer that asked."""
     raw = had.slice or RawSlice(b"", b"", b"", 0, 0, 0)
     before = had.before
@@ -95,7 +95,7 @@ def encode_had(had: Had) -> bytes:
     return encode_frame(FRAME_READ_REPLY, header, b"".join((raw.rows, raw.segment, raw.ledger)))
 
 
-def decode_had(frame: Frame) -> Had:
+def decode_log_reply(frame: Frame) -> PeerLogReply:
     """The answer of such a frame. Checks that a slice has as many rows as records. Raises Corrupt."""
     match frame.header:
         case (_, int(number), str(reason), tuple(marks), int(found), tuple(mark), tuple(part)):
@@ -111,7 +111,7 @@ def decode_had(frame: Frame) -> Had:
         raise Corrupt(f"answer about the log: records {first} to {following - 1} in {len(payload)} bytes")
     ledger = rows + segment
     raw = RawSlice(payload[:rows], payload[rows:ledger], payload[ledger:], base, first, following)
-    return Had(number, reason, oldest, begins, applied, found, Mark(*mark), raw if following > first else None)
+    return PeerLogReply(number, reason, oldest, begins, applied, found, Mark(*mark), raw if following > first else None)
 
 
 def _are_numbers(values: Sequence[object]) -> TypeGuard[Sequence[int]]:

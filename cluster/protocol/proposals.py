@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from raftlog.cluster.api.errors import ERRORS, ApiError, Code
+from raftlog.cluster.api.errors import ERRORS, ApiError, Code, Outcome
 from raftlog.cluster.protocol.request import NEVER, Batch, Flight, Inflight, PeerReply, Settled
 from raftlog.raft.codec.block import BLOCK_SIZE
 from raftlog.raft.types import NodeId
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from raftlog.cluster.config.settings import LimitSettings
     from raftlog.cluster.runtime.metrics import Metrics
 
+_APPLIED: Final = str(Outcome.APPLIED)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 NUMBER_BITS: Final = 32
 """Bits of a request's number below the boot counter of its process."""
@@ -41,7 +42,7 @@ class Pending:
         requests the leader may still answer."""
         self._limits = limits
         self._metrics = metrics
-        self._applied_count = metrics.outcomes.labels("applied")
+        self._outcomes = metrics.counts["raftlog_submits_total"]
         self._name = f"node {node}"
         self.queue: deque[Inflight] = deque()  # requests that wait to be proposed or forwarded
         self.queued_bytes = 0
@@ -169,7 +170,7 @@ class Pending:
                 deadline_min = request.deadline
         self._batches.append(Batch(term, first - 1, requests, deadline_min))
         self._batched += len(requests)
-        self._metrics.batch_requests.observe(len(requests))
+        self._metrics.histograms["raftlog_batch_requests"].observe(len(requests))
 
     def leadership_changed(self) -> None:
         """Forgets the open sequences: a repetition must not join a request of another term."""
@@ -217,7 +218,7 @@ class Pending:
         `applied_term` there (0: it is not in memory any more), with this effect."""
         if applied_term == term and effect is not None:
             request.settle(term, effect)
-            self._applied_count.inc()
+            self._outcomes[_APPLIED] += 1
         elif applied_term not in {term, 0}:
             self._overwritten(request, applied_term)
         else:
@@ -322,7 +323,7 @@ class Pending:
                 for repetition in request.joined or ():
                     repetition.settle(term, effect)
                 self._forget(request)
-        self._applied_count.inc(own)
+        self._outcomes[_APPLIED] += own
 
     def _applied_expected(self, index: int, term: int, sizes: list[int], effects: Effects) -> None:
         expected = self._expected
@@ -342,7 +343,7 @@ class Pending:
             else:
                 self._overwritten(request, term)
             self._landed(request)
-        self._applied_count.inc(settled)
+        self._outcomes[_APPLIED] += settled
 
     def _expected_overwritten(self, term: int) -> None:
         for _, _, expected_term, request in self._expected:
@@ -447,4 +448,4 @@ class Pending:
         """Fails a request and counts the outcome."""
         if not request.is_settled:
             request.fail(code, message)
-            self._metrics.outcomes.labels(ERRORS[code].outcome).inc()
+            self._outcomes[ERRORS[code].outcome] += 1

@@ -101,7 +101,7 @@ class BackupEncoder:
             head.made_ms,
         )
         self._crc = crc32c(packed)
-        return self._told(packed + _CRC.pack(self._crc))
+        return self._covered(packed + _CRC.pack(self._crc))
 
     def part(self, part: bytes) -> bytes:
         """The bytes of one more part of the state. Raises ValueError for a part that no reader would accept."""
@@ -110,7 +110,7 @@ class BackupEncoder:
         header, self._crc = encode_chunk(part, self._crc)
         self._parts += 1
         self._state_bytes += len(part)
-        return self._told(header + part)
+        return self._covered(header + part)
 
     def end(self, mark: Mark, configuration: Configuration, configuration_index: int) -> bytes:
         """The bytes that follow the last part."""
@@ -126,10 +126,10 @@ class BackupEncoder:
                 self._crc,
             ),
         )
-        told = self._told(header + _CRC.pack(len(meta)) + meta)
-        return told + _END.pack(self._size, self._all_crc)
+        end = self._covered(header + _CRC.pack(len(meta)) + meta)
+        return end + _END.pack(self._size, self._all_crc)
 
-    def _told(self, data: bytes) -> bytes:
+    def _covered(self, data: bytes) -> bytes:
         self._size += len(data)
         self._all_crc = crc32c(data, self._all_crc)
         return data
@@ -253,8 +253,8 @@ class BackupDecoder:
         meta = decode_snapshot_meta(
             LogIdentity(bytes.fromhex(head.log_id), head.shard), bytes(buffer[_CRC.size : size])
         )
-        told = (meta.mark.index, meta.mark.term, meta.chunks, meta.size, meta.last_crc)
-        if told != (head.index, head.term, self._parts, self._state_bytes, self._crc):
+        named = (meta.mark.index, meta.mark.term, meta.chunks, meta.size, meta.last_crc)
+        if named != (head.index, head.term, self._parts, self._state_bytes, self._crc):
             raise Corrupt("what follows the parts is of another backup")
         configuration = decode_configuration(meta.configuration)
         if len(buffer) > size + _END.size:

@@ -100,8 +100,8 @@ def log_entry(entry: Entry) -> LogEntry:
         return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, tuple(requests))
     if entry.kind is not EntryKind.CONFIGURATION:
         return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms)
-    told = decode_configuration(entry.data)
-    return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, (), told.parameters, told.version)
+    named = decode_configuration(entry.data)
+    return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, (), named.parameters, named.version)
 
 
 def check_blocks(data: bytes, count: int) -> None:

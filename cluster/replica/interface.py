@@ -63,7 +63,7 @@ class NodeInterface(Protocol):
     def last_user_index(self) -> int: ...
     @property
     def is_ready(self) -> bool:
-        """Whether the node knows a leader and has caught up."""
+        """Whether the node knows a leader, has caught up, and is not cut off."""
 
     @property
     def is_fenced(self) -> bool:
@@ -84,13 +84,15 @@ class NodeInterface(Protocol):
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
     ) -> asyncio.Future[Settled]:
-        """Takes a request. The future is settled after this node applied it."""
+        """Takes a request block of `count` records. The future is settled after this node applied it. The future, or
+        this call itself, fails with ApiError."""
 
     def read_barrier(self, deadline: float) -> asyncio.Future[int]:
-        """The index that a linearizable read may be answered from; this node has applied it."""
+        """The index that a linearizable read may be answered from; this node has applied it. The future, or this call
+        itself, fails with ApiError."""
 
     async def wait_applied(self, index: int, deadline: float) -> None:
-        """Returns once `index` is applied here. Raises ApiError deadline."""
+        """Returns once `index` is applied here. Raises ApiError future_index when it is not by then."""
 
     async def wait_beyond(self, index: int, deadline: float) -> None:
         """Returns once something after `index` is applied, or at the deadline."""

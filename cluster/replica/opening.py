@@ -12,7 +12,7 @@ from raftlog.cluster.config.cluster_file import ClusterFile
 from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.disk.syncer import Syncer
-from raftlog.cluster.files.folder import Recovered
+from raftlog.cluster.files.folder import RecoveredFolder
 from raftlog.cluster.protocol.digest_points import DigestPoints
 from raftlog.cluster.protocol.proposals import Pending
 from raftlog.cluster.protocol.waiters import Reads
@@ -46,7 +46,7 @@ from raftlog.statemachine.versions import CLUSTER_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
+class ReplicaParts:
     """What a replica is made of. The server takes the defaults; the simulator gives parts that it watches."""
 
     core: type[RaftCore] = RaftCore
@@ -59,7 +59,7 @@ class Making:
 def open_state(
     settings: Settings,
     disk: Disk,
-    recovered: Recovered,
+    recovered: RecoveredFolder,
     *,
     driver: Driver,
     links: Links,
@@ -67,7 +67,7 @@ def open_state(
     metrics: Metrics,
     logger: Logger,
     cluster: ClusterFile | None,
-    making: Making,
+    making: ReplicaParts,
 ) -> ReplicaState:
     """Restores the newest snapshot, which blocks. Raises the errors of `snapshot_stream.restore`.
 

@@ -20,13 +20,13 @@ from raftlog.cluster.config.cluster_file import ClusterFile
 from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import ReadDamaged
-from raftlog.cluster.files.folder import Recovered
+from raftlog.cluster.files.folder import RecoveredFolder
 from raftlog.cluster.protocol.batching import AGAIN, GO, LATER
 from raftlog.cluster.protocol.request import Inflight, Settled
 from raftlog.cluster.protocol.waiters import ReadWaiter
 from raftlog.cluster.replica import explain, housekeeping, shutdown, status as node_status
 from raftlog.cluster.replica.log.applier import Applied
-from raftlog.cluster.replica.opening import Making, open_state
+from raftlog.cluster.replica.opening import ReplicaParts, open_state
 from raftlog.cluster.replica.parts import (
     digest_exchange,
     members as node_members,
@@ -78,14 +78,14 @@ class Replica:
         self,
         settings: Settings,
         disk: Disk,
-        recovered: Recovered,
+        recovered: RecoveredFolder,
         *,
         process: Process,
         links: Links,
         run: int,
         logger: Logger,
         cluster: ClusterFile | None = None,
-        making: Making | None = None,
+        making: ReplicaParts | None = None,
     ) -> None:
         """Restores the newest snapshot, which blocks. Raises the errors of `snapshot_stream.restore`.
 
@@ -105,7 +105,7 @@ class Replica:
             metrics=process.metrics,
             logger=logger,
             cluster=cluster,
-            making=making or Making(),
+            making=making or ReplicaParts(),
         )
         self.node_id: Final = recovered.identity.node
         self.log_id: Final = recovered.identity.log_id
@@ -172,8 +172,6 @@ class Replica:
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
     ) -> asyncio.Future[Settled]:
-        """Takes a request block of `count` records. The future is settled once this node has applied it. The future, or
-        this call itself, fails with ApiError. `deadline` is in seconds of `clock.monotonic`."""
         state = self.state
         writes.check(state, block)
         future: asyncio.Future[Settled] = self._new_future()
@@ -183,8 +181,6 @@ class Replica:
         return future
 
     def read_barrier(self, deadline: float) -> asyncio.Future[int]:
-        """The index that a linearizable read may be answered from; this node has applied it. The future, or this call
-        itself, fails with ApiError."""
         reads.check(self.state)
         future: asyncio.Future[int] = self._new_future()
         self.state.reads.rounds.waiting.append(ReadWaiter(future, deadline))
@@ -192,11 +188,9 @@ class Replica:
         return future
 
     async def wait_applied(self, index: int, deadline: float) -> None:
-        """Returns once `index` is applied here. Raises ApiError future_index when it is not by then."""
         await reads.wait_applied(self.state, index, deadline)
 
     async def wait_beyond(self, index: int, deadline: float) -> None:
-        """Returns once something after `index` is applied here, or at the deadline."""
         await reads.wait_for(self.state, index + 1, deadline)
 
     async def read_log(self, from_index: int, limit: int, bytes_max: int) -> list[Applied]:
@@ -212,15 +206,12 @@ class Replica:
         return snapshots.state_mark(self.state)
 
     def status(self) -> Status:
-        """This node's view, for `/v1/status`."""
         return node_status.status(self.state)
 
     def view(self) -> NodeView:
-        """The facts that explain a missing leader, for `/v1/explain/leaderless`."""
         return explain.view(self.state)
 
     def members(self) -> Members:
-        """The cluster as its configuration says, for `/v1/members`."""
         return node_status.members(self.state)
 
     async def change_members(self, change: MemberChange, deadline: float) -> int:
@@ -233,42 +224,34 @@ class Replica:
         return await node_members.transfer(self.state, to, deadline)
 
     def leader_hint(self) -> LeaderHint | None:
-        """Where the leader was last seen."""
         return node_status.leader_hint(self.state)
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration in force here."""
         return self.state.core.state.configuration
 
     @property
     def machine(self) -> StateMachine:
-        """The state machine. It changes whenever the caller awaits something."""
         return self.state.applier.machine
 
     @property
     def term(self) -> int:
-        """The current term."""
         return self.state.core.state.term
 
     @property
     def oldest(self) -> int:
-        """The oldest index that can be read. It is one fact of the cluster, even if this disk has less."""
         return self.state.applier.machine.oldest
 
     @property
     def committed(self) -> int:
-        """The commit index, as this node knows it."""
         return self.state.core.state.log.committed
 
     @property
     def applied(self) -> int:
-        """The state machine has applied everything up to this index."""
         return self.state.applier.applied
 
     @property
     def last_user_index(self) -> int:
-        """Index of the newest applied user record."""
         return self.state.applier.last_user_index
 
     @property
@@ -278,7 +261,6 @@ class Replica:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the node knows a leader, has caught up, and is not cut off."""
         return is_ready(self.state)
 
     # -- turns ------------------------------------------------------------------------------------------------------
@@ -436,6 +418,16 @@ class Replica:
 
     def _tick_now(self) -> None:
         self.tick(clock.read(), clock.monotonic())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests, reads or entries are under way here, or no leader is known: then ticks come often."""
+        state = self.state
+        return (
+            not (state.writes.pending.is_empty and state.reads.rounds.is_empty)
+            or bool(state.applier.waiting)
+            or state.core.state.leader == NOBODY
+        )
 
     def tick(self, now: Now, mono: float) -> None:
         """Does the work that is due at `now`. `mono` is the same time in seconds of `clock.monotonic`."""

@@ -48,11 +48,11 @@ def leader_hint(replica: ReplicaState) -> LeaderHint | None:
 
 def members(replica: ReplicaState) -> Members:
     """The members that the configuration in force names."""
-    told = replica.core.status()
-    configuration = told.configuration
-    matches = {each.node: each.match for each in told.followers}
+    facts = replica.core.status()
+    configuration = facts.configuration
+    matches = {each.node: each.match for each in facts.followers}
     if replica.is_leader:
-        matches[replica.identity.node] = told.last.index
+        matches[replica.identity.node] = facts.last.index
     answers: list[MemberAnswer] = []
     for member in configuration.members:
         match = matches.get(member.node)
@@ -63,9 +63,9 @@ def members(replica: ReplicaState) -> Members:
                 member.peer,
                 member.url,
                 role_of(configuration, member.node),
-                catching_up=member.node in told.catching_up,
+                catching_up=member.node in facts.catching_up,
                 match=match,
-                lag=None if match is None else told.last.index - match,
+                lag=None if match is None else facts.last.index - match,
                 given_up=replica.members.given_up.get(member.node),
                 known_version=known_version(replica, member),
             )
@@ -75,9 +75,9 @@ def members(replica: ReplicaState) -> Members:
         answers,
         leader_hint(replica),
         replica.applier.applied,
-        told.term,
-        told.configuration_index,
-        told.is_changing,
+        facts.term,
+        facts.configuration_index,
+        facts.is_changing,
         bool(configuration.outgoing),
     )
 
@@ -87,7 +87,7 @@ def known_version(replica: ReplicaState, member: Member) -> int | None:
     state = replica.core.state
     if member.node == replica.identity.node:
         return state.knows
-    return versions.told_by(member, state.said)
+    return versions.told_by(member, state.recall.said)
 
 
 def role_of(configuration: Configuration, node: NodeId) -> str:
@@ -99,35 +99,35 @@ def role_of(configuration: Configuration, node: NodeId) -> str:
 
 def status(replica: ReplicaState) -> Status:
     """This node's view."""
-    told = replica.core.status()
+    facts = replica.core.status()
     state = replica.machine.digest()
-    configuration, membership = told.configuration, replica.members
+    configuration, membership = facts.configuration, replica.members
     refusing = readiness.refusals(replica)
-    role = str(told.role.value)
+    role = str(facts.role.value)
     if replica.life.is_fenced:
         role = "fenced"
-    elif not membership.is_member and told.role is not RoleName.LEADER:
+    elif not membership.is_member and facts.role is not RoleName.LEADER:
         role = "removed" if membership.was_member else "joining"
-    elif told.floor:
+    elif facts.floor:
         role = "healing"
-    elif not configuration.is_voter(replica.identity.node) and told.role is RoleName.FOLLOWER:
+    elif not configuration.is_voter(replica.identity.node) and facts.role is RoleName.FOLLOWER:
         role = "learner"
     return Status(
         log=replica.identity.log_id,
         node=replica.identity.node,
         disk=fingerprint(replica.identity.incarnation),
         role=role,
-        term=told.term,
+        term=facts.term,
         leader=leader_hint(replica),
-        last=told.last.index,
-        persisted=told.persisted,
-        committed=told.commit,
+        last=facts.last.index,
+        persisted=facts.persisted,
+        committed=facts.commit,
         applied=replica.applier.applied,
         oldest=replica.machine.oldest,
         last_user_index=replica.applier.last_user_index,
         revision=replica.machine.revision,
         state=SetDigestHex(*state.as_hex()),
-        followers=[_follower(replica, told, each) for each in told.followers],
+        followers=[_follower(replica, facts, each) for each in facts.followers],
         sessions=replica.machine.session_count,
         uptime_ms=int((clock.monotonic() - replica.life.started_at) * 1_000),
         version=VERSION,
@@ -147,9 +147,9 @@ def status(replica: ReplicaState) -> Status:
 
 
 def _follower(
-    replica: ReplicaState, told: raft_status.CoreStatus, follower: raft_status.FollowerView
+    replica: ReplicaState, facts: raft_status.CoreStatus, follower: raft_status.FollowerView
 ) -> FollowerStatus:
-    lag: int | None = told.last.index - follower.match
+    lag: int | None = facts.last.index - follower.match
     lag_seconds: float | None = 0.0
     refused = replica.links.refused_of(follower.node)
     if refused:
@@ -180,7 +180,7 @@ def tell_events(replica: ReplicaState, events: Sequence[Event]) -> None:
     and serves stale reads alone.
     """
     for event in events:
-        replica.metrics.events.labels(type(event).__name__).inc()
+        replica.metrics.count("raftlog_raft_events_total", type(event).__name__)
         if isinstance(event, MessageIgnored):
             link_events.refused(replica, event)
             continue

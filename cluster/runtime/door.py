@@ -17,6 +17,7 @@ import ssl
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ TELL_S: Final = 60.0
 """Seconds between two lines of the log about that."""
 FILES_KEPT: Final = 192
 """Files left to the node itself, at most half of those that the system allows (`ulimit -n`): 16 for each thread of the
-disk, and the peers. A disk that cannot open its next segment would end the node."""
+disk, the peers and probes. A disk that cannot open its next segment would end the node."""
 TLS_RECORD: Final = b"\x16\x03"
 """The first bytes of a TLS handshake; the third is the minor version, 1 to 4 (RFC 8446, section 5.1). No HTTP request
 begins so. A peer's hello begins with its length in four bytes, of which the third is 0."""
@@ -41,31 +42,16 @@ PART_S: Final = 0.01
 """Seconds until another look at a connection of which only one or two bytes have come."""
 
 
+@dataclass(frozen=True, slots=True)
 class Encryption:
     """How the connections of one port are encrypted."""
 
-    __slots__ = ("address_max", "context", "handshake_s", "handshakes_max", "refused", "takes_plain")
-
-    def __init__(
-        self,
-        context: Callable[[], ssl.SSLContext],
-        *,
-        handshake_s: float,
-        handshakes_max: int,
-        address_max: int,
-        refused: Callable[[str, str], None],
-        takes_plain: bool = False,
-    ) -> None:
-        """`context` gives the TLS context for the next connection. `handshake_s` bounds how long a handshake may take,
-        `handshakes_max` how many are under way, `address_max` how many of them with one address. `refused` gets the
-        address and the reason of a failed one. `takes_plain`: a connection that does not begin with TLS is served too.
-        """
-        self.context = context
-        self.handshake_s = handshake_s
-        self.handshakes_max = handshakes_max
-        self.address_max = address_max
-        self.refused = refused
-        self.takes_plain = takes_plain
+    context: Callable[[], ssl.SSLContext]  # of the next connection
+    handshake_s: float  # the longest time of a handshake
+    handshakes_max: int  # under way,
+    address_max: int  # and with one address
+    refused: Callable[[str, str], None]  # gets the address and the reason of a failed one
+    takes_plain: bool = False  # a connection that does not begin with TLS is served too
 
 
 class Door:
@@ -220,10 +206,8 @@ class Door:
         """Accepts no new connection; serves those that the kernel has accepted already for a moment more.
 
         When a socket closes, the kernel resets the connections in its backlog, and the outcome of a request sent there
-        is
-        unknown to its client. So the backlog is emptied right before. A node that is leaving (`ApiRunner.leave`)
-        refuses
-        these requests, and closes their connections.
+        is unknown to its client. So the backlog is emptied right before. A node that is leaving (`ApiRunner.leave`)
+        refuses these requests, and closes their connections.
         """
         self._shut()
         taken: list[tuple[socket.socket, Any]] = []

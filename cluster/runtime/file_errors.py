@@ -49,6 +49,15 @@ def create_private(path: Path, mode: Literal["wb", "xb"] = "wb") -> BinaryIO:
     return open(path, mode, opener=lambda name, flags: os.open(name, flags, PRIVATE_FILE))
 
 
+def file_stamp(path: str) -> tuple[int, int, int]:
+    """What changes when the file does; zeros for one that is not there."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
 def sync_folder(folder: Path) -> None:
     """Makes new names and removals in the folder durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -38,7 +38,6 @@ class FreedMemory:
         asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
 
     def close(self) -> None:
-        """Cancels a return that waits."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

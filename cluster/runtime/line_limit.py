@@ -16,8 +16,6 @@ LINES_MAX: Final = 20
 
 
 class LineLimit:
-    """The limit of one kind of lines."""
-
     def __init__(self) -> None:
         self.reasons: dict[str, float] = {}  # when the newest line with each reason was written
         self._left = LINES_MAX

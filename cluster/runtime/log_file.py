@@ -41,7 +41,6 @@ class LogSink:
             self._begin()
 
     def write(self, data: bytes) -> None:
-        """Writes whole lines."""
         with self._lock:
             if self._path is not None and self._size and self._size + len(data) > self._bytes_max:
                 with suppress(OSError):
@@ -93,7 +92,6 @@ class LogSink:
         self._size += written
 
     def close(self) -> None:
-        """Closes a file that is not standard error."""
         if self._to != _STDERR:
             os.close(self._to)
             self._to, self._path = _STDERR, None

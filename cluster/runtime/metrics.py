@@ -1,77 +1,65 @@
 """Collects the numbers of `/metrics`: counters, gauges and histograms of one node, in a registry of its own.
 
-Each node has its own registry, so that several nodes can live in one process (tests). A gauge is a function that is
-called when `/metrics` is read. Only numbers that must be counted as they happen cost time elsewhere.
+Each node has its own registry, so that several nodes can live in one process (tests). `metric_table` has their names,
+types and meanings. A number that can be read is a function that is called when `/metrics` is read. Only numbers that
+must be counted as they happen cost time elsewhere. Counters, and what each HTTP request adds, belong to the event loop:
+prometheus_client's own take a lock for each addition, which is a tenth of the processor time of a simple request.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from math import inf
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, GCCollector, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from raftlog.cluster.api.status import ConsumerStatus
-from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime import build
 from raftlog.cluster.runtime.log_file import sink
+from raftlog.cluster.runtime.metric_table import HTTP_BUCKETS, METRICS
 
+HTTP_SECONDS: Final = "raftlog_http_request_seconds"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_LAG_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_SYNC_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-_HTTP_BUCKETS: Final = Histogram.DEFAULT_BUCKETS  # in seconds; the last is infinity
-_BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
+_CLASSES: Final = ("2xx", "4xx", "5xx")
+"""Of statuses: the API has no others."""
 
-
-Samples = list[tuple[dict[str, str], float]]
+Samples = Iterable[tuple[dict[str, str], float]]
 """The labels and the value of each."""
 
 
-class Metrics:
-    """All metrics of a process. Their names begin with `raftlog_`."""
+class Metrics(Collector):
+    """All metrics of a node. Counters begin at 0, with all values of their labels."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._gauges: dict[str, _Gauges] = {}
-        self.loop_lag = Histogram(
-            "raftlog_loop_lag_seconds",
-            "How late the event loop ran its tick",
-            buckets=_LAG_BUCKETS,
-            registry=self.registry,
-        )
-        self.sync_seconds = Histogram(
-            "raftlog_sync_seconds",
-            "One trip to the disk: write, fdatasync, thread hops",
-            buckets=_SYNC_BUCKETS,
-            registry=self.registry,
-        )
-        self.batch_requests = Histogram(
-            "raftlog_batch_requests", "Requests packed into one entry", buckets=_BATCH_BUCKETS, registry=self.registry
-        )
-        self.outcomes = self._counter("raftlog_submits", "Requests settled by this node, by outcome", "outcome")
-        self.events = self._counter("raftlog_raft_events", "Events of the consensus core", "event")
-        self.messages_refused = self._counter(
-            "raftlog_messages_refused", "Messages and frames refused, by sender", "peer"
-        )
-        self.forwards = self._counter("raftlog_forwards", "Requests passed to the leader or taken from others", "way")
-        self.link_dropped = self._counter(
-            "raftlog_link_dropped", "Messages not sent: the link was full or down", "peer"
-        )
-        self.link_closed = self._counter("raftlog_link_closed", "Accepted peer connections closed, by reason", "reason")
-        self.handovers = self._counter("raftlog_disk_handovers", "Leaderships given up for this node's disk", "why")
+        self.registry.register(self)
+        self.peers: Callable[[], Iterable[str]] = tuple  # the values of the label `peer`
         self.http = HttpCounts()
-        self.registry.register(self.http)
-
-        self.gauge(
-            "raftlog_log_lines_lost", "Lines of this node's own log that could not be written", lambda: sink.lost
-        )
+        self.counts = {name: dict.fromkeys(row.values, 0) for name, row in METRICS.items() if row.kind == "counter"}
+        self.histograms = {
+            name: Histogram(name, row.meaning, buckets=row.buckets, registry=None)
+            for name, row in METRICS.items()
+            if row.buckets and not row.label
+        }
+        self._reads: dict[str, dict[int, Callable[[], Samples]]] = {}
         self._consumers: list[ConsumerStatus] = []
-        self.gauges("raftlog_consumer_lag_records", "Records it has not read", "consumer", self._consumer_records)
-        self.gauges("raftlog_consumer_lag_seconds", "Age of the oldest one", "consumer", self._consumer_seconds)
+        self._read("raftlog_http_requests_total", self.http.samples)
+        self.number("raftlog_log_lines_lost_total", lambda: sink.lost)
+        self.numbers("raftlog_consumer_lag_records", self._consumer_records)
+        self.numbers("raftlog_consumer_lag_seconds", self._consumer_seconds)
+
+    def show_process(self) -> None:
+        """Adds the build, the process and Python's garbage collector, which are one for all nodes of a process."""
+        labels = build.facts()
+        self._read("raftlog_build_info", lambda: [(labels, 1.0)])
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
 
     def show_consumers(self, consumers: list[ConsumerStatus]) -> None:
         """Sets the groups whose lag is shown from now on; the caller bounds their number."""
@@ -83,22 +71,46 @@ class Metrics:
     def _consumer_seconds(self) -> dict[str, float]:
         return {each.name: each.lag_seconds for each in self._consumers if each.lag_seconds is not None}
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+    def count(self, name: str, value: str, by: int = 1) -> None:
+        """Raises the counter of that value of its label."""
+        counts = self.counts[name]
+        counts[value] = counts.get(value, 0) + by
 
-    def gauge(self, name: str, text: str, read: Callable[[], float], *, shard: int = 0) -> None:
-        """Registers a number that is read for each request of `/metrics`."""
-        self._read(name, text, shard, lambda: [({}, float(read()))])
+    def number(self, name: str, read: Callable[[], float], *, shard: int = 0) -> None:
+        """Registers a gauge or a counter that is read for each request of `/metrics`."""
+        self._read(name, lambda: [({}, float(read()))], shard)
 
-    def gauges(self, name: str, text: str, label: str, read: Callable[[], dict[str, float]], *, shard: int = 0) -> None:
-        """Registers numbers by label that are read for each request of `/metrics`."""
-        self._read(name, text, shard, lambda: [({label: value}, number) for value, number in read().items()])
+    def numbers(self, name: str, read: Callable[[], dict[str, float]], *, shard: int = 0) -> None:
+        """Registers a gauge that is read by its label for each request of `/metrics`."""
+        label = METRICS[name].label
+        self._read(name, lambda: [({label: value}, number) for value, number in read().items()], shard)
 
-    def _read(self, name: str, text: str, shard: int, read: Callable[[], Samples]) -> None:
-        if name not in self._gauges:
-            self._gauges[name] = _Gauges(name, text)
-            self.registry.register(self._gauges[name])
-        self._gauges[name].add(shard, read)
+    def _read(self, name: str, read: Callable[[], Samples], shard: int = 0) -> None:
+        assert name in METRICS, name
+        reads = self._reads.setdefault(name, {})
+        assert shard not in reads, f"{name} of group {shard} is registered twice"
+        reads[shard] = read
+
+    def collect(self) -> Iterator[Metric]:
+        self.http.count()
+        for name, row in METRICS.items():
+            family = Metric(name.removesuffix("_total"), row.meaning, row.kind)
+            for shard, read in self._reads.get(name, {}).items():
+                group = {"shard": str(shard)} if shard else {}
+                for labels, number in read():
+                    family.add_sample(name, labels | group, number)
+            if row.label == "peer":
+                for peer in self.peers():
+                    self.counts.get(name, {}).setdefault(peer, 0)
+            for value, count in self.counts.get(name, {}).items():
+                family.add_sample(name, {row.label: value}, count)
+            if name in self.histograms:
+                (found,) = self.histograms[name].collect()
+                family.samples = [each for each in found.samples if not each.name.endswith("_created")]
+            if name == HTTP_SECONDS:
+                self.http.add_times(family)
+            if family.samples:
+                yield family
 
     def text(self) -> bytes:
         """The body of the answer to `GET /metrics`, as CONTENT_TYPE."""
@@ -106,7 +118,7 @@ class Metrics:
 
 
 class ShardMetrics:
-    """The metrics of a process, for the gauges of one Raft group.
+    """The metrics of a process, for the numbers of one Raft group.
 
     Groups other than 0 have a label with their number.
     """
@@ -114,72 +126,48 @@ class ShardMetrics:
     def __init__(self, metrics: Metrics, shard: int) -> None:
         self._metrics, self._shard = metrics, shard
 
-    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        self._metrics.gauge(name, text, read, shard=self._shard)
+    def number(self, name: str, read: Callable[[], float]) -> None:
+        self._metrics.number(name, read, shard=self._shard)
 
-    def gauges(self, name: str, text: str, label: str, read: Callable[[], dict[str, float]]) -> None:
-        self._metrics.gauges(name, text, label, read, shard=self._shard)
-
-
-class _Gauges(Collector):
-    """A family of gauges that are read when collected: those of group 0 without, others with the label `shard`."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self._name, self._text = name, text
-        self._read: dict[int, Callable[[], Samples]] = {}
-
-    def add(self, shard: int, read: Callable[[], Samples]) -> None:
-        """Adds the samples of one Raft group."""
-        assert shard not in self._read, f"{self._name} of group {shard} is registered twice"
-        self._read[shard] = read
-
-    def collect(self) -> list[Metric]:
-        """One sample per group and label value."""
-        family = Metric(self._name, self._text, "gauge")
-        for shard, read in self._read.items():
-            group = {"shard": str(shard)} if shard else {}
-            for labels, number in read():
-                family.add_sample(self._name, labels | group, number)
-        return [family]
+    def numbers(self, name: str, read: Callable[[], dict[str, float]]) -> None:
+        self._metrics.numbers(name, read, shard=self._shard)
 
 
-class HttpCounts(Collector):
-    """Counts HTTP requests by route and status, and measures their time by route.
+class HttpCounts:
+    """Counts HTTP requests by route and class of status, and measures their time by route.
 
-    The gate appends each answered request to `answered`, on the event loop, and `count` adds up many at once.
-    prometheus_client's own counters look labels up and take a lock for each addition, which is a tenth of the processor
-    time of a simple request.
+    The gate appends each answered request to `answered`, and `count` adds up many at once.
     """
 
     def __init__(self) -> None:
         self.answered: list[tuple[str, int, float]] = []  # route, status and seconds of requests not counted yet
-        self._requests: dict[tuple[str, int], list[float]] = {}  # by route and status: count, when first seen
-        self._seconds: dict[str, tuple[list[int], list[float]]] = {}  # by route: of each bucket; sum, when first seen
+        self._seconds: dict[str, tuple[list[int], list[float]]] = {}  # by requested route: of each bucket; their sum
+        self._classes: dict[str, list[int]] = {}  # by route: answers by the first digit of their status
+
+    def begin(self, routes: Iterable[str]) -> None:
+        """Shows these routes from now on, also before their first requests."""
+        for route in routes:
+            self._classes.setdefault(route, [0] * 6)
 
     def count(self) -> None:
-        """Counts the answered requests since the last call."""
         for route, status, seconds in self.answered:
-            counted = self._requests.get((route, status))
-            if counted is None:
-                counted = self._requests[route, status] = [0, clock.wall_ms() / 1_000]
-                self._seconds.setdefault(route, ([0] * len(_HTTP_BUCKETS), [0.0, counted[1]]))
-            counted[0] += 1
+            if route not in self._seconds:
+                self.begin([route])
+                self._seconds[route] = [0] * (len(HTTP_BUCKETS) + 1), [0.0]
+            self._classes[route][status // 100] += 1
             buckets, total = self._seconds[route]
-            buckets[bisect_left(_HTTP_BUCKETS, seconds)] += 1
+            buckets[bisect_left(HTTP_BUCKETS, seconds)] += 1
             total[0] += seconds
         self.answered.clear()
 
-    def collect(self) -> list[Metric]:
-        """A counter and a histogram, as prometheus_client's own would be."""
-        self.count()
-        labels = ["route", "status"]
-        requests = CounterMetricFamily("raftlog_http_requests", "HTTP requests, by route and status", labels=labels)
-        for (route, status), (count, created) in self._requests.items():
-            requests.add_metric([route, str(status)], count, created)
-        name, text = "raftlog_http_request_seconds", "From the head of a request to the end of its answer"
-        times = HistogramMetricFamily(name, text, labels=["route"])
-        for route, (buckets, (total, created)) in self._seconds.items():
-            below = zip(map(floatToGoString, _HTTP_BUCKETS), accumulate(buckets), strict=True)
-            times.add_metric([route], list(below), total)
-            times.add_sample(f"{name}_created", {"route": route}, created)
-        return [requests, times]
+    def add_times(self, family: Metric) -> None:
+        bounds = [*map(floatToGoString, (*HTTP_BUCKETS, inf))]
+        for route, (buckets, (total,)) in self._seconds.items():
+            times = HistogramMetricFamily(family.name, family.documentation, labels=["route"])
+            times.add_metric([route], [*zip(bounds, accumulate(buckets), strict=True)], total)
+            family.samples += times.samples
+
+    def samples(self) -> Samples:
+        for route, classes in self._classes.items():
+            for name in _CLASSES:
+                yield {"route": route, "status": name}, classes[int(name[0])]

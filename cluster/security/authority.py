@@ -36,8 +36,6 @@ NAME_CHARACTERS_MAX: Final = 64
 
 
 class MadeFiles(NamedTuple):
-    """The files of a new certificate."""
-
     certificate: Path
     key: Path
 
@@ -59,7 +57,6 @@ class CertificateFacts(NamedTuple):
 
 
 def make_authority(folder: Path, name: str, days: int = CA_DAYS) -> MadeFiles:
-    """Makes `ca.pem` and `ca.key`. Raises TlsError."""
     _check_name(name)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -79,7 +79,6 @@ def is_private(url: str) -> bool:
 
 
 def save_token(path: Path, text: str) -> None:
-    """Writes a token to a new private file. Raises OSError."""
     path.touch(0o600, exist_ok=False)
     path.write_text(f"{text}\n", encoding="ascii")
 

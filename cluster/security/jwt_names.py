@@ -18,8 +18,6 @@ class BadJwt(Exception):
 
 
 class JwtHolder(NamedTuple):
-    """What a token that counts says."""
-
     name: str
     roles: tuple[str, ...]
     expires_s: float  # Unix time; the token counts for LEEWAY_S longer

@@ -44,8 +44,6 @@ class ProviderKey(NamedTuple):
 
 
 class JwtPolicy(NamedTuple):
-    """Which tokens count."""
-
     issuer: str
     audience: str
     roles_claim: str = "roles"  # a list of names, or one text with spaces between them

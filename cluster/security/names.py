@@ -17,8 +17,6 @@ SCHEME: Final = "raftlog"
 
 
 class HolderKind(StrEnum):
-    """What the holder of a certificate is."""
-
     NODE = "node"
     CLIENT = "client"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.file_errors import file_stamp
 from raftlog.cluster.security.jwt_names import BadJwt, JwtHolder
 from raftlog.cluster.security.jwt_tokens import BadKeys, JwtPolicy, ProviderKey, decide, parse_keys
 
@@ -55,7 +55,7 @@ class Provider:
         if self._is_url:
             self._fetch()
         else:
-            self._stamp = _stamp(source)
+            self._stamp = file_stamp(source)
             self._take(_file(source))
 
     def holder(self, text: str) -> JwtHolder:
@@ -87,7 +87,6 @@ class Provider:
         return self._generation
 
     def close(self) -> None:
-        """Ends a fetch under way."""
         if self._fetching is not None:
             self._fetching.cancel()
 
@@ -102,7 +101,7 @@ class Provider:
             if now - self._taken_at >= REFRESH_S and now - self._asked_at >= UNKNOWN_KEY_S:
                 self._fetch()
             return
-        stamp = _stamp(self._source)
+        stamp = file_stamp(self._source)
         if stamp == self._stamp:
             return
         try:
@@ -166,11 +165,3 @@ def _bounded(text: bytes) -> bytes:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-def _stamp(path: str) -> tuple[int, int, int]:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return (0, 0, 0)
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

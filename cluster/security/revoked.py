@@ -18,7 +18,7 @@ _FINGERPRINT_DIGITS: Final = 64
 _SERIAL_DIGITS_MAX: Final = 40  # RFC 5280, section 4.1.2.2: 20 bytes
 
 
-class Revoked(NamedTuple):
+class RevokedList(NamedTuple):
     """Certificates that count no more."""
 
     serials: frozenset[int] = frozenset()
@@ -28,11 +28,10 @@ class Revoked(NamedTuple):
         return bool(self.serials or self.digests)
 
     def has(self, serial: int, digest: bytes) -> bool:
-        """Whether that certificate is one of them."""
         return serial in self.serials or digest in self.digests
 
 
-def parse_revoked(text: str) -> Revoked:
+def parse_revoked(text: str) -> RevokedList:
     """The certificates of a list. Raises ValueError with the line."""
     serials: set[int] = set()
     digests: set[bytes] = set()
@@ -40,15 +39,15 @@ def parse_revoked(text: str) -> Revoked:
     if len(lines) > LINES_MAX:
         raise ValueError(f"it has {len(lines)} lines: the limit is {LINES_MAX}")
     for number, line in enumerate(lines, 1):
-        told = line.partition("#")[0].strip()
-        if not told:
+        item = line.partition("#")[0].strip()
+        if not item:
             continue
-        match = _LINE.fullmatch(told)
+        match = _LINE.fullmatch(item)
         digits = "" if match is None else match[2].replace(":", "")
         if match is not None and match[1] == "sha256" and len(digits) == _FINGERPRINT_DIGITS:
             digests.add(bytes.fromhex(digits))
         elif match is not None and match[1] == "serial" and 0 < len(digits) <= _SERIAL_DIGITS_MAX:
             serials.add(int(digits, 16))
         else:
-            raise ValueError(f"line {number} is {told[:100]!r}: it must be sha256:FINGERPRINT or serial:NUMBER, in hex")
-    return Revoked(frozenset(serials), frozenset(digests))
+            raise ValueError(f"line {number} is {item[:100]!r}: it must be sha256:FINGERPRINT or serial:NUMBER, in hex")
+    return RevokedList(frozenset(serials), frozenset(digests))

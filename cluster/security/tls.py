@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.file_errors import file_stamp
 from raftlog.cluster.security.bearer import TOKEN_VARIABLES
 from raftlog.cluster.security.names import Holder, client_refusal, holder_of, peer_refusal
-from raftlog.cluster.security.revoked import Revoked, parse_revoked
+from raftlog.cluster.security.revoked import RevokedList, parse_revoked
 
 if TYPE_CHECKING:
     import asyncio  # the blocking client needs none of it
@@ -35,6 +36,8 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secrecy and authenticated encryption alone. Python's own list depends on how it was built. All
 suites of TLS 1.3 are so."""
+ContextUse = Literal["client", "peer", "api", "server"]
+"""A dialled API, a dialled peer, an accepted client, an accepted peer."""
 _CLIENT: Final = ssl.PROTOCOL_TLS_CLIENT
 _Stamp = tuple[tuple[int, int, int], ...]
 
@@ -167,22 +170,16 @@ class Credentials:
         self._report = report
         self._stamp = _stamp(files)
         self._looked_at = clock.monotonic()
-        self._revoked = Revoked()
+        self._revoked = RevokedList()
         self._revoked, self._contexts = self._made()
 
-    def api(self) -> ssl.SSLContext:
-        """For the next connection of a client that a node accepts."""
+    def context(self, use: ContextUse) -> ssl.SSLContext:
+        """For the next connection of that use."""
         self._look()
-        return self._contexts["api"]
-
-    def server(self) -> ssl.SSLContext:
-        """For the next connection of a peer that a node accepts."""
-        self._look()
-        return self._contexts["server"]
+        return self._contexts[use]
 
     @property
     def takes_plain(self) -> bool:
-        """Whether connections without TLS are served too."""
         return self.files.takes_plain
 
     def client_refusal(self, transport: asyncio.BaseTransport, log: str) -> str | None:
@@ -208,19 +205,8 @@ class Credentials:
         digest = hashlib.sha256(encrypted.getpeercert(binary_form=True) or b"").digest()
         return "its certificate is revoked (security.revoked)" if self._revoked.has(serial, digest) else None
 
-    def client(self) -> ssl.SSLContext:
-        """For the next dialled connection to an HTTP API."""
-        self._look()
-        return self._contexts["client"]
-
-    def peer(self) -> ssl.SSLContext:
-        """For the next peer link that a node dials."""
-        self._look()
-        return self._contexts["peer"]
-
-    def _made(self) -> tuple[Revoked, dict[str, ssl.SSLContext]]:
-        """What the files hold now. Raises TlsError."""
-        contexts = {"client": client_context(self.files, checks_host=True)}
+    def _made(self) -> tuple[RevokedList, dict[ContextUse, ssl.SSLContext]]:
+        contexts: dict[ContextUse, ssl.SSLContext] = {"client": client_context(self.files, checks_host=True)}
         if self._node is not None:
             contexts |= {
                 "api": server_context(self.files, is_optional=self.files.is_optional),
@@ -230,7 +216,6 @@ class Credentials:
         return _read_revoked(self.files.revoked), contexts
 
     def look(self) -> None:
-        """Looks for changed files now."""
         self._looked_at -= LOOK_S
         self._look()
 
@@ -245,7 +230,11 @@ class Credentials:
         try:
             revoked, contexts = self._made()
             if self._node is not None and stamp[:3] != self._stamp[:3]:  # not the list alone
-                _check_serves(self._node, contexts["server"], contexts["peer"], self.files)
+                if (reason := _refusal(self._node, contexts["server"], contexts["peer"])) is not None:
+                    raise TlsError(
+                        f"{self.files.certificate}: other nodes would refuse it: {reason}. It must be the certificate "
+                        f"of {self._node}, count now, and be signed by an authority of {self.files.ca}"
+                    )
         except TlsError as error:
             if str(error) != self.trouble:
                 self.trouble = str(error)
@@ -254,15 +243,6 @@ class Credentials:
         self._revoked, self._contexts = revoked, contexts
         self._stamp, self.trouble = stamp, ""
         self._report("")
-
-
-def _check_serves(node: Holder, server: ssl.SSLContext, peer: ssl.SSLContext, files: TlsFiles) -> None:
-    """Raises TlsError if other nodes would refuse the certificate of these new files."""
-    if (reason := _refusal(node, server, peer)) is not None:
-        raise TlsError(
-            f"{files.certificate}: other nodes would refuse it: {reason}. It must be the certificate of {node}, count "
-            f"now, and be signed by an authority of {files.ca}"
-        )
 
 
 def _refusal(node: Holder, server: ssl.SSLContext, peer: ssl.SSLContext) -> str | None:
@@ -285,10 +265,10 @@ def _refusal(node: Holder, server: ssl.SSLContext, peer: ssl.SSLContext) -> str 
     return peer_refusal(dialling.getpeercert(), node.log, int(node.name))
 
 
-def _read_revoked(path: str) -> Revoked:
+def _read_revoked(path: str) -> RevokedList:
     """The revoked certificates of a file; none without a file. Raises TlsError."""
     if not path:
-        return Revoked()
+        return RevokedList()
     try:
         return parse_revoked(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -297,13 +277,4 @@ def _read_revoked(path: str) -> Revoked:
 
 
 def _stamp(files: TlsFiles) -> _Stamp:
-    """What changes when one of the files does. A file that is not there has zeros."""
-    found: list[tuple[int, int, int]] = []
-    for path in filter(None, (files.ca, files.certificate, files.key, files.revoked)):
-        try:
-            stat = os.stat(path)
-        except OSError:
-            found.append((0, 0, 0))
-        else:
-            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-    return tuple(found)
+    return tuple(map(file_stamp, filter(None, (files.ca, files.certificate, files.key, files.revoked))))

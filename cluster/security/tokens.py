@@ -41,15 +41,13 @@ class NewToken(NamedTuple):
 
 
 def make_token() -> NewToken:
-    """A new random token."""
     identifier = secrets.token_hex(ID_BYTES)
     secret = secrets.token_bytes(SECRET_BYTES)
-    text = f"{PREFIX}{identifier}_{_encode(secret + _crc(identifier, secret))}"
+    text = f"{PREFIX}{identifier}_{base64.urlsafe_b64encode(secret + _crc(identifier, secret)).decode()}"
     return NewToken(identifier, text, digest_of(text))
 
 
 def token_id(text: str) -> str:
-    """The id of a token with the right form. Raises BadToken."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise BadToken("the token is cut short, or is none: a token is rl_, 8 hex digits, _ and 48 characters")
@@ -77,7 +75,3 @@ def redacted(text: str) -> str:
 
 def _crc(identifier: str, secret: bytes) -> bytes:
     return zlib.crc32(identifier.encode() + secret).to_bytes(_CRC_BYTES, "big")
-
-
-def _encode(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).decode()

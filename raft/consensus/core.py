@@ -26,7 +26,7 @@ from raftlog.raft.consensus import (
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.progress import Hold
 from raftlog.raft.consensus.roles import Follower, Leader
-from raftlog.raft.consensus.state import BEYOND, Outbox, State, become_follower, deny, ignore, is_beyond
+from raftlog.raft.consensus.state import BEYOND, Outbox, RecallState, State, become_follower, deny, ignore, is_beyond
 from raftlog.raft.consensus.status import CoreStatus, status_of
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import (
@@ -48,7 +48,7 @@ from raftlog.raft.types import NOBODY, Entry, EntryKind, HardState, LogStart, Ma
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
+class Proposal:
     """Where a proposal was put. Later it is committed at that index with that term, or it never will be."""
 
     term: int
@@ -113,12 +113,14 @@ class RaftCore:
             configurations=[*earlier, (configuration_index, configuration)],
             role=role,
             incarnation=incarnation,
-            floor=floor if log.last.term < floor else 0,
             knows=knows,
-            run=run,
-            started_ms=now.monotonic_ms,
-            kept=max(kept, (log.last.term, log.last.index)),
-            kept_term=hard_state.term,
+            recall=RecallState(
+                run=run,
+                started_ms=now.monotonic_ms,
+                floor=floor if log.last.term < floor else 0,
+                kept=max(kept, (log.last.term, log.last.index)),
+                kept_term=hard_state.term,
+            ),
             shard=shard,
         )
         assert hard_state.term >= log.last.term, (
@@ -148,8 +150,10 @@ class RaftCore:
             ignore(state, message, reason)
         elif reason := hearing.refusal_of(state, message, disk):
             ignore(state, message, reason)
-        elif isinstance(message, Recall | RecallReply):
-            recall.take(state, message)
+        elif isinstance(message, Recall):
+            recall.on_recall(state, message)
+        elif isinstance(message, RecallReply):
+            recall.on_reply(state, message)
         elif _meet_term(state, message):
             _dispatch(state, message)
 
@@ -158,7 +162,7 @@ class RaftCore:
         self.state.now = now
         return hearing.refusal(self.state, peer, disk)
 
-    def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposed:
+    def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposal:
         """Append one entry of `count` records. Raises NotLeader, Busy or TransferInProgress: then nothing happened."""
         role = self._leading(now)
         state = self.state
@@ -167,7 +171,7 @@ class RaftCore:
         assert kind is EntryKind.COMMANDS or (kind is EntryKind.CLOCK and count == 1 and not data), kind
         entry = state.log.append_own(state.term, kind, count, data, now)
         role.uncommitted_bytes += entry.size
-        return Proposed(entry.term, entry.before + 1, entry.index)
+        return Proposal(entry.term, entry.before + 1, entry.index)
 
     def propose_configuration(self, change: MemberChange, now: Now) -> int:
         """Begin to change the members; the index of the configuration that begins it, or of the one in force where
@@ -187,9 +191,8 @@ class RaftCore:
 
     def _leading(self, now: Now) -> Leader:
         """The role of a leader that takes something new. Raises NotLeader or TransferInProgress."""
-        state = self.state
-        state.now, state.is_touched = now, True
-        role = state.role
+        state, role = self.state, self.state.role
+        state.now, state.is_touched = now, True  # as in `_state_at`: each write comes here, and a call is too dear
         if not isinstance(role, Leader):
             raise NotLeader(state.leader)
         if role.transfer is not None:
@@ -199,53 +202,55 @@ class RaftCore:
     def read(self, context: int, now: Now) -> None:
         """Register a linearizable read: a ReadReady or a ReadFailed with `context` follows. Raises NotLeader or
         ReadsFull."""
-        self._state_at(now)
-        reads.register(self.state, context)
+        reads.register(self._state_at(now), context)
 
     def transfer(self, to: NodeId, now: Now) -> NodeId:
         """Hand leadership to `to`, or to the most caught-up voter (NOBODY); returns the chosen node. A TransferEnded
         event reports the end. Raises NotLeader, TransferInProgress or CannotTransfer.
         """
-        self._state_at(now)
-        return election.transfer(self.state, to)
+        return election.transfer(self._state_at(now), to)
 
     def hold(self, holds: Mapping[NodeId, Hold]) -> None:
-        """Which followers take no entries now (`replication.hold`); all of them, each time."""
-        self.state.is_touched = True
-        replication.hold(self.state, holds)
-        election.held(self.state, holds)
+        """Which followers take no entries now because their disks are full, as the driver of a leader knows it: all of
+        them, each time. A leader forgets it with its leadership, and of a follower whose progress begins again."""
+        state, role = self.state, self.state.role
+        state.is_touched = True
+        if isinstance(role, Leader):
+            for peer, progress in role.progress.items():
+                progress.hold = holds.get(peer)
+            election.held(state, role)
 
     def link_opened(self, peer: NodeId, incarnation: str, knows: int, now: Now, start: Start | None = None) -> None:
         """`peer` connected, with that disk: which cluster version it knows, what its process found at its start."""
-        self._state_at(now)
-        self.state.said[peer] = (incarnation, knows)
-        recall.link_opened(self.state, peer, incarnation, start)
-        links.opened(self.state, peer)
+        state = self._state_at(now)
+        state.recall.said[peer] = (incarnation, knows)
+        recall.link_opened(state, peer, incarnation, start)
+        links.opened(state, peer)
 
     def hello_refused(self, peer: NodeId, incarnation: str, now: Now, start: Start | None = None) -> None:
         """A process of `peer` connected, with that disk and that start, and this node's host refused it."""
-        self._state_at(now)
-        recall.refused(self.state, peer, incarnation, start)
+        recall.refused(self._state_at(now), peer, incarnation, start)
 
     def link_closed(self, peer: NodeId, now: Now) -> None:
         """The connection that `peer` made closed."""
-        self._state_at(now)
-        self.state.said.pop(peer, None)
-        recall.link_closed(self.state, peer)
-        links.closed(self.state, peer)
+        state = self._state_at(now)
+        state.recall.said.pop(peer, None)
+        recall.link_closed(state, peer)
+        links.closed(state, peer)
 
     def link_dialled(self, peer: NodeId, now: Now, *, is_bulk: bool = False) -> None:
         """This node's own connection to `peer` is made. What the one before carried may be lost: chunks of snapshots go
         by the bulk one, all other messages by the other."""
-        self._state_at(now)
-        (snapshots.on_bulk_opened if is_bulk else links.opened)(self.state, peer)
-        if not is_bulk:
-            recall.warn(self.state, peer)
+        state = self._state_at(now)
+        if is_bulk:
+            snapshots.on_bulk_opened(state, peer)
+        else:
+            links.opened(state, peer)
+            recall.warn(state, peer)
 
     def link_refused(self, peer: NodeId, now: Now) -> None:
         """This node dialled `peer`, and no process listens there. Say so again after each dial that is refused."""
-        self._state_at(now)
-        links.refused(self.state, peer)
+        links.refused(self._state_at(now), peer)
 
     def compact(self, mark: Mark, keep_after: int | None = None) -> None:
         """A snapshot up to `mark` is durable, so followers can get the state from there.
@@ -274,21 +279,19 @@ class RaftCore:
 
     def snapshot_written(self, write: SnapshotWrite, now: Now) -> None:
         """That chunk is written aside."""
-        self._state_at(now)
-        snapshots.on_written(self.state, write)
+        snapshots.on_written(self._state_at(now), write)
 
     def snapshot_failed(self, now: Now) -> None:
         """The snapshot that this node receives could not be written, or is none: the log stays as it is."""
-        self._state_at(now)
-        snapshots.on_failed(self.state)
+        snapshots.on_failed(self._state_at(now))
 
     def installed(self, mark: Mark, configuration: Configuration, configuration_index: int, now: Now) -> None:
         """The snapshot of the last SnapshotInstall is durable, the log on disk begins after it, and its state is
         loaded. The arguments are what its header says. Raises UnknownVersion."""
-        self._state_at(now)
-        versions.check(configuration, self.state.knows)
-        snapshots.on_installed(self.state, mark, configuration, configuration_index)
-        recall.may_lift(self.state)
+        state = self._state_at(now)
+        versions.check(configuration, state.knows)
+        snapshots.on_installed(state, mark, configuration, configuration_index)
+        recall.may_lift(state)
 
     def persisted(self, term: int, index: int, now: Now) -> None:
         """The entry (term, index) and all before it are durable."""
@@ -299,7 +302,7 @@ class RaftCore:
                 state.durable_term = term  # the hard state went to the disk before the term's entries
             if isinstance(state.role, Leader):
                 replication.advance_commit(state, state.role)
-            if state.floor:
+            if state.recall.floor:
                 recall.may_lift(state)
             log.trim(state.options)
             if log.given < log.committed or not state.out.is_empty:
@@ -377,7 +380,7 @@ class RaftCore:
         state.out = Outbox()
         return Ready(
             tuple(out.messages),
-            HardState(state.term, state.vote, state.boot, state.floor) if out.hard_state else None,
+            HardState(state.term, state.vote, state.boot, state.recall.floor) if out.hard_state else None,
             cut_after,
             entries,
             tuple(out.after_sync),

@@ -6,8 +6,6 @@ quorum), 9.6 (pre-vote).
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 from raftlog.raft.consensus import recall, replication
 from raftlog.raft.consensus.roles import Candidate, Follower, Leader, PreCandidate, Transfer
 from raftlog.raft.consensus.state import (
@@ -178,7 +176,7 @@ def _count(state: State) -> None:
 
 def _have_all_answered(state: State, role: Candidate) -> bool:
     """Whether each voter that is connected to this node has answered it."""
-    return all(peer in role.votes for peer in state.said if state.configuration.is_voter(peer))
+    return all(peer in role.votes for peer in state.recall.said if state.configuration.is_voter(peer))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -296,9 +294,8 @@ def advance_transfer(state: State, role: Leader) -> None:
     """Ask the target to campaign, once it has everything (pitfall 82: a transfer that leaves a trace): no new entries
     are taken meanwhile."""
     transfer = role.transfer
-    if transfer is None or transfer.is_told:
-        return
-    if role.progress[transfer.to].match == state.log.last.index:
+    assert transfer is not None
+    if not transfer.is_told and role.progress[transfer.to].match == state.log.last.index:
         transfer.is_told = True
         state.out.messages.append(
             TimeoutNow(
@@ -307,12 +304,11 @@ def advance_transfer(state: State, role: Leader) -> None:
         )
 
 
-def held(state: State, nodes: Container[NodeId]) -> None:
-    """The leader sends these followers no entries. One of them that lacks entries cannot take over."""
-    role = state.role
-    if isinstance(role, Leader) and role.transfer is not None:
-        to = role.transfer.to
-        if to in nodes and role.progress[to].match < state.log.last.index:
+def held(state: State, role: Leader) -> None:
+    """Some followers are sent no entries now. One of them that lacks entries cannot take over."""
+    if role.transfer is not None:
+        progress = role.progress[role.transfer.to]
+        if progress.hold is not None and progress.match < state.log.last.index:
             end_transfer(state, role, "gave up: its disk is full")
 
 
@@ -337,8 +333,8 @@ def leaves_term(state: State, message: Message) -> bool:
     """Whether this node, which heals, begins a newer term rather than take that message. Its leader refuses it, or
     neither knows the other's start, as in a further Raft group, and no leader reports when this node has healed. The
     next leader asks from nothing."""
-    is_alone = message.sender not in state.starts or not state.run
-    if not (isinstance(message, AppendEntries) and NEW_DISK > state.floor > state.term and is_alone):
+    is_alone = message.sender not in state.recall.starts or not state.recall.run
+    if not (isinstance(message, AppendEntries) and NEW_DISK > state.recall.floor > state.term and is_alone):
         return False
-    become_follower(state, state.floor, NOBODY, "its log is healing, and the leader does not help")
+    become_follower(state, state.recall.floor, NOBODY, "its log is healing, and the leader does not help")
     return True

@@ -65,6 +65,6 @@ def _hears_member(state: State) -> bool:
         return configuration.member(state.node) is not None
     if not isinstance(role, Follower) or role.leader == NOBODY:
         return False
-    if not configuration.names(role.leader, state.said.get(role.leader, ("", 0))[0]):
+    if not configuration.names(role.leader, state.recall.said.get(role.leader, ("", 0))[0]):
         return False
     return state.now.monotonic_ms - role.contact_ms < state.options.election_timeout_min_ms

@@ -28,7 +28,7 @@ class InvariantBroken(Exception):
         self.node, self.what, self.section, self.detail = node, what, section, detail
 
 
-class Observed(NamedTuple):
+class Observation(NamedTuple):
     """What `check_step` compares of one node. Made after every step, so a tuple: that is cheap."""
 
     role: RoleName
@@ -42,10 +42,10 @@ class Observed(NamedTuple):
     applied: int
 
 
-def observe(state: State) -> Observed:
+def observe(state: State) -> Observation:
     """The node as it is now."""
     log = state.log
-    return Observed(
+    return Observation(
         ROLE_NAMES[type(state.role)],
         state.term,
         state.vote,
@@ -149,7 +149,7 @@ def check_log(log: Log, node: NodeId = NOBODY) -> None:
         raise InvariantBroken(node, "terms only rise along the log", "3.6", runs)
 
 
-def check_step(node: NodeId, before: Observed, after: Observed) -> None:
+def check_step(node: NodeId, before: Observation, after: Observation) -> None:
     """Delta invariants between two moments of one process. Raises InvariantBroken."""
     if after.term < before.term:
         raise InvariantBroken(node, "the term never falls", "5.1", (before.term, after.term))

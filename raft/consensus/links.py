@@ -42,7 +42,7 @@ def closed(state: State, peer: NodeId) -> None:
         role.kept = tuple(other for other in role.kept if other != peer)
     elif isinstance(role, Follower) and role.leader == peer:
         role.link_closed = True
-        role.kept = tuple(state.said)
+        role.kept = tuple(state.recall.said)
         # The old link's close may arrive behind the new link's first heartbeat. Then the next heartbeat comes in time.
         options = state.options
         late_ms = max(0, 2 * options.heartbeat_ms - options.link_closed_delay_min_ms)

@@ -172,7 +172,7 @@ def _align(state: State, role: Leader, before: Configuration, following: Configu
             contact_ms=state.now.monotonic_ms,
             round_first=role.round,
             heal_at=state.log.last.index,
-            run=state.run_of(peer),
+            run=state.recall.run_of(peer),
         )
         for peer in everyone
     }

@@ -45,7 +45,7 @@ class Hold(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sending:
+class Upload:
     """A snapshot on its way to a follower: some chunks are asked from disk, and a window of them is under way.
 
     The window begins with FIRST_CHUNKS, or with one chunk after a loss, and grows by a chunk with each answer. Answers
@@ -135,18 +135,12 @@ class FollowerProgress:
     match_at_heartbeat: int = -1
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (end, bytes) of each unanswered message
     inflight_bytes: int = 0
-    sending: Sending | None = None  # snapshot
+    sending: Upload | None = None  # snapshot
     hold: Hold | None = None  # its disk is full (RaftCore.hold); None: it takes everything
     # Of entries that are committed without it: one message under way leaves disks and processors to those that are not.
     behind_messages_max: int = 1
     pace_ms: int = 0  # when to look again whether that is enough
     pace_lag: int | None = None  # records it lacked at the last look; None: it was not behind
-
-    @property
-    def of_snapshot(self) -> tuple[int, int, int]:
-        """Of the snapshot on its way there: its index, the bytes written there, its size; zeros if there is none."""
-        sending = self.sending
-        return (0, 0, 0) if sending is None else (sending.mark.index, sending.offset, sending.total)
 
     def has_room(self, options: Options) -> bool:
         """Whether another message with entries may be sent."""

@@ -38,13 +38,13 @@ MEMORIES_MAX: Final = 64
 def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | None) -> None:
     """A process of `peer` connected. A leader restarts its Progress if it is new, and this node asks for its memory."""
     if start is None:
-        state.starts.pop(peer, None)
+        state.recall.starts.pop(peer, None)
         return
-    state.refused.pop(peer, None)
-    known, has_answered = state.starts.get(peer), peer in state.recalled
+    state.recall.refused.pop(peer, None)
+    known, has_answered = state.recall.starts.get(peer), peer in state.recall.recalled
     if known is None or known.run != start.run:
         link_closed(state, peer)  # what an earlier process answered, perhaps late, counts no more
-    state.starts[peer] = start
+    state.recall.starts[peer] = start
     memory = _memory(state, peer, incarnation)
     if memory.begin(start.run) and not memory.is_kept_by(start):
         state.out.events.append(PromisesLost(peer, *memory.acked, memory.term, start.last_index, start.last_term))
@@ -54,8 +54,8 @@ def link_opened(state: State, peer: NodeId, incarnation: str, start: Start | Non
         if progress is not None and progress.run != start.run:
             reset(state, role, progress, start.last_index, start.last_term)
             progress.run = start.run
-    if state.run and peer not in state.recalled:
-        if (is_waiting(state) or state.floor == NEW_DISK) and not has_answered:
+    if state.recall.run and peer not in state.recall.recalled:
+        if (is_waiting(state) or state.recall.floor == NEW_DISK) and not has_answered:
             _enter_term(state, peer, start.term)
         _ask(state, peer)
 
@@ -64,11 +64,11 @@ def refused(state: State, peer: NodeId, incarnation: str, start: Start | None) -
     """This node refuses a process of `peer`. If it has met a later process of that disk, the refused one runs on an
     older copy. That one cannot ask, because its connection is closed. So this node reports its memory unasked. Answers
     of the later process that are still on their way are not in that report, so they do not count."""
-    memory = state.memories.get((peer, incarnation))
+    memory = state.recall.memories.get((peer, incarnation))
     if memory is not None and start is not None and memory.run not in (0, start.run):
-        if state.refused.get(peer) != (incarnation, start.run):
+        if state.recall.refused.get(peer) != (incarnation, start.run):
             _void_answers(state, peer)
-        state.refused[peer] = (incarnation, start.run)
+        state.recall.refused[peer] = (incarnation, start.run)
         warn(state, peer)
 
 
@@ -87,8 +87,8 @@ def _void_answers(state: State, peer: NodeId) -> None:
 
 def warn(state: State, peer: NodeId) -> None:
     """Reports to a refused process which promises its disk may lack; again once the link to it opens."""
-    incarnation, run = state.refused.get(peer, ("", 0))
-    memory = state.memories.get((peer, incarnation))
+    incarnation, run = state.recall.refused.get(peer, ("", 0))
+    memory = state.recall.memories.get((peer, incarnation))
     if memory is not None:
         _answer(state, peer, run, memory.lost_by(run))
 
@@ -171,25 +171,17 @@ def remind(state: State, role: Leader) -> None:
     This ends when the follower reports that it is under a floor, or has every entry again.
     """
     for peer, progress in role.progress.items():
-        start = state.starts.get(peer)
+        start = state.recall.starts.get(peer)
         if progress.lost and (progress.match >= progress.heal_at or start is None):
             progress.lost = 0
         elif progress.lost and start is not None:
             _answer(state, peer, start.run, Memory(acked=(state.term, progress.lost), term=state.term), is_lost=True)
 
 
-def take(state: State, message: Recall | RecallReply) -> None:
-    """A question or an answer."""
-    if isinstance(message, Recall):
-        on_recall(state, message)
-    else:
-        on_reply(state, message)
-
-
 def on_recall(state: State, message: Recall) -> None:
     """A node asks for its promises from before its start, and whether it has all of them again."""
-    peer, start = message.sender, state.starts.get(message.sender)
-    incarnation = state.said.get(peer, ("", 0))[0]
+    peer, start = message.sender, state.recall.starts.get(message.sender)
+    incarnation = state.recall.said.get(peer, ("", 0))[0]
     if start is None or start.run != message.run:
         return  # its hello is still to come: it asks again
     role, healed = state.role, 0
@@ -262,18 +254,18 @@ def _is_named(state: State, peer: NodeId, incarnation: str) -> bool:
 
 def _memory(state: State, peer: NodeId, incarnation: str) -> Memory:
     """Of that disk. Disks that the configuration does not name go first where there are too many."""
-    memory = state.memories.get((peer, incarnation))
+    memory = state.recall.memories.get((peer, incarnation))
     if memory is None:
-        if len(state.memories) >= MEMORIES_MAX:
+        if len(state.recall.memories) >= MEMORIES_MAX:
             named = {(member.node, member.incarnation): None for member in state.configuration.members}
-            strangers = [key for key in state.memories if key not in named]
-            del state.memories[(strangers or list(state.memories))[0]]
-        memory = state.memories[peer, incarnation] = Memory()
+            strangers = [key for key in state.recall.memories if key not in named]
+            del state.recall.memories[(strangers or list(state.recall.memories))[0]]
+        memory = state.recall.memories[peer, incarnation] = Memory()
     return memory
 
 
 def _memory_of_connected(state: State, peer: NodeId) -> Memory | None:
-    said = state.said.get(peer)
+    said = state.recall.said.get(peer)
     return None if said is None else _memory(state, peer, said[0])
 
 
@@ -287,35 +279,35 @@ def is_waiting(state: State) -> bool:
     nothing is not waited for. A connected node that the configuration does not name is waited for, too: the disk may
     have lost the configuration that names it.
     """
-    if not state.run:
+    if not state.recall.run:
         return False
-    options, waited_ms = state.options, state.now.monotonic_ms - state.started_ms
+    options, waited_ms = state.options, state.now.monotonic_ms - state.recall.started_ms
     if waited_ms >= PATIENCE_TIMEOUTS * options.election_timeout_max_ms:
         return False
     configuration = state.configuration
-    strangers = [peer for peer in state.starts if configuration.member(peer) is None]
+    strangers = [peer for peer in state.recall.starts if configuration.member(peer) is None]
     voters = [peer for peer in configuration.peers(state.node) if configuration.is_voter(peer)]
     for peer in (*voters, *strangers):
-        if peer in state.recalled:
+        if peer in state.recall.recalled:
             continue
-        is_expected = state.floor == NEW_DISK or waited_ms < options.election_timeout_min_ms
-        if peer in state.starts or (peer not in state.said and is_expected):
+        is_expected = state.recall.floor == NEW_DISK or waited_ms < options.election_timeout_min_ms
+        if peer in state.recall.starts or (peer not in state.recall.said and is_expected):
             return True
     return False
 
 
 def link_closed(state: State, peer: NodeId) -> None:
     """A peer's memory counts only while it is connected: after a reconnect it is asked again."""
-    for told in (state.starts, state.recalled, state.led):
-        told.pop(peer, None)
+    for known in (state.recall.starts, state.recall.recalled, state.recall.led):
+        known.pop(peer, None)
 
 
 def has_promised(state: State) -> tuple[int, int]:
     """The newest entry (term, index) that this node may have helped to commit and that its log may lack, by peers'
     reports: a log that ends before it must not win an election by this node's vote. What a leader replaced on this disk
     was not committed, or is in the log."""
-    led = max(state.led.values(), default=(0, 0))
-    return max(state.reported or (0, 0), led if led > state.kept else (0, 0))
+    led = max(state.recall.led.values(), default=(0, 0))
+    return max(state.recall.reported or (0, 0), led if led > state.recall.kept else (0, 0))
 
 
 def may_grant(state: State, last_term: int, last_index: int) -> bool:
@@ -324,7 +316,9 @@ def may_grant(state: State, last_term: int, last_index: int) -> bool:
     Under a floor by damage it grants no vote, because it does not know its promises. If peers reported them, a log that
     has the reported entry is as good as the one that promised.
     """
-    return (not state.floor or state.reported is not None) and (last_term, last_index) >= has_promised(state)
+    return (not state.recall.floor or state.recall.reported is not None) and (last_term, last_index) >= has_promised(
+        state
+    )
 
 
 def may_campaign(state: State) -> bool:
@@ -335,19 +329,19 @@ def may_campaign(state: State) -> bool:
 
 def next_deadline_ms(state: State) -> int | None:
     """When to ask again; None: there is no node to ask."""
-    return state.recall_ms if state.run and (state.floor or _unasked(state)) else None
+    return state.recall.ask_ms if state.recall.run and (state.recall.floor or _unasked(state)) else None
 
 
 def tick(state: State) -> None:
     """Once per heartbeat, ask the voters that have not answered, and a leader that may say that this node has
     everything again."""
     now_ms = state.now.monotonic_ms
-    if not state.run or now_ms < state.recall_ms:
+    if not state.recall.run or now_ms < state.recall.ask_ms:
         return
-    state.recall_ms = now_ms + state.options.heartbeat_ms
+    state.recall.ask_ms = now_ms + state.options.heartbeat_ms
     may_lift(state)
     asked = _unasked(state)
-    if state.floor and state.leader in state.starts and state.leader not in asked:
+    if state.recall.floor and state.leader in state.recall.starts and state.leader not in asked:
         asked.append(state.leader)
     for peer in asked:
         _ask(state, peer)
@@ -355,32 +349,44 @@ def tick(state: State) -> None:
 
 def _unasked(state: State) -> list[NodeId]:
     """Those too whose report keeps this node from campaigning: their disk may hang now, or a leader has cut it."""
-    least = max(state.kept, (state.log.last.term, state.log.last.index))
-    return [peer for peer in state.starts if peer not in state.recalled or state.led.get(peer, least) > least]
+    least = max(state.recall.kept, (state.log.last.term, state.log.last.index))
+    return [
+        peer
+        for peer in state.recall.starts
+        if peer not in state.recall.recalled or state.recall.led.get(peer, least) > least
+    ]
 
 
 def _ask(state: State, peer: NodeId) -> None:
     state.out.messages.append(
-        Recall(shard=state.shard, sender=state.node, to=peer, term=state.term, run=state.run, floor=state.floor)
+        Recall(
+            shard=state.shard,
+            sender=state.node,
+            to=peer,
+            term=state.term,
+            run=state.recall.run,
+            floor=state.recall.floor,
+        )
     )
 
 
 def on_reply(state: State, message: RecallReply) -> None:
     """A peer remembers; or the leader says that this node has everything again."""
-    if not state.run or message.run != state.run:
+    if not state.recall.run or message.run != state.recall.run:
         ignore(state, message, "it answers another process")
         return
     if is_beyond(state, message.promised_term, message.acked_term, message.led_term):
         ignore(state, message, BEYOND)
         return
     acked = (message.acked_term, message.acked_index)
-    durable, is_first = _durable(state), message.sender not in state.recalled
+    durable, is_first = _durable(state), message.sender not in state.recall.recalled
     if not message.is_lost:
-        if message.sender in state.starts:  # a peer that refuses this process is not connected, and may report again
-            state.recalled[message.sender] = None
+        # A peer that refuses this process is not connected, and may report again.
+        if message.sender in state.recall.starts:
+            state.recall.recalled[message.sender] = None
         led = (message.led_term, message.led_index)
-        state.led[message.sender] = max(led, acked) if state.floor == NEW_DISK else led
-        is_kept = acked <= max(durable, state.kept) and message.promised_term <= state.kept_term
+        state.recall.led[message.sender] = max(led, acked) if state.recall.floor == NEW_DISK else led
+        is_kept = acked <= max(durable, state.recall.kept) and message.promised_term <= state.recall.kept_term
         if message.promised_term == state.term and state.vote == NOBODY:
             state.vote = state.node  # it may have voted in this term, and forgotten that: it votes for no other node
             state.out.hard_state = True
@@ -392,7 +398,7 @@ def on_reply(state: State, message: RecallReply) -> None:
     elif not is_kept:
         if not _is_known(state, acked, message.promised_term):
             _go_under_floor(state, message)
-    elif state.floor and message.healed_index and _is_whole(state, message) and not is_waiting(state):
+    elif state.recall.floor and message.healed_index and _is_whole(state, message) and not is_waiting(state):
         lift(state)
     else:
         may_lift(state)
@@ -400,9 +406,9 @@ def on_reply(state: State, message: RecallReply) -> None:
 
 def _is_known(state: State, acked: tuple[int, int], promised_term: int) -> bool:
     """Whether this node is under a floor for that loss already: a peer that refuses it reports again and again."""
-    if state.floor == NEW_DISK:
-        return promised_term <= state.kept_term
-    return state.floor > promised_term and (state.reported is None or acked <= state.reported)
+    if state.recall.floor == NEW_DISK:
+        return promised_term <= state.recall.kept_term
+    return state.recall.floor > promised_term and (state.recall.reported is None or acked <= state.recall.reported)
 
 
 def _is_whole(state: State, message: RecallReply) -> bool:
@@ -420,17 +426,18 @@ def _go_under_floor(state: State, message: RecallReply) -> None:
         become_follower(state, term, leader, f"node {message.sender} remembers promises that this disk lost")
     if state.vote == NOBODY:
         state.vote = state.node  # it may have voted in this term, and forgotten it: it votes for no other node
-    is_news = term + 1 > state.floor
-    if not state.floor or state.reported is not None:  # else damage may have taken more than any peer remembers
-        state.reported = max(acked, state.reported or (0, 0))
-    state.floor = max(state.floor, term + 1)
-    state.kept, state.kept_term = (0, 0), max(term, state.kept_term)
+    is_news = term + 1 > state.recall.floor
+    # Else damage may have taken more than any peer remembers.
+    if not state.recall.floor or state.recall.reported is not None:
+        state.recall.reported = max(acked, state.recall.reported or (0, 0))
+    state.recall.floor = max(state.recall.floor, term + 1)
+    state.recall.kept, state.recall.kept_term = (0, 0), max(term, state.recall.kept_term)
     state.durable_term = min(state.durable_term, term - 1)  # the floor goes to the disk before anything is promised
     state.out.hard_state = True
     if is_news:  # else it was damaged, and is under that floor already
         state.out.events.append(
             WentUnderFloor(
-                state.floor,
+                state.recall.floor,
                 message.sender,
                 message.acked_index,
                 message.acked_term,
@@ -443,9 +450,9 @@ def _go_under_floor(state: State, message: RecallReply) -> None:
 def may_lift(state: State) -> None:
     """Lift the floor once an entry of a leader that was elected without this node is durable here: its log has all
     committed entries. Every voter that can be reached must also have reported its memory."""
-    if state.floor == NEW_DISK:
+    if state.recall.floor == NEW_DISK:
         _look_at_all(state)
-    elif state.floor and not is_waiting(state) and _durable(state)[0] >= state.floor:
+    elif state.recall.floor and not is_waiting(state) and _durable(state)[0] >= state.recall.floor:
         lift(state)
 
 
@@ -454,17 +461,17 @@ def _look_at_all(state: State) -> None:
     other voters too, perhaps on one alone: all have to answer, however long that takes. If none has more than the first
     configuration, the cluster is new. Else this node votes for a log that has all of theirs, until its leader lifts."""
     voters = [peer for peer in state.configuration.peers(state.node) if state.configuration.is_voter(peer)]
-    if any(peer not in state.recalled for peer in voters):
+    if any(peer not in state.recall.recalled for peer in voters):
         return
     if not voters or max(has_promised(state)[1], state.log.last.index) <= 1:
         lift(state)
     elif has_promised(state)[1] > 1:
-        state.reported = has_promised(state)
+        state.recall.reported = has_promised(state)
 
 
 def lift(state: State) -> None:
     """This node has all that it can have promised: it votes again."""
-    state.floor, state.reported = 0, None
-    state.kept = max(state.kept, _durable(state))
+    state.recall.floor, state.recall.reported = 0, None
+    state.recall.kept = max(state.recall.kept, _durable(state))
     state.out.hard_state = True
     state.out.events.append(Healed(state.log.persisted))

@@ -56,7 +56,7 @@ def _raise_version(state: State, role: Leader) -> None:
     index, configuration = state.configurations[-1]
     if role.transfer is not None or index > log.committed or log.term_at(log.committed) != state.term:
         return
-    version = versions.known_to_all(configuration, state.node, state.knows, state.said)
+    version = versions.known_to_all(configuration, state.node, state.knows, state.recall.said)
     if version > configuration.version:
         membership.put(state, role, replace(configuration, version=version))
         state.out.events.append(VersionRaised(state.configurations[-1][0], version))

@@ -6,11 +6,9 @@ figure 2 and section 5.3; thesis 3.6.2 (commit rule), 10.2.1 (the leader's disk 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from raftlog.raft.codec.checks import INDEX_MAX
 from raftlog.raft.consensus import membership, recall, snapshots
-from raftlog.raft.consensus.progress import FollowerProgress, Hold, Mode
+from raftlog.raft.consensus.progress import FollowerProgress, Mode
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.consensus.state import (
     INDEX_FAR,
@@ -49,14 +47,6 @@ def replicate(state: State, role: Leader) -> None:
             snapshots.feed(state, peer, progress)
         elif not progress.is_waiting:
             _probe(state, role, peer, progress)
-
-
-def hold(state: State, holds: Mapping[NodeId, Hold]) -> None:
-    """Which followers take no entries now because their disks are full, as the driver of a leader knows it; every other
-    one takes everything. A leader forgets it with its leadership, and of a follower whose progress begins again."""
-    if isinstance(state.role, Leader):
-        for peer, progress in state.role.progress.items():
-            progress.hold = holds.get(peer)
 
 
 def heartbeat(state: State, role: Leader) -> None:

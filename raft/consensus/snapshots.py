@@ -1,7 +1,7 @@
 """Sends and receives InstallSnapshot: a follower that needs dropped log gets the state instead, chunk by chunk.
 
 The core never reads storage. Each chunk is answered when it is written. The leader keeps a window of chunks under way,
-at the pace of the answers (`raftlog.raft.consensus.progress.Sending`). The answers are the flow control, and give the
+at the pace of the answers (`raftlog.raft.consensus.progress.Upload`). The answers are the flow control, and give the
 place to continue after a lost message. Chunks are accepted in order only; after any loss the leader goes back to the
 last answered one.
 
@@ -30,9 +30,9 @@ from __future__ import annotations
 from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus import membership
-from raftlog.raft.consensus.progress import FIRST_CHUNKS, FollowerProgress, Mode, Sending
+from raftlog.raft.consensus.progress import FIRST_CHUNKS, FollowerProgress, Mode, Upload
 from raftlog.raft.consensus.roles import Follower, Leader
-from raftlog.raft.consensus.state import INDEX_FAR, Receiving, State, deny, hear_leader, ignore, reject_difference
+from raftlog.raft.consensus.state import INDEX_FAR, Download, State, deny, hear_leader, ignore, reject_difference
 from raftlog.raft.events import FollowerNeedsSnapshot, LogDiffers, SnapshotInstalled, SnapshotSent, SnapshotStarted
 from raftlog.raft.messages import InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.ready import SnapshotFetch, SnapshotInstall, SnapshotWrite
@@ -59,7 +59,7 @@ def feed(state: State, peer: NodeId, progress: FollowerProgress) -> None:
         if progress.is_waiting or not log.snapshot.index or log.snapshot.index < log.first - 1:
             return
         window_bytes = min(FIRST_CHUNKS * options.snapshot_chunk_bytes, options.snapshot_window_bytes)
-        sending = progress.sending = Sending(log.snapshot, window_bytes=window_bytes)
+        sending = progress.sending = Upload(log.snapshot, window_bytes=window_bytes)
         state.out.events.append(SnapshotStarted(peer, log.snapshot.index))
     if sending.is_silent(state.now.monotonic_ms, options):
         sending.go_to(sending.offset)
@@ -141,7 +141,7 @@ def on_bulk_opened(state: State, peer: NodeId) -> None:
     """The link that carries chunks to that follower was made again: the chunks under way are lost, and are sent again.
     Not while the follower itself is not connected: a proxy takes dials for a process that is down."""
     progress = state.role.progress.get(peer) if isinstance(state.role, Leader) else None
-    if progress is not None and progress.sending is not None and peer in state.said:
+    if progress is not None and progress.sending is not None and peer in state.recall.said:
         progress.sending.go_to(progress.sending.offset)
 
 
@@ -172,9 +172,7 @@ def on_install(state: State, message: InstallSnapshot) -> None:
     if receiving is None or not _belongs(receiving, message):
         if receiving is not None and _is_older(receiving, message):
             return
-        receiving = Receiving(
-            message.sender, message.term, message.snapshot_index, message.snapshot_term, message.total
-        )
+        receiving = Download(message.sender, message.term, message.snapshot_index, message.snapshot_term, message.total)
         if message.offset == 0:
             state.receiving = receiving
     end = message.offset + len(message.data)
@@ -279,7 +277,7 @@ def _has_all(state: State, index: int, term: int) -> bool:
     return True
 
 
-def _belongs(receiving: Receiving, message: InstallSnapshot) -> bool:
+def _belongs(receiving: Download, message: InstallSnapshot) -> bool:
     """Whether it is a chunk of that very snapshot: another leader's may have other bytes."""
     return (message.sender, message.term, message.snapshot_index, message.snapshot_term, message.total) == (
         receiving.sender,
@@ -290,12 +288,12 @@ def _belongs(receiving: Receiving, message: InstallSnapshot) -> bool:
     )
 
 
-def _is_older(receiving: Receiving, message: InstallSnapshot) -> bool:
+def _is_older(receiving: Download, message: InstallSnapshot) -> bool:
     """Whether it was overtaken by a newer snapshot of the same leader."""
     return message.term == receiving.leader_term and message.snapshot_index < receiving.index
 
 
-def _tell(state: State, receiving: Receiving, *, accepted: bool) -> None:
+def _tell(state: State, receiving: Download, *, accepted: bool) -> None:
     """Answer the leader, if it still leads."""
     if receiving.leader_term == state.term:
         _answer(state, receiving.sender, receiving.index, receiving.term, receiving.offset, accepted=accepted)

@@ -86,7 +86,7 @@ class Outbox:
 
 
 @dataclass(slots=True)
-class Receiving:
+class Download:
     """A snapshot that the leader of `leader_term` sends this node."""
 
     sender: NodeId
@@ -142,6 +142,34 @@ class Memory:
 
 
 @dataclass(slots=True)
+class RecallState:
+    """The promises of this disk and of its peers, as far as any node remembers them. Owner: `recall`.
+
+    Runs name processes, as their hellos say. Pairs of numbers are term and index of an entry.
+    """
+
+    run: int = 0  # of this process; 0: it asks no peer about its promises
+    started_ms: int = 0  # monotonic
+    # Heals: until an entry of this term or a later one is durable here it has no vote (`raftlog.raft.wal.repair`).
+    floor: int = 0
+    kept: tuple[int, int] = (0, 0)  # an entry up to which this disk surely kept its promises
+    kept_term: int = 0  # newest term of which it surely remembers whether it voted
+    reported: tuple[int, int] | None = None  # newest entry that this disk acknowledged and lost, by peers' reports
+    said: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # connected nodes: disk, known version
+    starts: dict[NodeId, Start] = field(default_factory=dict)  # what connected processes found when they started
+    led: dict[NodeId, tuple[int, int]] = field(default_factory=dict)  # what connected peers acknowledged to this disk
+    recalled: dict[NodeId, None] = field(default_factory=dict)  # peers that reported what they remember of this disk
+    refused: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # disk and run of a peer's older copy
+    memories: dict[tuple[NodeId, str], Memory] = field(default_factory=dict)  # by node and incarnation of its disk
+    ask_ms: int = 0  # when to ask again
+
+    def run_of(self, peer: NodeId) -> int:
+        """The run of the connected process of that peer; 0: unknown."""
+        start = self.starts.get(peer)
+        return 0 if start is None else start.run
+
+
+@dataclass(slots=True)
 class State:
     """One node. Only the functions of this package change it, in one thread."""
 
@@ -158,26 +186,10 @@ class State:
     role: Role
     apply_fetch: Fetch | None = None  # committed entries asked from disk
     apply_retry_ms: int | None = None  # the disk could not deliver them: ask again then
-    receiving: Receiving | None = None
+    receiving: Download | None = None
     incarnation: str = ""  # of this disk; empty: whatever the configuration names
-    floor: int = (
-        0  # heals: until an entry of this term or a later one is durable here it has no vote (raftlog.raft.wal.repair)
-    )
     knows: int = 1  # newest cluster version that this program knows
-    said: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # connected nodes: disk, known version
-    run: int = (
-        0  # of this process, as its hello says; 0: it asks no peer about its promises (raftlog.raft.consensus.recall)
-    )
-    started_ms: int = 0  # monotonic
-    starts: dict[NodeId, Start] = field(default_factory=dict)  # what connected processes found when they started
-    memories: dict[tuple[NodeId, str], Memory] = field(default_factory=dict)  # by node and incarnation of its disk
-    recalled: dict[NodeId, None] = field(default_factory=dict)  # peers that reported what they remember of this disk
-    refused: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # disk and run of a peer's older copy
-    recall_ms: int = 0  # when to ask again
-    led: dict[NodeId, tuple[int, int]] = field(default_factory=dict)  # what connected peers acknowledged to this disk
-    reported: tuple[int, int] | None = None  # newest entry that this disk acknowledged and lost, by peers' reports
-    kept: tuple[int, int] = (0, 0)  # term and index of an entry up to which this disk surely kept its promises
-    kept_term: int = 0  # newest term of which it surely remembers whether it voted
+    recall: RecallState = field(default_factory=RecallState)
     is_stalled: bool = False  # the driver says that this node's disk hangs: nothing that it promises can leave
     shard: int = 0  # of this Raft group, of several on the same nodes
     is_touched: bool = True  # an input came since `ready` was asked last
@@ -199,7 +211,7 @@ class State:
         (pitfall 46: a wiped disk that votes under its old number). Nor must a log that lost entries, until it has them
         again (pitfall 66: a damaged node that wins an election). A node whose disk hangs could not begin its term.
         """
-        if self.floor or self.is_stalled:
+        if self.recall.floor or self.is_stalled:
             return False
         for index, configuration in reversed(self.configurations):
             member = configuration.member(self.node)
@@ -229,11 +241,6 @@ class State:
     def is_installing(self) -> bool:
         """Whether a snapshot is about to take the place of the log: until then nothing is appended or applied."""
         return self.receiving is not None and self.receiving.is_installing
-
-    def run_of(self, peer: NodeId) -> int:
-        """The run of the connected process of that peer; 0: unknown."""
-        start = self.starts.get(peer)
-        return 0 if start is None else start.run
 
     def draw_timeout(self) -> int:
         """A fresh election timeout (raft paper section 5.2; drawn each time; pitfall 12: equal election timeouts)."""
@@ -297,7 +304,7 @@ def become_leader(state: State) -> None:
     state.role = Leader(
         progress={
             peer: FollowerProgress(
-                sent=log.last.index, contact_ms=now_ms, heal_at=log.last.index + 1, run=state.run_of(peer)
+                sent=log.last.index, contact_ms=now_ms, heal_at=log.last.index + 1, run=state.recall.run_of(peer)
             )
             for peer in state.configuration.peers(state.node)
         },

@@ -64,7 +64,7 @@ def status_of(state: State) -> CoreStatus:
                 progress.sent,
                 progress.mode.value,
                 progress.contact_ms,
-                *progress.of_snapshot,
+                *((0, 0, 0) if (sent := progress.sending) is None else (sent.mark.index, sent.offset, sent.total)),
             )
             for peer, progress in role.progress.items()
         )
@@ -83,7 +83,7 @@ def status_of(state: State) -> CoreStatus:
         configuration_index=state.configurations[-1][0],
         configuration=state.configuration,
         transfer_to=role.transfer.to if isinstance(role, Leader) and role.transfer else NOBODY,
-        floor=state.floor,
+        floor=state.recall.floor,
         catching_up=tuple(role.catch_ups) if isinstance(role, Leader) else (),
         followers=followers,
     )

@@ -122,7 +122,7 @@ Groups = list[tuple[int, Sequence[Entry]]]
 """Entries by the segment that they go to, each with the size of its file."""
 
 
-class Placed(NamedTuple):
+class EntryPlace(NamedTuple):
     """Where an entry was put: its .idx rows are still to be written."""
 
     segment: Segment
@@ -224,10 +224,10 @@ class Journal:
 
     def append(
         self, entries: Sequence[Entry], groups: Groups | None = None
-    ) -> tuple[list[FileOperation], list[Placed]]:
+    ) -> tuple[list[FileOperation], list[EntryPlace]]:
         """The operations that make `entries` durable, and where each entry goes. Call `check` and `spares` before."""
         operations: list[FileOperation] = []
-        placed: list[Placed] = []
+        placed: list[EntryPlace] = []
         for number, (size, group) in enumerate(groups or self.split(entries)):
             if number:
                 operations += self._roll(number - 1, size)
@@ -241,12 +241,11 @@ class Journal:
                 parts.append(encode_mark(segment.last, position))
                 position += MARK_SIZE
             for entry in group:
-                placed.append(Placed(segment, position, entry))
+                placed.append(EntryPlace(segment, position, entry))
                 parts += (entry.header, entry.data)
                 segment.add(entry, position)
                 position = segment.end
-            name = segment.name
-            operations += (Write(name, start, b"".join(parts)), Sync(name))
+            operations += (Write(segment.name, start, b"".join(parts)), Sync(segment.name))
         return operations, placed
 
     def mark(self) -> list[FileOperation]:
@@ -255,10 +254,9 @@ class Journal:
         if self.marked == segment.last.index or segment.end + MARK_SIZE > segment.size:
             return []
         self.marked = segment.last.index
-        name = segment.name
-        write = Write(name, segment.end, encode_mark(segment.last, segment.end))
+        write = Write(segment.name, segment.end, encode_mark(segment.last, segment.end))
         segment.end += MARK_SIZE
-        return [write, Sync(name)]
+        return [write, Sync(segment.name)]
 
     def split(self, entries: Sequence[Entry]) -> Groups:
         """The entries by segment, with the segment's size: the active one first (perhaps with none), then new ones.
@@ -290,7 +288,7 @@ class Journal:
         self.marked = previous.index
         return make_segment(self.log, previous, size, number)
 
-    def index_writes(self, placed: Sequence[Placed]) -> list[FileOperation]:
+    def index_writes(self, placed: Sequence[EntryPlace]) -> list[FileOperation]:
         """The .idx rows of appended entries, one write for each segment. Raises Corrupt or UnknownVersion."""
         writes: list[FileOperation] = []
         start = 0

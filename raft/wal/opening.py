@@ -91,11 +91,11 @@ def open_shard(
     A damaged log is cut and heals from its peers; where they cannot heal it nothing is written. Raises
     HardStateDamaged, ShardDamaged, CannotRebuild, UnknownVersion or ForeignFile.
     """
-    told: list[str] = []
+    so_far: list[str] = []
     cuts: list[int] = []
     while True:
         try:
-            return (yield from _open(log, files, forget, node, segment_bytes, tail_bytes_max, told))
+            return (yield from _open(log, files, forget, node, segment_bytes, tail_bytes_max, so_far))
         except ShardDamaged as error:
             slot, _ = recover_hard_state(log, files)
             try:
@@ -105,7 +105,7 @@ def open_shard(
             if slot.cut in cuts:
                 raise
             cuts.append(slot.cut)
-            told.append(f"{error}; it is kept up to index {slot.cut}, and the rest comes from the other nodes")
+            so_far.append(f"{error}; it is kept up to index {slot.cut}, and the rest comes from the other nodes")
             promise, repeat = keep_slot(log, slot)
             yield promise + repeat
 
@@ -117,18 +117,19 @@ def _open(
     node: NodeId,
     segment_bytes: int,
     tail_bytes_max: int,
-    told: list[str],
+    so_far: list[str],
 ) -> Generator[Sequence[FileOperation], None, OpenedShard]:
-    """As `open_shard`, but raises ShardDamaged where there is damage; `told` are the earlier notices."""
+    """As `open_shard`, but raises ShardDamaged where there is damage; `so_far` are the earlier notices."""
     slot, notices = recover_hard_state(log, files)
-    notices += told
+    notices += so_far
     damaged: list[int] = []
     snapshots = intact_snapshots(files, log, notices, damaged)
     for snapshot in snapshots[:1]:
         if is_installing(files, snapshot.mark.index):
             notices.append(f"the log was being replaced by {snapshot.folder}: that is finished now")
             yield [SyncFolder(SNAPSHOTS)]  # as below
-            yield _begin_again(log, files, snapshot.mark, segment_bytes)
+            mark = snapshot.mark  # the install was cut off: it is finished
+            yield [*keep_log(files, mark), *begin_after(log, mark, segment_bytes), *end_install(mark.index)]
     if moves := keep_again(files):
         yield moves
     if slot.cut:
@@ -138,7 +139,7 @@ def _open(
         yield promise + repeat
     if slot.is_mending:
         base = repair.newest_below(snapshots, slot.cut)
-        yield from repair.set_aside(files, slot, is_all=base is not None, told=notices)
+        yield from repair.set_aside(files, slot, is_all=base is not None, notices=notices)
         if base is not None:
             yield begin_after(log, base.mark, segment_bytes)
     durable = snapshots[0].mark.index if snapshots else 0
@@ -255,11 +256,6 @@ def intact_snapshots(files: Files, log: LogIdentity, notices: list[str], damaged
             notices.append(f"{error}: passed over for an older one, or for the log from its start")
             damaged.append(index)
     return intact
-
-
-def _begin_again(log: LogIdentity, files: Files, mark: Mark, segment_bytes: int) -> list[FileOperation]:
-    """The log makes room for an empty one that follows `mark`: an install that was cut off is finished."""
-    return [*keep_log(files, mark), *begin_after(log, mark, segment_bytes), *end_install(mark.index)]
 
 
 def _choose(

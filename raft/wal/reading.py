@@ -135,7 +135,7 @@ class WalReader:
     def _find_time(self, time_ms: int, cuts: int) -> int:
         last = self._journal.indexed
         segments = self._journal.segments[:]  # a copy: the writing thread may take the oldest away meanwhile
-        number = bisect_left(segments, time_ms, key=_time_last)
+        number = bisect_left(segments, time_ms, key=lambda segment: segment.last.time_ms)
         if number == len(segments):
             return last + 1
         segment = segments[number]
@@ -216,7 +216,3 @@ class WalReader:
             position = positions[number]
             header = self._header(segment, position, from_index + number)
         return position, header
-
-
-def _time_last(segment: Segment) -> int:
-    return segment.last.time_ms

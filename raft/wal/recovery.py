@@ -407,9 +407,9 @@ def _recover_active(
         reason = f"{ended.reason or 'the entries end'}; {why}"
         raise Damaged(Damage(name, ended.position, segment.last.index, reason))
     if bytes_end > ended.position:
-        told = f"{name}: a torn tail of {bytes_end - ended.position} bytes behind index {segment.last.index} was cut "
-        told += f"({ended.reason or 'bytes behind the end'}): nothing in the files says that it was synced"
-        recovery.notices += [] if cut else [told]
+        notice = f"{name}: a torn tail of {bytes_end - ended.position} bytes behind index {segment.last.index} was cut "
+        notice += f"({ended.reason or 'bytes behind the end'}): nothing in the files says that it was synced"
+        recovery.notices += [] if cut else [notice]
         recovery.operations.append(Zero(name, ended.position, bytes_end))
     is_mark_last = ended.from_mark + MARK_SIZE == ended.position and ended.from_mark > SEGMENT_HEADER_SIZE
     recovery.marked = segment.last.index if is_mark_last else segment.previous.index

@@ -151,7 +151,7 @@ def newest_below(snapshots: list[StoredSnapshot], cut: int) -> StoredSnapshot | 
     return next((snapshot for snapshot in snapshots if snapshot.mark.index == cut), None)
 
 
-def set_aside(files: Files, slot: Slot, *, is_all: bool, told: list[str]) -> Iterator[list[FileOperation]]:
+def set_aside(files: Files, slot: Slot, *, is_all: bool, notices: list[str]) -> Iterator[list[FileOperation]]:
     """Moves the part of the log that the cut of `slot` removes to the quarantine, and copies the segment that it cuts
     into.
 
@@ -186,10 +186,12 @@ def set_aside(files: Files, slot: Slot, *, is_all: bool, told: list[str]) -> Ite
         SyncFolder(folder),
         SyncFolder(LOG_FOLDER),
     ]
-    told.append(f"{folder} {LOG_IS_ASIDE}: look at it, then remove it")
+    notices.append(f"{folder} {LOG_IS_ASIDE}: look at it, then remove it")
     if dropped:
-        told.append(f"the segments {', '.join(dropped)} are not kept: {QUARANTINE_BYTES_MAX} bytes are the limit there")
-    yield prune(files, "log-", told)
+        notices.append(
+            f"the segments {', '.join(dropped)} are not kept: {QUARANTINE_BYTES_MAX} bytes are the limit there"
+        )
+    yield prune(files, "log-", notices)
 
 
 def _copy(files: Files, name: str, to: str) -> Iterator[list[FileOperation]]:
@@ -204,16 +206,16 @@ def _copy(files: Files, name: str, to: str) -> Iterator[list[FileOperation]]:
     yield [Sync(part), Rename(part, to), SyncFolder(to.rpartition("/")[0])]
 
 
-def set_snapshot_aside(files: Files, index: int, told: list[str]) -> list[FileOperation]:
+def set_snapshot_aside(files: Files, index: int, notices: list[str]) -> list[FileOperation]:
     """Moves a snapshot that failed its check to the quarantine: there it is in nobody's way."""
     folder = f"{QUARANTINE}/snapshot-{index:020d}"
-    told.append(f"{folder} {SNAPSHOT_IS_ASIDE}: look at it, then remove it")
+    notices.append(f"{folder} {SNAPSHOT_IS_ASIDE}: look at it, then remove it")
     move: list[FileOperation] = [MakeFolder(QUARANTINE), DeleteFolder(folder), Rename(snapshot_folder(index), folder)]
-    return [*move, SyncFolder(QUARANTINE), SyncFolder(""), *prune(files, "snapshot-", told)]
+    return [*move, SyncFolder(QUARANTINE), SyncFolder(""), *prune(files, "snapshot-", notices)]
 
 
-def prune(files: Files, kind: str, told: list[str]) -> list[FileOperation]:
+def prune(files: Files, kind: str, notices: list[str]) -> list[FileOperation]:
     """Removes all but the newest of a kind from the quarantine, and says so."""
     old = [name for name in files.names(QUARANTINE) if name.startswith(kind)][:-QUARANTINES_KEPT]
-    told += [f"{QUARANTINE}/{name} was removed: the newest {QUARANTINES_KEPT} are kept" for name in old]
+    notices += [f"{QUARANTINE}/{name} was removed: the newest {QUARANTINES_KEPT} are kept" for name in old]
     return [DeleteFolder(f"{QUARANTINE}/{name}") for name in old]

@@ -46,14 +46,21 @@ _ASIDE: Final = ".new"
 _INSTALLING: Final = "installing"
 SYNC_BYTES: Final = 8 << 20
 """Bytes written before a sync. One sync of the whole file at the end would delay every user of the disk, above all the
-node's own log.
-"""
+node's own log."""
 _LENGTH: Final = Struct("<I")
 _META_BYTES_MAX: Final = 1 << 20
 
 
 class SnapshotDamaged(ValueError):
-    """A snapshot fails its check; the message names the folder."""
+    """A snapshot fails its check; the message names the file and the reason."""
+
+    def __init__(self, file: str, at: int, reason: str) -> None:
+        super().__init__(f"{file}: {reason}")
+        self.file, self.at, self.reason = file, at, reason
+
+
+class OtherSnapshot(SnapshotDamaged):
+    """The files are those of a snapshot of another index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +162,12 @@ def remove(index: int) -> list[FileOperation]:
     return [Rename(folder, folder + _ASIDE), DeleteFolder(folder + _ASIDE)]
 
 
-def open_snapshot(files: Files, log: LogIdentity, index: int) -> StoredSnapshot:
-    """Reads and checks a snapshot, every byte. Raises SnapshotDamaged, UnknownVersion or ForeignFile."""
-    return _check(files, log, index, snapshot_folder(index))
+def open_snapshot(files: Files, log: LogIdentity, index: int, folder: str = "") -> StoredSnapshot:
+    """Reads and checks a snapshot, every byte, in `folder` before it has its name. Raises SnapshotDamaged,
+    UnknownVersion or ForeignFile."""
+    *_, stored = checking(files, log, index, folder or snapshot_folder(index))
+    assert stored is not None
+    return stored
 
 
 def is_installing(files: Files, index: int) -> bool:
@@ -165,26 +175,28 @@ def is_installing(files: Files, index: int) -> bool:
     return files.size(f"{snapshot_folder(index)}/{_INSTALLING}") >= 0
 
 
-def _check(files: Files, log: LogIdentity, index: int, folder: str) -> StoredSnapshot:
+def checking(files: Files, log: LogIdentity, index: int, folder: str) -> Iterator[StoredSnapshot | None]:
+    """`open_snapshot` in steps, one for each chunk; the last one gives the snapshot."""
     name = f"{folder}/meta"
     try:
         meta = decode_snapshot_meta(log, files.read(name, 0, max(0, files.size(name))))
         configuration = decode_configuration(meta.configuration)
     except Corrupt as error:
-        raise SnapshotDamaged(f"{folder}: {error}") from error
+        raise SnapshotDamaged(name, 0, str(error)) from error
     if index != meta.mark.index:
-        raise SnapshotDamaged(f"{folder}: it is a snapshot of index {meta.mark.index}")
+        raise OtherSnapshot(name, 0, f"it is a copy of the snapshot of index {meta.mark.index}")
     if meta.configuration_index > index:
-        raise SnapshotDamaged(f"{folder}: it is of {index}, its configuration of {meta.configuration_index}")
+        raise SnapshotDamaged(name, 0, f"it is of {index}, its configuration of {meta.configuration_index}")
+    name = f"{folder}/chunks"
     chunks = size = crc = 0
-    for crc, chunk in _chunks(files, folder):  # noqa: B007 - the last one is wanted
+    for crc, chunk in _chunks(files, name):  # noqa: B007 - the last one is wanted
         chunks += 1
         size += len(chunk)
+        yield None
     if (chunks, size, crc) != (meta.chunks, meta.size, meta.last_crc):
-        raise SnapshotDamaged(
-            f"{folder}: {chunks} chunks of {size} bytes, the meta file names {meta.chunks} of {meta.size}"
-        )
-    return StoredSnapshot(meta.mark, configuration, meta.configuration_index, size, folder)
+        what = f"{chunks} chunks of {size} bytes, the meta file names {meta.chunks} of {meta.size}"
+        raise SnapshotDamaged(name, chunks * CHUNK_HEADER_SIZE + size, what)
+    yield StoredSnapshot(meta.mark, configuration, meta.configuration_index, size, folder)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -209,7 +221,7 @@ def read_piece(files: Files, log: LogIdentity, index: int, term: int, offset: in
     return total, data
 
 
-class Received:
+class Pieces:
     """The operations that write a snapshot aside as its pieces come; `Storage.install` makes it the newest one."""
 
     __slots__ = ("_aside", "_head", "_index", "_log", "_position", "_synced", "folder", "size")
@@ -235,7 +247,7 @@ class Received:
             self._head += data
             end = _LENGTH.size + (_LENGTH.unpack_from(self._head)[0] if len(self._head) >= _LENGTH.size else 0)
             if end > _META_BYTES_MAX:
-                raise SnapshotDamaged(f"{self._aside}: a meta file of {end} bytes")
+                raise SnapshotDamaged(f"{self._aside}/meta", 0, f"a meta file of {end} bytes")
             if len(self._head) < max(end, _LENGTH.size + 1):
                 return []
             meta, data = self._head[_LENGTH.size : end], self._head[end:]
@@ -251,7 +263,7 @@ class Received:
 
     def check(self, files: Files) -> StoredSnapshot:
         """Reads all that was written. Raises SnapshotDamaged, UnknownVersion or ForeignFile."""
-        return _check(files, self._log, self._index, self._aside)
+        return open_snapshot(files, self._log, self._index, self._aside)
 
     def prepare(self) -> list[FileOperation]:
         """Syncs it, with a note in it that the log has still to make room for it."""
@@ -270,10 +282,6 @@ class Received:
             SyncFolder(SNAPSHOTS),
         ]
 
-    def end(self) -> list[FileOperation]:
-        """The log begins after it: the note goes."""
-        return end_install(self._index)
-
 
 def end_install(index: int) -> list[FileOperation]:
     """Removes the note that the log has still to make room for that snapshot."""
@@ -283,21 +291,21 @@ def end_install(index: int) -> list[FileOperation]:
 
 def read_chunks(files: Files, folder: str) -> Iterator[bytes]:
     """The chunks of a snapshot, each CRC checked. Raises SnapshotDamaged."""
-    for _, chunk in _chunks(files, folder):
+    for _, chunk in _chunks(files, f"{folder}/chunks"):
         yield chunk
 
 
-def _chunks(files: Files, folder: str) -> Iterator[tuple[int, bytes]]:
-    name = f"{folder}/chunks"
-    position = crc = 0
-    try:
-        while header := files.read(name, position, CHUNK_HEADER_SIZE):
+def _chunks(files: Files, name: str) -> Iterator[tuple[int, bytes]]:
+    position = number = crc = 0
+    while header := files.read(name, position, CHUNK_HEADER_SIZE):
+        number += 1
+        try:
             length, wanted = decode_chunk_header(header)
-            chunk = files.read(name, position + CHUNK_HEADER_SIZE, length)
-            crc = crc32c(chunk, crc)
-            if len(chunk) != length or crc != wanted:
-                raise Corrupt("a chunk fails its CRC")
-            position += CHUNK_HEADER_SIZE + length
-            yield crc, chunk
-    except Corrupt as error:
-        raise SnapshotDamaged(f"{folder}: {error}") from error
+        except Corrupt as error:
+            raise SnapshotDamaged(name, position, str(error)) from error
+        chunk = files.read(name, position + CHUNK_HEADER_SIZE, length)
+        crc = crc32c(chunk, crc)
+        if len(chunk) != length or crc != wanted:
+            raise SnapshotDamaged(name, position, f"chunk {number} fails its CRC")
+        position += CHUNK_HEADER_SIZE + length
+        yield crc, chunk

@@ -27,9 +27,9 @@ from raftlog.raft.wal.formats import (
     ledger_name,
 )
 from raftlog.raft.wal.journal import (
+    EntryPlace,
     ImpossibleBatch,
     Journal,
-    Placed,
     Segment,
     drop_segment,
     make_segment,
@@ -41,7 +41,7 @@ from raftlog.raft.wal.ledger import Ledger
 from raftlog.raft.wal.operations import Delete, FileOperation, Files, MakeFolder, Sync, SyncFolder, Write
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.recovery import sealed_rows
-from raftlog.raft.wal.snapshot_files import Received, drop_old
+from raftlog.raft.wal.snapshot_files import Pieces, drop_old, end_install
 
 
 class StepKind:
@@ -91,7 +91,7 @@ class Storage:
         self.journal, self.ledger, self.files = journal, ledger, files
         self._reader = reader
         self._repeat: list[FileOperation] = []  # the hard state for its second slot
-        self._placed: list[Placed] = []  # appended entries whose .idx rows are not written
+        self._placed: list[EntryPlace] = []  # appended entries whose .idx rows are not written
         self._are_rows_owed = False  # they were tried and found no space: no new segment is begun before them
         self.frames: deque[tuple[int, bytes]] = deque()  # effects not looked at: index of the entry, its frame
         self._taken: list[tuple[int, bytes]] = []  # taken out of `frames`, not written
@@ -224,7 +224,7 @@ class Storage:
         self._segments_dropped()
         yield from steps
 
-    def install(self, received: Received) -> Iterator[WorkStep]:
+    def install(self, received: Pieces) -> Iterator[WorkStep]:
         """Makes a snapshot that came from a leader the newest one, and begins the log again after it.
 
         The segments with applied entries are kept beside the log (`raftlog.raft.wal.kept_log`): perhaps no other node
@@ -253,7 +253,7 @@ class Storage:
             yield (StepKind.INSTALL, operations)
         yield (StepKind.INSTALL, keep_segments([first for first in firsts if first <= applied]))
         yield (StepKind.INSTALL, make_segment(journal.log, mark, journal.segment_bytes))
-        yield (StepKind.INSTALL, received.end())
+        yield (StepKind.INSTALL, end_install(mark.index))
         yield (StepKind.INSTALL, drop_old(self.files))
 
     # -- what may follow

@@ -8,8 +8,9 @@ otherwise. docs/analytics.md is the guide; it answers other questions with Spark
 from raftlog.spark_export.analytics.access_log import access_fields
 from raftlog.spark_export.analytics.events import events, key_changes, user_records
 from raftlog.spark_export.analytics.joins import enrich, join_within, view
-from raftlog.spark_export.analytics.values import ValueSchema, infer_schema, stored_schema, with_columns
+from raftlog.spark_export.analytics.values import infer_schema, stored_schema, with_columns
 from raftlog.spark_export.analytics.windows import rates, sessions, sliding
+from raftlog.spark_export.tables.value_schema import ValueSchema
 
 __all__ = [
     "ValueSchema",

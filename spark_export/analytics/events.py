@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from raftlog.cluster.importer.formats.schema import PREFIX
-from raftlog.spark_export.analytics.values import Schema, ValueSchema, quoted, time_of, with_columns
+from raftlog.spark_export.analytics.values import Schema, quoted, time_of, with_columns
 from raftlog.spark_export.columns.records import is_user_row
 from raftlog.spark_export.columns.schema import COLUMNS, EVENT_TIME
-from raftlog.spark_export.tables.value_schema import ValueForm
+from raftlog.spark_export.tables.value_schema import ValueForm, ValueSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -108,15 +108,15 @@ def _stored(log: "DataFrame", own: Own) -> tuple[ValueSchema | None, list[str]]:
     UsageError where there is none of that name."""
     newest, by_name = stored_schemas(log)
     if own.source is not None and own.source not in by_name:
-        told = f"it has {', '.join(by_name)}" if by_name else "it has none"
-        raise UsageError(f"--source {own.source}: the log has no import of that name; {told}")
+        known = f"it has {', '.join(by_name)}" if by_name else "it has none"
+        raise UsageError(f"--source {own.source}: the log has no import of that name; {known}")
     if own.source is not None:
         return by_name[own.source], []
     others = [name for name in by_name if newest is not None and not {*by_name[name].sessions} <= {*newest.sessions}]
     if newest is None or not others:
         return newest, []
-    told = f"the records and columns are those of the import {newest.source}; --source takes another: "
-    return newest, [told + ", ".join(others)]
+    notice = f"the records and columns are those of the import {newest.source}; --source takes another: "
+    return newest, [notice + ", ".join(others)]
 
 
 def _in_access_log(log: "DataFrame", own: Own, wanted: list[str]) -> "DataFrame":

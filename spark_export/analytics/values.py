@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.cluster.importer.formats.rows import COMMA_NUMBER
 from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_RESULTS
 from raftlog.spark_export.tables.value_schema import (
     GIVEN_FORMS,
-    CsvDialect,
     StoredSchemas,
     ValueColumn,
     ValueForm,
@@ -26,17 +26,6 @@ from raftlog.spark_export.tables.value_schema import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-__all__ = [
-    "CsvDialect",
-    "ValueColumn",
-    "ValueSchema",
-    "infer_schema",
-    "quoted",
-    "stored_schema",
-    "time_of",
-    "with_columns",
-]
 
 Schema = str | StructType | ValueSchema
 """DDL, as "Station STRING, Level DOUBLE"; the type that it stands for; or a schema of values."""
@@ -109,13 +98,13 @@ def with_columns(
         if form not in GIVEN_FORMS:
             raise ValueError(f"the form of values is {form!r}; it is {' or '.join(GIVEN_FORMS)}")
         kind = _struct(schema)
-        parsed, dialect = ValueSchema(form, tuple(ValueColumn(name, "string") for name in kind.names)), CsvDialect()
+        parsed, dialect = ValueSchema(form, tuple(ValueColumn(name, "string") for name in kind.names)), Dialect()
         types = [field.dataType for field in kind.fields]
     names = parsed.named(frame.columns)
     text = F.col(quoted(value)).cast("string")
     if form == "csv":
-        told = ", ".join(f"c{place} STRING" for place in range(len(names)))
-        cells = F.from_csv(F.rtrim(text, F.lit("\r\n")), told, _options(dialect))
+        cell_types = ", ".join(f"c{place} STRING" for place in range(len(names)))
+        cells = F.from_csv(F.rtrim(text, F.lit("\r\n")), cell_types, _options(dialect))
         texts = [
             F.replace(cells[f"c{place}"], F.lit(","), F.lit(".")) if column.type == COMMA_NUMBER else cells[f"c{place}"]
             for place, column in enumerate(parsed.columns)
@@ -128,8 +117,8 @@ def with_columns(
         cells = F.udf(lambda each: read([each])[0], "array<string>")(F.col(quoted(value)).cast("binary"))
         shown = {name: cells[place].try_cast(kind) for place, (name, kind) in enumerate(zip(names, types, strict=True))}
     elif isinstance(schema, ValueSchema):
-        told = ", ".join(f"{quoted(column.name)} STRING" for column in parsed.columns if not column.path)
-        cells = F.from_json(text, told)
+        cell_types = ", ".join(f"{quoted(column.name)} STRING" for column in parsed.columns if not column.path)
+        cells = F.from_json(text, cell_types)
         shown = {
             name: _member(cells, column).try_cast(kind)
             for name, column, kind in zip(names, parsed.columns, types, strict=True)
@@ -156,16 +145,16 @@ def _struct(schema: str | StructType) -> StructType:
     try:
         kind = StructType.fromDDL(schema)
     except PySparkException as error:
-        told = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"the schema {schema!r} is not 'NAME TYPE, …', as 'Station STRING, Level DOUBLE': {told}"
+            f"the schema {schema!r} is not 'NAME TYPE, …', as 'Station STRING, Level DOUBLE': {reason}"
         ) from error
     if not isinstance(kind, StructType):
         raise ValueError(f"the schema {schema!r} is one type, not 'NAME TYPE, …', as 'Station STRING, Level DOUBLE'")
     return kind
 
 
-def _options(dialect: CsvDialect) -> dict[str, str]:
+def _options(dialect: Dialect) -> dict[str, str]:
     quote = dialect.quote or _NO_QUOTE
     return {"sep": dialect.delimiter, "quote": quote, "escape": dialect.escape or quote, "multiLine": "true"}
 

@@ -16,18 +16,12 @@ SCHEMA_VERSION: Final = 1
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
-_CHANGES: Final = pa.list_(
-    pa.struct(
-        [
-            ("key", pa.binary()),
-            ("value", pa.binary()),
-            ("deleted", pa.bool_()),
-            ("create", pa.int64()),
-            ("mod", pa.int64()),
-            ("version", pa.int64()),
-        ]
-    )
+STATE: Final = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("create", pa.int64()), ("mod", pa.int64()), ("version", pa.int64())]
 )
+"""The live keys as of an index (option `asOf`)."""
+
+_CHANGES: Final = pa.list_(pa.struct([*STATE.insert(2, pa.field("deleted", pa.bool_()))]))
 
 ARROW: Final = pa.schema(
     [
@@ -62,24 +56,15 @@ Exports, digests and masks do not know the last one: it follows from two others.
 
 COLUMNS: Final[tuple[str, ...]] = tuple(ARROW.names)
 
-STATE: Final = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("create", pa.int64()), ("mod", pa.int64()), ("version", pa.int64())]
-)
-"""The live keys as of an index (option `asOf`)."""
-
 FEED: Final = pa.schema(
     [
-        ("index", pa.int64()),
-        ("term", pa.int64()),
-        ("time", _TIMESTAMP),
-        ("operation", pa.string()),
+        *(ARROW.field(name) for name in ("index", "term", "time", "operation")),
         ("change", pa.string()),
         ("key", pa.binary()),
         ("before", pa.binary()),
         ("after", pa.binary()),
         ("before_known", pa.bool_()),
-        ("prior_index", pa.int64()),
-        ("create", pa.int64()),
+        *(ARROW.field(name) for name in ("prior_index", "create")),
         ("mod", pa.int64()),
         ("version", pa.int64()),
     ]

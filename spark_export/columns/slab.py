@@ -72,8 +72,10 @@ def join(chunks: list[tuple[RawHeader, bytes, bytes, bytes]]) -> Slab:
 
 
 def joined(chunks: list[tuple[RawHeader, bytes]], segment: memoryview, ledger: memoryview) -> Slab:
-    """As `join`, of chunks whose segments and effects already lie one behind the other in memory that this process may
-    write to. Either all or none of them are brief. A blanked one is alone. Raises Corrupt.
+    """Chunks (head, rows) that follow one another, as one slab. Raises Corrupt.
+
+    Their segments and effects lie one behind the other in memory that this process may write to. Either all or none of
+    them are brief. A blanked one is alone.
     """
     expected = chunks[0][0].first
     for head, rows in chunks:
@@ -84,21 +86,14 @@ def joined(chunks: list[tuple[RawHeader, bytes]], segment: memoryview, ledger: m
         expected = head.next
     parts = [(rows, head.base, head.segment_bytes) for head, rows in chunks]
     head = chunks[0][0]
-    slab = _slab(head.first, parts, segment, ledger, is_brief=head.is_brief)
+    slab = slab_of(head.first, parts, segment, ledger, is_brief=head.is_brief)
     return replace(slab, is_blanked=True) if head.is_blanked else slab
 
 
-def piece(first: int, rows: bytes, base: int, segment: memoryview, ledger: memoryview, *, is_brief: bool) -> Slab:
-    """As `joined`, of one stretch of a segment file that begins at byte `base`. The .idx rows are those from `first`
-    on, as in their file.
-    """
-    return _slab(first, [(rows, base, len(segment))], segment, ledger, is_brief=is_brief)
-
-
-def _slab(
+def slab_of(
     first: int, parts: list[tuple[bytes, int, int]], segment: memoryview, ledger: memoryview, *, is_brief: bool
 ) -> Slab:
-    """Of parts of a segment, each with its .idx rows, where it begins in its file, and its bytes."""
+    """Of parts of a segment, each with its .idx rows, where it begins in its file, and how many bytes it has."""
     count = sum(len(rows) for rows, _, _ in parts) // IDX_ROW.size
     if runs := _runs(parts, count):
         entry = np.concatenate([np.arange(run.start, run.stop, run.step) for run in runs])

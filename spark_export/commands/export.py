@@ -231,7 +231,7 @@ def verify_command(
         from raftlog.spark_export.fetch.door import bounds, parse_endpoints
 
         manifest = read_manifest(folder)
-        digests = told = None
+        digests = digest_of = None
         source = "the manifest"
         with ThreadPoolExecutor(1, "raftlog-digests") as asking:
             if not offline:
@@ -244,14 +244,14 @@ def verify_command(
                             urls, manifest.log, manifest.first, manifest.last, patience_s=cluster.timeout
                         )
 
-                def told(first: int, last: int) -> Any:
+                def digest_of(first: int, last: int) -> Any:
                     return range_digest(urls, manifest.log, first, last, patience_s=cluster.timeout)
 
                 with _not_checked():  # before minutes of hashing: is it this export's cluster?
                     bounds(urls, is_linearizable=False, patience_s=cluster.timeout, log_id=manifest.log)
                 digests = asking.submit(asked)  # the nodes hash the log while this process hashes the files
             chosen = start_engine(engine, lambda: manifest.records.total)
-            report = verify(chosen, folder, digests, source, say, told)
+            report = verify(chosen, folder, digests, source, say, digest_of)
     summary = {
         "verified": report.is_right,
         "source": source,

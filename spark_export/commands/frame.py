@@ -107,8 +107,8 @@ def start_spark(master: str | None) -> "SparkSession":
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        told = [line.strip() for line in str(error).splitlines() if line.strip()]
-        why = next((line for line in told if line.startswith("Caused by:")), told[-1] if told else type(error).__name__)
+        said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        why = next((line for line in said if line.startswith("Caused by:")), said[-1])
         raise errors.NotCheckedError(f"Spark does not start with --master {master or 'local'}: {why}") from error
 
 
@@ -173,6 +173,6 @@ def reported(output: Format | None = None) -> Iterator[None]:
 
 def fail(message: str, code: int, with_json: bool = False) -> NoReturn:
     """Ends the command: one line on stderr, and this exit code."""
-    told = {"error": message, "exit": code, "code": Exit(code).name.lower()}
-    print(json.dumps(told, ensure_ascii=False) if with_json else f"raftlog: {message}", file=sys.stderr)
+    fault = {"error": message, "exit": code, "code": Exit(code).name.lower()}
+    print(json.dumps(fault, ensure_ascii=False) if with_json else f"raftlog: {message}", file=sys.stderr)
     raise typer.Exit(code)

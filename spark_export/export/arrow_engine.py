@@ -52,7 +52,6 @@ class ArrowEngine:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def rows(self, paths: Sequence[Path]) -> "ArrowRows":
-        """The rows of these files."""
         return ArrowRows(paths, self._threads)
 
 
@@ -64,49 +63,10 @@ class ArrowRows:
         self._threads = threads
 
     def cells(self, is_dense: bool) -> list[Cell]:
-        """A summary of every column of every row. With `is_dense`, only indexes without gaps are in order."""
         with ThreadPoolExecutor(self._threads, "raftlog-verify") as pool:
             return [cell for cells in pool.map(lambda path: _cells(path, is_dense), self._paths) for cell in cells]
 
-    def digests(self, first: int, last: int, step: int) -> dict[int, SetDigestHex]:
-        """The digest of the rows of every `step` indexes from `first` to `last`, by number; without the empty ones."""
-        found: dict[int, SetDigestHex] = {}
-        for path in self._paths:
-            for batch in _batches(path, ARROW.names, (first, last)):
-                numbers = (_indexes(batch) - first) // step
-                hashes = row_hashes(batch)
-                for number in np.unique(numbers).tolist():
-                    own = set_digest(hashes[numbers == number])
-                    found[number] = merged((found[number], own)) if number in found else own
-        return found
-
-    def lacking(self, first: int, last: int, most: int) -> list[int]:
-        """The first indexes from `first` to `last` that no row has."""
-        return [int(index) for index in np.setdiff1d(np.arange(first, last + 1), self._known())[:most]]
-
-    def doubled(self, most: int) -> list[tuple[int, int]]:
-        """The first indexes that several rows have, with the number of those rows."""
-        indexes, times = np.unique(self._known(), return_counts=True)
-        several = np.flatnonzero(times > 1)[:most]
-        return [(int(indexes[at]), int(times[at])) for at in several]
-
-    def foreign(self, first: int, last: int, most: int) -> list[tuple[int, str, int | None]]:
-        """Rows whose index is not from `first` to `last`: place in the file, name of the file, index."""
-        found: list[tuple[int, str, int | None]] = []
-        for path in self._paths:
-            row = 0
-            for batch in _batches(path, ["index"]):
-                indexes = batch.column(0).to_pylist()
-                found += [
-                    (row + at, path.name, index)
-                    for at, index in enumerate(indexes)
-                    if index is None or not first <= index <= last
-                ]
-                row += len(indexes)
-        return found[:most]
-
     def state(self) -> SetDigestHex:
-        """The digest of the live keys to which the rows fold."""
         newest: dict[bytes, tuple[int, bytes | None, int, int, int]] = {}
 
         def take(index: int, key: bytes, *version: Any) -> None:
@@ -114,12 +74,12 @@ class ArrowRows:
                 newest[key] = (index, *version)
 
         for path in self._paths:
-            for batch in _batches(path, _STATE):
+            for batch in batches(path, _STATE):
                 own = batch.filter(batch.column("version").is_valid())
                 for row in zip(*(own.column(name).to_pylist() for name in _STATE[:6]), strict=True):
                     take(*row)
                 spelled = batch.filter(batch.column("changes").is_valid())
-                for index, changes in zip(_indexes(spelled).tolist(), spelled.column("changes"), strict=True):
+                for index, changes in zip(indexes_of(spelled).tolist(), spelled.column("changes"), strict=True):
                     for key, value, _, *numbers in (change.values() for change in changes.as_py() if change):
                         take(index, key, value, *numbers)
         try:
@@ -133,26 +93,20 @@ class ArrowRows:
             raise UnreadableError(f"a change of a key lacks its key or a number: {error}") from error
 
     def top_keys(self, most: int) -> list[tuple[bytes, int]]:
-        """The keys with the most user records, and how many each has."""
         times: Counter[bytes] = Counter()
         for path in self._paths:
-            for batch in _batches(path, ["key", "operation", "result"]):
+            for batch in batches(path, ["key", "operation", "result"]):
                 times.update(batch.filter(is_user(batch)).column("key").drop_null().to_pylist())
         return sorted(times.items(), key=lambda item: (-item[1], item[0]))[:most]
-
-    def _known(self) -> Indexes:
-        """All indexes that rows have."""
-        known = [_indexes(batch.drop_null()) for path in self._paths for batch in _batches(path, ["index"])]
-        return np.concatenate([np.empty(0, np.int64), *known])
 
 
 def _cells(path: Path, is_dense: bool) -> list[Cell]:
     found: dict[int, list[Cell]] = {}
     before: int | None = None
-    for batch in _batches(path, ARROW.names):
-        numbers = (_indexes(batch) - 1) // PART_RECORDS
+    for batch in batches(path, ARROW.names):
+        numbers = (indexes_of(batch) - 1) // PART_RECORDS
         hashes = row_hashes(batch)
-        indexes = _indexes(batch)
+        indexes = indexes_of(batch)
         steps = np.diff(indexes, prepend=indexes[0] - 1 if before is None else before)
         in_order = steps == 1 if is_dense else steps > 0
         before = int(indexes[-1])
@@ -206,13 +160,13 @@ def _joined(cells: list[Cell]) -> Cell:
     )
 
 
-def _indexes(batch: pa.RecordBatch) -> Indexes:
+def indexes_of(batch: pa.RecordBatch) -> Indexes:
     """The indexes of a batch, 0 where there is none."""
     found: Indexes = pc.fill_null(batch.column("index"), 0).to_numpy()
     return found
 
 
-def _batches(path: Path, columns: Sequence[str], indexes: tuple[int, int] | None = None) -> Iterator[pa.RecordBatch]:
+def batches(path: Path, columns: Sequence[str], indexes: tuple[int, int] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a file, with the types of the log's columns; a column that the file lacks is null.
 
     With `indexes` only the rows from the first to the last of them. Raises UnreadableError.

@@ -9,29 +9,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from raftlog.cluster.api.status import SetDigestHex
+from raftlog.statemachine.digest import LOW, MASKED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-MASKED: Final = (
-    "operation",
-    "key",
-    "value",
-    "headers",
-    "client_time",
-    "argument",
-    "session",
-    "sequence",
-    "succeeded",
-    "prior_index",
-    "create",
-    "version",
-    "changes",
-)
-"""Columns that may be null, in the order of their bits in the mask."""
-
 _LONG: Final = "bigint"
-_LOW: Final = 0xFFFF_FFFF
 
 
 def log_row_hash() -> "Column":
@@ -94,7 +77,7 @@ def set_digest(row_hash: "Column") -> list["Column"]:
     return [
         F.count(row_hash).alias("digest_count"),
         F.bit_xor(row_hash).alias("digest_xor"),
-        F.sum(row_hash.bitwiseAND(F.lit(_LOW))).alias("digest_low"),
+        F.sum(row_hash.bitwiseAND(F.lit(LOW))).alias("digest_low"),
         F.sum(F.shiftrightunsigned(row_hash, 32)).alias("digest_high"),
     ]
 

@@ -42,18 +42,6 @@ class Rows(Protocol):
     def cells(self, is_dense: bool) -> list[Cell]:
         """A summary of every column of every row. With `is_dense`, only indexes without gaps are in order."""
 
-    def digests(self, first: int, last: int, step: int) -> dict[int, SetDigestHex]:
-        """The digest of the rows of every `step` indexes from `first` to `last`, by number; without the empty ones."""
-
-    def lacking(self, first: int, last: int, most: int) -> list[int]:
-        """The first indexes from `first` to `last` that no row has."""
-
-    def doubled(self, most: int) -> list[tuple[int, int]]:
-        """The first indexes that several rows have, with the number of those rows."""
-
-    def foreign(self, first: int, last: int, most: int) -> list[tuple[int, str, int | None]]:
-        """Rows whose index is not from `first` to `last`: place in the file, name of the file, index."""
-
     def state(self) -> SetDigestHex:
         """The digest of the live keys to which the rows fold."""
 

@@ -50,10 +50,10 @@ def export(
     engine: Engine,
     wanted: Wanted,
     progress: Progress | None = None,
-    told: Callable[[Manifest], None] = lambda _: None,
+    in_place: Callable[[Manifest], None] = lambda _: None,
 ) -> Manifest:
-    """Makes, finishes or goes on with the export; `told` hears of every batch that is in place. Raises UsageError for a
-    folder that holds something else, DataLossError for a range that is not kept, UnreachableError, CannotWriteError."""
+    """Makes, finishes or goes on with the export; `in_place` hears of every such batch. Raises UsageError for a folder
+    that holds something else, DataLossError for a range that is not kept, UnreachableError, CannotWriteError."""
     with opened(wanted.folder) as folder:
         page = door.bounds(wanted.endpoints, patience_s=wanted.patience_s)
         _check(wanted, folder, page)
@@ -63,7 +63,7 @@ def export(
             plan = folder.plan or _plan(wanted, folder, page, wanted.last or page.index)
             assert plan is not None, "there is no manifest yet, so nothing to do is an error"
             return write_batch(engine, folder, plan, wanted.endpoints, wanted.patience_s, progress)
-        return _follow(engine, wanted, folder, page, progress, told)
+        return _follow(engine, wanted, folder, page, progress, in_place)
 
 
 def waiting(wanted: Wanted) -> int:
@@ -142,7 +142,7 @@ def _follow(
     folder: Folder,
     page: LogPageJson,
     progress: Progress | None,
-    told: Callable[[Manifest], None],
+    in_place: Callable[[Manifest], None],
 ) -> Manifest:
     """Batch after batch: to the end that the log has now, or until it is stopped or `last` is reached."""
     from raftlog.spark_export.export.compaction import compact_if_many
@@ -164,7 +164,7 @@ def _follow(
 
             manifest = write_batch(engine, folder, plan, wanted.endpoints, wanted.patience_s, tell)
             done += plan.last - plan.first + 1
-            told(manifest)
+            in_place(manifest)
             if wanted.compact_files:
                 compact_if_many(engine, folder, wanted.compact_files)
             if plan.last - plan.first + 1 < wanted.batch_records and plan.last < (limit or plan.last + 1):

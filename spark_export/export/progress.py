@@ -1,8 +1,6 @@
 """Shows the live bar of an export: how much is done, how fast, how far behind the log's end, and the time left."""
 
 import sys
-import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -26,26 +24,6 @@ _WINDOW_S: Final = 30.0
 """The rate is that of so many last seconds: records are counted when their files are whole, that is in jumps."""
 
 
-class Rate:
-    """Records a second, over the newest reports of progress."""
-
-    def __init__(self) -> None:
-        self._told: deque[tuple[float, int]] = deque()
-
-    def told(self, now_s: float, done: int) -> None:
-        """So many records are done at that time."""
-        self._told.append((now_s, done))
-        while len(self._told) > 2 and now_s - self._told[1][0] > _WINDOW_S:
-            self._told.popleft()
-
-    @property
-    def per_s(self) -> float:
-        """0 as long as nothing is known."""
-        if len(self._told) < 2 or self._told[-1][0] <= self._told[0][0]:
-            return 0.0
-        return (self._told[-1][1] - self._told[0][1]) / (self._told[-1][0] - self._told[0][0])
-
-
 def line(done: int, total: int, per_s: float) -> str:
     """What stands behind the bar: `1,200,000 of 5,000,000, 240,000/s, lag 3,800,000, 0:16 to go`."""
     lag = max(total - done, 0)
@@ -60,20 +38,14 @@ class _Line(ProgressColumn):
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
-        return Text(line(int(task.completed), int(task.total), task.fields["per_s"]))
+        return Text(line(int(task.completed), int(task.total), task.speed or 0.0))
 
 
 @contextmanager
 def bar(what: str, console: Console | None = None) -> "Iterator[Progress]":
     """A progress bar on a terminal; nothing elsewhere."""
     console = console or Console(file=sys.stderr, force_terminal=sys.stderr.isatty())
-    rate = Rate()
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Line(), TimeElapsedColumn())
-    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
-        task = bars.add_task(what, total=None, per_s=0.0)
-
-        def tell(done: int, total: int) -> None:
-            rate.told(time.monotonic(), done)
-            bars.update(task, completed=done, total=total, per_s=rate.per_s)
-
-        yield tell
+    with Bars(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=_WINDOW_S) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -44,7 +44,6 @@ class SparkEngine:
         return [bytes(row["result"]) for row in rows]
 
     def rows(self, paths: Sequence[Path]) -> "SparkRows":
-        """The rows of these files."""
         return SparkRows(_open(self.spark, paths))
 
 
@@ -55,7 +54,6 @@ class SparkRows:
         self._log = log
 
     def cells(self, is_dense: bool) -> list[Cell]:
-        """A summary of every column of every row. With `is_dense`, only indexes without gaps are in order."""
         index, file, row = F.col("index"), F.col("_metadata.file_path"), F.col("_metadata.row_index")
         log = self._log.withColumns({"file": file, "row": row})
         if is_dense:  # then index and place differ by one number in the whole file
@@ -100,43 +98,11 @@ class SparkRows:
             for row in found
         ]
 
-    def digests(self, first: int, last: int, step: int) -> dict[int, SetDigestHex]:
-        """The digest of the rows of every `step` indexes from `first` to `last`, by number; without the empty ones."""
-        number = F.floor((F.col("index") - first) / step).alias("number")
-        grouped = self._log.where(F.col("index").between(first, last)).groupBy(number)
-        with _readable():
-            return {row["number"]: as_digest(row) for row in grouped.agg(*set_digest(log_row_hash())).collect()}
-
-    def lacking(self, first: int, last: int, most: int) -> list[int]:
-        """The first indexes from `first` to `last` that no row has."""
-        due = self._log.sparkSession.range(first, last + 1).withColumnRenamed("id", "index")
-        lacking = due.join(self._log.select("index"), "index", "left_anti").orderBy("index").limit(most)
-        with _readable():
-            return [row["index"] for row in lacking.collect()]
-
-    def doubled(self, most: int) -> list[tuple[int, int]]:
-        """The first indexes that several rows have, with the number of those rows."""
-        twice = self._log.where("index is not null").groupBy("index").agg(F.count(F.lit(1)).alias("times"))
-        with _readable():
-            found = twice.where("times > 1").orderBy("index").limit(most).collect()
-        return [(row["index"], row["times"]) for row in found]
-
-    def foreign(self, first: int, last: int, most: int) -> list[tuple[int, str, int | None]]:
-        """Rows whose index is not from `first` to `last`: place in the file, name of the file, index."""
-        index = F.col("index")
-        rows = self._log.where(index.isNull() | (index < first) | (index > last)).select(
-            F.col("_metadata.row_index").alias("row"), F.col("_metadata.file_name").alias("file"), "index"
-        )
-        with _readable():
-            return [(row["row"], row["file"], row["index"]) for row in rows.limit(most).collect()]
-
     def state(self) -> SetDigestHex:
-        """The digest of the live keys to which the rows fold."""
         with _readable():
             return as_digest(state(self._log).agg(*set_digest(state_row_hash())).collect()[0])
 
     def top_keys(self, most: int) -> list[tuple[bytes, int]]:
-        """The keys with the most user records, and how many each has."""
         counted = (
             self._log.where(is_user_row() & F.col("key").isNotNull())
             .groupBy("key")

@@ -27,14 +27,12 @@ from raftlog.spark_export.export.manifest import (
     read_manifest,
     read_next,
 )
+from raftlog.spark_export.export.wrong_rows import RangeDigest, altered_rows, name_rows
 
 _OUT_OF_PLACE: Final = ("missing", "duplicated", "order")
 
 Step = Callable[[str], None]
 """Receives the name of each step."""
-
-Told = Callable[[int, int], SetDigestHex]
-"""What the cluster says that the log rows of a range hash to."""
 
 
 @dataclass(slots=True)
@@ -63,10 +61,10 @@ def verify(
     digests: Digests | Future[Digests] | None,
     source: str,
     step: Step = lambda _: None,
-    range_told: Told | None = None,
+    range_digest: RangeDigest | None = None,
 ) -> Report:
     """Checks the export in `folder` against `digests` (None: the manifest's own), which may arrive while the files are
-    read. `range_told` is asked only where rows are wrong, to name them. Raises NotCheckedError, and what `digests`
+    read. `range_digest` is asked only where rows are wrong, to name them. Raises NotCheckedError, and what `digests`
     raise."""
     manifest = read_manifest(folder)
     if (following := read_next(folder)) is not None and following.replaces:
@@ -82,16 +80,16 @@ def verify(
         cells = log.cells(is_dense=manifest.layout.records == "all")
         if isinstance(digests, Future):
             digests = digests.result()
-        told = digests or manifest.digests
-        wrong = _check_log(folder, cells, report, told)
+        due = digests or manifest.digests
+        wrong = _check_log(folder, cells, report, due)
         if any(finding.startswith(_OUT_OF_PLACE) for finding in report.findings):
             step("looking for the wrong rows")
-            report.findings += name_rows(log, manifest)
-        elif wrong and range_told is not None:
+            report.findings += name_rows(cells, manifest)
+        elif wrong and range_digest is not None:
             step("looking for the rows that are altered")
-            report.findings += altered_rows(log, wrong, range_told)
+            report.findings += altered_rows(cells, wrong, range_digest)
         step("folding the rows to the state")
-        _check_state(log, report, told.state)
+        _check_state(log, report, due.state)
     except UnreadableError as error:
         report.findings += changed_files(engine, folder, manifest)
         if not report.findings:
@@ -131,7 +129,7 @@ def _visible(folder: Path, manifest: Manifest, report: Report) -> list[Path]:
     return [present[name] for name in sorted(ours)]
 
 
-def _check_log(folder: Path, seen: list[Cell], report: Report, told: Digests) -> list[tuple[int, int]]:
+def _check_log(folder: Path, seen: list[Cell], report: Report, due: Digests) -> list[tuple[int, int]]:
     """Checks counts, order, contiguity and times per file, and the digest over every column of every row.
 
     Compares the digests in the parts that the cluster gave, and returns the ranges whose digests differ.
@@ -146,13 +144,13 @@ def _check_log(folder: Path, seen: list[Cell], report: Report, told: Digests) ->
         report.findings.append(f"{kind}: there are {report.rows} rows, {records.total} are due")
     elif (user := sum(row.user for row in seen)) != records.user:
         report.findings.append(f"altered: there are {user} user records, {records.user} are due")
-    if report.log == told.log:
+    if report.log == due.log:
         return []
     report.findings.append(
-        f"altered: the log digest of the rows is {shown(report.log)}, {report.source} says {shown(told.log)}"
+        f"altered: the log digest of the rows is {shown(report.log)}, {report.source} says {shown(due.log)}"
     )
     wrong = []
-    for part in told.parts:
+    for part in due.parts:
         found = merged(row.digest for row in seen if row.cell == part.cell)
         if found != part.log:
             wrong.append((part.first, part.last))
@@ -197,67 +195,30 @@ def _wrong_in_file(entry: FileEntry, name: str, due: int, due_user: int, cells: 
     return wrong
 
 
-def _check_state(log: Rows, report: Report, told: SetDigestHex | None) -> None:
+def _check_state(log: Rows, report: Report, due: SetDigestHex | None) -> None:
     manifest = report.manifest
     if manifest.first != 1:
         report.unproved.append(
             f"state: it is not provable, because the export begins at index {manifest.first}, not at 1"
         )
         return
-    if told is None and manifest.digests.state is not None:
-        told = manifest.digests.state
+    if due is None and manifest.digests.state is not None:
+        due = manifest.digests.state
         report.unproved.append(
             f"state: the cluster no longer remembers its digest at index {manifest.last}; compared with the one in the "
             f"manifest, which the export received from the cluster"
         )
-    if told is None:
+    if due is None:
         report.unproved.append(f"state: the cluster does not know its digest at index {manifest.last}")
         return
     report.state = log.state()
-    if report.state != told:
+    if report.state != due:
         report.findings.append(
-            f"altered: the rows fold to the state digest {shown(report.state)}, {report.source} says {shown(told)}"
+            f"altered: the rows fold to the state digest {shown(report.state)}, {report.source} says {shown(due)}"
         )
 
 
-_EXAMPLES: Final = 5  # indexes named per finding
 _FILES_NAMED: Final = 3
-_FAN: Final = 64  # ranges into which a wrong one is divided: three rounds from a part to its rows
-
-
-def name_rows(log: Rows, manifest: Manifest) -> list[str]:
-    """Names indexes that lack, that occur twice, and rows whose index is none of this export's."""
-    first, last = manifest.first, manifest.last
-    found = [f"missing: index {index}" for index in log.lacking(first, last, _EXAMPLES)]
-    found += [f"duplicated: index {index} is there {times} times" for index, times in log.doubled(_EXAMPLES)]
-    for row, file, index in log.foreign(first, last, _EXAMPLES):
-        found.append(f"altered: row {row} of {file} has index {index}")
-    return found
-
-
-def altered_rows(log: Rows, wrong: list[tuple[int, int]], told: Callable[[int, int], SetDigestHex]) -> list[str]:
-    """Names rows that are altered, by dividing the ranges of which the digest is wrong until one row is left."""
-    rows: list[int] = []
-    for first, last in wrong:
-        rows += _narrowed(log, first, last, told, _EXAMPLES - len(rows))
-        if len(rows) >= _EXAMPLES:
-            break
-    more = ", and maybe more" if len(rows) >= _EXAMPLES else ""
-    return [f"altered: index {row}{more if row == rows[-1] else ''}" for row in rows]
-
-
-def _narrowed(log: Rows, first: int, last: int, told: Callable[[int, int], SetDigestHex], most: int) -> list[int]:
-    step = -(-(last - first + 1) // _FAN)
-    found = log.digests(first, last, step)
-    rows: list[int] = []
-    for place, begin in enumerate(range(first, last + 1, step)):
-        end = min(begin + step - 1, last)
-        if found.get(place, EMPTY) == told(begin, end):
-            continue
-        rows += [begin] if begin == end else _narrowed(log, begin, end, told, most - len(rows))
-        if len(rows) >= most:
-            break
-    return rows
 
 
 def changed_files(engine: Engine, folder: Path, manifest: Manifest) -> list[str]:

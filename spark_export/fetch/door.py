@@ -16,10 +16,11 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from raftlog.cluster.api.encoding import from_b64, to_b64
 from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.api.headers import H_DEADLINE, H_LOG
+from raftlog.cluster.api.kv import KeyValue, RangeAnswer
 from raftlog.cluster.api.records import LogPageJson, LogRecord
-from raftlog.cluster.api.status import Status
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.security.bearer import Bearer, TokenError, bearer_for
 from raftlog.cluster.security.tls import Credentials, TlsError, TlsFiles
@@ -33,11 +34,12 @@ LEADER_WAIT_S: Final = 1.0
 """How long a node may look for a leader for a reader that takes an older answer instead: longer than an election."""
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
+_PAGE_KEYS: Final = 1_000  # the smallest limit of keys per page that a node may have by default
 
 T = TypeVar("T")
 
 log_page: Final = msgspec.json.Decoder(LogPageJson).decode
-status: Final = msgspec.json.Decoder(Status).decode
+ranged: Final = msgspec.json.Decoder(RangeAnswer).decode
 _problem: Final = msgspec.json.Decoder(Problem).decode
 
 
@@ -89,11 +91,11 @@ class NodeRotation:
         self.failed += 1
         self.place += 1
         if now - self.since >= self.patience_s and self.failed >= len(self.endpoints):
-            told = "; ".join(f"{url}: {reason}" for url, reason in self.said.items())
+            reasons = "; ".join(f"{url}: {reason}" for url, reason in self.said.items())
             way = "Are these the cluster's URLs (`raftlog up` prints those of a cluster on this machine)?"
             if self.is_reached:
                 way = "A program accepts connections there: `raftlog status` names its state"
-            raise UnreachableError(f"no node gave {what} within {self.patience_s:g} s ({told}). {way}") from error
+            raise UnreachableError(f"no node gave {what} within {self.patience_s:g} s ({reasons}). {way}") from error
         if self.failed % len(self.endpoints) == 0:
             rounds = self.failed // len(self.endpoints)
             time.sleep(min(_PAUSE_FIRST_S * 2 ** (rounds - 1), _PAUSE_MAX_S))
@@ -163,7 +165,7 @@ def _token(url: str) -> dict[str, str]:
 
 def _tls_context() -> ssl.SSLContext:
     """Made of the files that this process's environment names. Raises UsageError."""
-    return _credentials().client()
+    return _credentials().context("client")
 
 
 def _raise(url: str, status: int, body: bytes) -> None:
@@ -285,6 +287,24 @@ def bounds_after(rotation: NodeRotation, known: int, wait_ms: int) -> LogPageJso
     """As `bounds`, as soon as there is an index above `known`, or after `wait_ms`."""
     query: dict[str, object] = {"from": known + 1, "limit": 1, "wait": wait_ms}
     return ask(rotation.endpoints, "/v1/log", query, log_page, rotation=rotation)
+
+
+def keys(
+    rotation: NodeRotation, prefix: bytes, more: dict[str, object], log_id: str | None = None
+) -> Iterator[KeyValue]:
+    """The live keys with that prefix, page by page; `more` is for the query."""
+    query: dict[str, object] = {"prefix_b64": to_b64(prefix), "limit": _PAGE_KEYS, "encoding": "base64", **more}
+    while True:
+        page = ask(rotation.endpoints, "/v1/kv", query, ranged, rotation=rotation, log_id=log_id)
+        yield from page.kvs
+        if not page.more:
+            return
+        query["continuation"] = page.continuation
+
+
+def data(text: str | None) -> bytes:
+    """The bytes of an answer in base64."""
+    return from_b64(text or "", "a node's answer")
 
 
 def record_at(

@@ -1,12 +1,7 @@
 """Finds the schemas that imports keep in the store: the columns, the dialect and the format of their values."""
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
 
-import msgspec
-
-from raftlog.cluster.api.encoding import from_b64, to_b64
-from raftlog.cluster.api.kv import Ranged
 from raftlog.cluster.importer.formats.schema import PREFIX, Schema, decode
 from raftlog.spark_export.errors import ExportError, UsageError
 from raftlog.spark_export.fetch import door
@@ -14,28 +9,14 @@ from raftlog.spark_export.fetch import door
 Stored = dict[int, Schema]
 """The schema of each import, by its session; oldest first."""
 
-_ranged: Final = msgspec.json.Decoder(Ranged).decode
-_PAGE: Final = 1_000  # the smallest limit of keys per page that a node may have by default
-
 
 def records(
     endpoints: tuple[str, ...], patience_s: float, *, is_linearizable: bool = True
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values below PREFIX; if linearizable, of every record committed before. Raises UnreachableError."""
-    rotation = door.NodeRotation(endpoints, patience_s)
-    continuation: str | None = None
-    while True:
-        query: dict[str, object] = {"prefix_b64": to_b64(PREFIX), "limit": _PAGE, "encoding": "base64"}
-        if not is_linearizable:
-            query["consistency"] = "stale"
-        if continuation is not None:
-            query["continuation"] = continuation
-        page = door.ask(endpoints, "/v1/kv", query, _ranged, rotation=rotation)
-        for each in page.kvs:
-            yield from_b64(each.key_b64 or "", "a node's answer"), from_b64(each.value_b64 or "", "a node's answer")
-        continuation = page.continuation
-        if not page.more:
-            return
+    stale: dict[str, object] = {} if is_linearizable else {"consistency": "stale"}
+    for each in door.keys(door.NodeRotation(endpoints, patience_s), PREFIX, stale):
+        yield door.data(each.key_b64), door.data(each.value_b64)
 
 
 def stored(endpoints: tuple[str, ...], patience_s: float) -> Stored:
@@ -61,12 +42,8 @@ def chosen(imports: Stored, source: str | None) -> Stored:
         return imports
     found = {session: schema for session, schema in imports.items() if source in (schema.source, str(session))}
     if not found:
-        raise UsageError(f"option importSource is {source!r}; {_told(imports)}")
+        names = [f"{schema.source} (session {session})" for session, schema in [*imports.items()][-10:]]
+        there = f"the log has imports of {', '.join(names)}"
+        none = "the log has no import with a schema (`raftlog import` puts one before its first record)"
+        raise UsageError(f"option importSource is {source!r}; {there if names else none}")
     return found
-
-
-def _told(imports: Mapping[int, Schema]) -> str:
-    if not imports:
-        return "the log has no import with a schema (`raftlog import` puts one before its first record)"
-    names = [f"{schema.source} (session {session})" for session, schema in [*imports.items()][-10:]]
-    return f"the log has imports of {', '.join(names)}"

@@ -38,7 +38,7 @@ from raftlog.raft.wal.formats import (
     ledger_footer_bytes,
     peek_frame,
 )
-from raftlog.spark_export.columns.slab import Slab, piece
+from raftlog.spark_export.columns.slab import Slab, slab_of
 
 PIECE_BYTES: Final = 4 << 20
 """Of the segment in one slab, about: as of those that come over HTTP."""
@@ -146,7 +146,7 @@ class _Sealed:
             is_brief = count == len(entries) and size == count * FRAME_HEADER_SIZE
             ledger = self._ends(effects, size) if is_brief else self.ledger.take(effects, size)
             segment = self.segment.take(begin, end - begin)
-            yield piece(position, rows, begin, segment, ledger, is_brief=is_brief)
+            yield slab_of(position, [(rows, begin, len(segment))], segment, ledger, is_brief=is_brief)
             position, effects = header.index + 1, effects + size
 
     def _row(self, index: int) -> int:

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from raftlog.cluster.api.values import SHARD, Position
+from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.spark_export.columns.records import RECORDS, Records
 from raftlog.spark_export.columns.schema import INTERNAL_OPERATIONS, SHOWN, USER_OPERATIONS
 from raftlog.spark_export.errors import UsageError
@@ -93,6 +94,11 @@ class CsvForm:
     delimiter: str = ","
     quote: str = '"'
     escape: str | None = None  # None: a quote in a quoted field is doubled
+
+    @property
+    def dialect(self) -> Dialect:
+        """The same as that of an import."""
+        return Dialect(self.delimiter, self.quote, self.escape, header=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,17 +239,17 @@ def _check_together(options: SourceOptions, given: Mapping[str, str]) -> None:
 
 def _check_values(options: SourceOptions, given: Mapping[str, str]) -> None:
     """The options of values, each beside the format that it needs."""
-    told = f"valueFormat is {options.value_format!r}"
+    form = f"valueFormat is {options.value_format!r}"
     if options.import_source is not None and options.value_format != "auto":
-        raise UsageError(f"option importSource reads values as they were imported, but {told}: leave that out")
+        raise UsageError(f"option importSource reads values as they were imported, but {form}: leave that out")
     if options.import_source is not None and not options.import_source.strip():
         raise UsageError("option importSource is empty; it must be the name of an imported file, or a session")
     for name in ("columns", "delimiter", "quote", "escape"):
         if name in given and options.value_format != "csv":
-            raise UsageError(f"option {name} is for valueFormat=csv, but {told}")
+            raise UsageError(f"option {name} is for valueFormat=csv, but {form}")
     for name in ("inferSchema", "samplingRecords", "rescuedDataColumn"):
         if name.lower() in given and options.value_format == "raw" and given[name.lower()].strip().lower() != "false":
-            raise UsageError(f"option {name} needs valueFormat json, msgpack, csv or auto, but {told}")
+            raise UsageError(f"option {name} needs valueFormat json, msgpack, csv or auto, but {form}")
     if not options.rescued.strip() or options.rescued.lower() in map(str.lower, SHOWN.names):
         raise UsageError(f"option rescuedDataColumn is {options.rescued!r}; it must be a name that no column has")
 

@@ -94,8 +94,8 @@ def _home_of(java: Path) -> Path:
     if (home / "release").exists():
         return home
     settings = _output(java, "-XshowSettings:properties", "-version")
-    told = re.search(r"^\s*java\.home = (.+)$", settings, re.MULTILINE)
-    return Path(told[1].strip()) if told else home
+    line = re.search(r"^\s*java\.home = (.+)$", settings, re.MULTILINE)
+    return Path(line[1].strip()) if line else home
 
 
 def _problem(home: Path) -> str | None:
@@ -105,8 +105,8 @@ def _problem(home: Path) -> str | None:
         return "has no executable bin/java"
     version = _release(home).get("JAVA_VERSION", "")
     if not version:
-        told = re.search(r'version "([^"]+)"', _output(java, "-version"))
-        version = told[1] if told else ""
+        line = re.search(r'version "([^"]+)"', _output(java, "-version"))
+        version = line[1] if line else ""
     number = re.match(r"(?:1\.)?(\d+)", version)  # 8 and older called themselves 1.8
     if number is None:
         return "does not say its version"

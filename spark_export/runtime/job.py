@@ -44,6 +44,7 @@ _HERE: Final = {
     "spark.driver.host": "127.0.0.1",
     # Over TCP, the last bytes for a task wait 40 ms for the acknowledgement of the bytes before.
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "raftlog.spark_export.runtime.daemon",
 }
 """Where driver and executors are on this machine."""
 _SETTINGS: Final = {

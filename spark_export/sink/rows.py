@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from raftlog.cluster.client.blocking.client import NewRecord
+    from raftlog.cluster.client.new_records import NewRecord
 
 Row = Mapping[str, Any]
 
@@ -82,7 +82,7 @@ def _check_own(schema: "StructType", options: SinkOptions) -> None:
 
 def records(batches: "Iterator[pa.RecordBatch]", options: SinkOptions) -> "Iterator[NewRecord]":
     """The record of each row."""
-    from raftlog.cluster.client.blocking.client import NewRecord
+    from raftlog.cluster.client.new_records import NewRecord
 
     for row in _rows(batches, options):
         headers: Any = row.get("headers") or ()

@@ -21,8 +21,9 @@ from raftlog.cluster.api.encoding import to_b64
 from raftlog.cluster.api.errors import Code, Outcome
 from raftlog.cluster.api.kv import OperationIn, TxnIn
 from raftlog.cluster.client import requests
-from raftlog.cluster.client.blocking.client import ClientError, NewRecord, OutcomeUnknown, SyncClient, Unavailable
-from raftlog.cluster.client.errors import Compacted
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.errors import ClientError, Compacted, OutcomeUnknown, Unavailable
+from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.client.once import NotesGone, OnceWriter, StoreNotes, end_session
 from raftlog.spark_export.errors import ExportError, UnreachableError
 

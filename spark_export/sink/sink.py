@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
+    from raftlog.cluster.client.blocking.client import SyncClient
+    from raftlog.cluster.client.new_records import NewRecord
     from raftlog.spark_export.sink.session import PartWriter
 
 BYTES_PER_REQUEST: Final = 1 << 20
@@ -64,12 +65,11 @@ class BatchWriter(DataSourceArrowWriter):
         """The driver: every task is done. A write that can come again is remembered, another one is forgotten."""
         from raftlog.spark_export.sink.session import finish_batch, forget
 
-        sessions = [told.session for told in messages if isinstance(told, Written) and told.session]
         with client(self.options) as to:
             if self.options.write_id is not None:
                 finish_batch(to, self.name, 0)
             else:
-                forget(to, self.name, sessions)
+                forget(to, self.name, [each.session for each in messages if isinstance(each, Written) and each.session])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The driver: some task failed for good. What the others wrote is in the log, which takes nothing back; with a
@@ -98,9 +98,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """The driver: the batch is written. Should Spark not remember that, its tasks find it here."""
         from raftlog.spark_export.sink.session import finish_batch
 
-        names = {told.name for told in messages if isinstance(told, Written)}
         with client(self.options) as to:
-            for name in names:
+            for name in {each.name for each in messages if isinstance(each, Written)}:
                 finish_batch(to, name, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from raftlog.cluster.api.encoding import from_b64
 from raftlog.cluster.api.records import LogRecord
 from raftlog.spark_export.columns.decode import change_rows, decode
 from raftlog.spark_export.columns.frames import Frames
@@ -142,6 +141,6 @@ class _Images:
 def _written(record: LogRecord, key: bytes) -> bytes | None:
     """What a record wrote under the key."""
     for change in record.changes or ():
-        if from_b64(change.key_b64 or "", "a node's answer") == key:
-            return None if change.deleted else from_b64(change.value_b64 or "", "a node's answer")
-    return from_b64(record.value_b64 or "", "a node's answer")
+        if door.data(change.key_b64) == key:
+            return None if change.deleted else door.data(change.value_b64)
+    return door.data(record.value_b64)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from raftlog.cluster.importer.formats.forms import FIXED_MEMBERS, Cells, Unreadable, cells_of
 from raftlog.cluster.importer.formats.rows import type_of_text
 from raftlog.spark_export.errors import DataLossError, UsageError
 from raftlog.spark_export.fetch.imports import Stored, chosen, stored
 from raftlog.spark_export.fetch.options import SourceOptions
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.source.bounds import batch_range
-from raftlog.spark_export.source.forms import FIXED_MEMBERS, Cells, Unreadable, cells_of
 from raftlog.spark_export.source.projection import VALUE, column_of
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _numbered(options: SourceOptions, batches: list[pa.RecordBatch]) -> list[str
     widths: Counter[int] = Counter()
     for batch in batches:
         values = [value for value in batch.column(VALUE).to_pylist() if value]
-        widths.update(len(row) for row in cells_of(values, options.csv) if not isinstance(row, Unreadable))
+        widths.update(len(row) for row in cells_of(values, options.csv.dialect) if not isinstance(row, Unreadable))
     width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
     return [f"c{number}" for number in range(1, width + 1)]
 

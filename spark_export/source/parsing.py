@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftlog.cluster.importer.formats.forms import MISSING, Parse, parse_of, parse_of_import
 from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import KIND_COMMANDS, KIND_SNAPSHOT, KINDS
 from raftlog.spark_export.fetch.imports import Stored, chosen, stored
 from raftlog.spark_export.fetch.options import RESCUED, SourceOptions
 from raftlog.spark_export.fetch.ranges import Range
-from raftlog.spark_export.source.forms import MISSING, Parse, parse_of, parse_of_import
 from raftlog.spark_export.source.projection import VALUE, Projection
 from raftlog.spark_export.source.values import Misfits, parsed
 
@@ -30,7 +30,7 @@ class RowReader:
     def __init__(self, options: SourceOptions, names: Iterable[str], imports: Stored | None = None) -> None:
         self.options = options
         self.imports = imports
-        self._plain = parse_of(options.value_format, options.csv, tuple(names))
+        self._plain = parse_of(options.value_format, options.csv.dialect, tuple(names))
         self._of_import: dict[int, Parse] = {}
         by_session = ("session", "key") if options.value_format == "auto" else ()
         self.columns = ("index", VALUE, *by_session, *(("kind",) if options.include_internal else ()))
@@ -53,8 +53,8 @@ class RowReader:
         values = batch.column(VALUE).to_pylist()
         has_value = np.array([value is not None for value in values], bool)
         if self.options.include_internal:
-            told = pc.is_in(batch.column("kind"), pa.array(_WITH_VALUES)).to_numpy(zero_copy_only=False)
-            has_value &= told.astype(bool)
+            of_value_kind = pc.is_in(batch.column("kind"), pa.array(_WITH_VALUES)).to_numpy(zero_copy_only=False)
+            has_value &= of_value_kind.astype(bool)
         found: list[Any] = [MISSING] * len(values)
         for parse, places in self._groups(batch, np.flatnonzero(has_value)):
             for place, row in zip(places, parse([values[place] for place in places]), strict=True):

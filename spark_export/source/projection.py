@@ -73,16 +73,16 @@ def project(
     columns: list[str] = []
     is_rescued = False
     for each in asked.fields:
-        told = each.dataType.simpleString()
+        given = each.dataType.simpleString()
         own = each.name in ARROW.names or (
             # a member of the value may have this name, if it is no timestamp
-            each.name == EVENT_TIME and (value_format == "raw" or told == "timestamp")
+            each.name == EVENT_TIME and (value_format == "raw" or given == "timestamp")
         )
-        if own and (each.name != VALUE or value_format == "raw" or told == "binary"):
+        if own and (each.name != VALUE or value_format == "raw" or given == "binary"):
             expected = _spark_type(each.name)
-            if told != expected:
+            if given != expected:
                 mend = "; valueFormat=json, msgpack, csv or auto gives other types" if each.name == VALUE else ""
-                raise UsageError(f"column {each.name} is {expected}, not {told}{mend}")
+                raise UsageError(f"column {each.name} is {expected}, not {given}{mend}")
             columns.append(each.name)
             fields.append(SHOWN.field(each.name))
             continue
@@ -92,8 +92,8 @@ def project(
                 f"valueFormat=json, msgpack, csv or auto other names are members of the value"
             )
         if each.name == rescued:
-            if told != "string":
-                raise UsageError(f"column {rescued} takes what does not fit, as JSON: it is string, not {told}")
+            if given != "string":
+                raise UsageError(f"column {rescued} takes what does not fit, as JSON: it is string, not {given}")
             is_rescued = True
         check_type(each.name, each.dataType)
         fields.append(pa.field(each.name, to_arrow_type(each.dataType, timezone="UTC")))

@@ -8,11 +8,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 
-from raftlog.cluster.api.encoding import from_b64, to_b64
-from raftlog.cluster.api.kv import KeyValue, Ranged
 from raftlog.spark_export.columns.schema import STATE
 from raftlog.spark_export.errors import DataLossError
 from raftlog.spark_export.fetch import door
@@ -24,8 +21,6 @@ from raftlog.spark_export.fetch.reader import read
 Live = tuple[bytes, int, int, int]
 """Value, create, mod and version of a live key."""
 
-_ranged: Final = msgspec.json.Decoder(Ranged).decode
-_PAGE: Final = 1_000  # the smallest limit of keys per page that a node may have by default
 _BATCH_ROWS: Final = 20_000
 _FOLDED: Final = ("key", "value", "create", "revision", "version", "changes")
 
@@ -33,7 +28,7 @@ _FOLDED: Final = ("key", "value", "create", "revision", "version", "changes")
 def current(endpoints: tuple[str, ...], log_id: str, *, patience_s: float) -> StreamOffset:
     """A stream's start that has the state of now before the tail behind it. Linearizable."""
     query: dict[str, object] = {"prefix": "", "limit": 1, "keys_only": "true"}
-    page = door.ask(endpoints, "/v1/kv", query, _ranged, patience_s=patience_s)
+    page = door.ask(endpoints, "/v1/kv", query, door.ranged, patience_s=patience_s)
     return StreamOffset(log_id, page.index + 1, page.revision)
 
 
@@ -89,31 +84,11 @@ def state_of(wanted: Range, revision: int, prefix: bytes) -> Iterator[pa.RecordB
     """The live keys as of a revision, from any node that has applied the range. Raises TrimmedError, before anything
     was given, where that revision is not kept."""
     rotation = door.NodeRotation(wanted.endpoints, wanted.patience_s, wanted.turn)
-    continuation: str | None = None
-    kept: list[KeyValue] = []  # all at once: what comes later may be refused
-    while True:
-        query: dict[str, object] = {
-            "prefix_b64": to_b64(prefix),
-            "at": revision,
-            "limit": _PAGE,
-            "encoding": "base64",
-            "consistency": "stale",
-            "min_index": wanted.stop - 1,
-        }
-        if continuation is not None:
-            query["continuation"] = continuation
-        page = door.ask(wanted.endpoints, "/v1/kv", query, _ranged, rotation=rotation, log_id=wanted.log_id)
-        kept += page.kvs
-        continuation = page.continuation
-        if not page.more:
-            break
+    query: dict[str, object] = {"at": revision, "consistency": "stale", "min_index": wanted.stop - 1}
+    found = list(door.keys(rotation, prefix, query, wanted.log_id))  # all at once: what comes later may be refused
     yield from _batches(
-        (_bytes(each.key_b64), _bytes(each.value_b64), each.create, each.mod, each.version) for each in kept
+        (door.data(each.key_b64), door.data(each.value_b64), each.create, each.mod, each.version) for each in found
     )
-
-
-def _bytes(text: str | None) -> bytes:
-    return from_b64(text or "", "a node's answer")
 
 
 def _batches(rows: Iterator[tuple[bytes, bytes, int, int, int]]) -> Iterator[pa.RecordBatch]:

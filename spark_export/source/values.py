@@ -11,10 +11,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from raftlog.cluster.api.encoding import to_b64
+from raftlog.cluster.importer.formats.forms import MISSING, Cells, Unreadable
 from raftlog.spark_export.errors import ExportError
 from raftlog.spark_export.fetch.options import RESCUED
 from raftlog.spark_export.source.fitting import Fit, column, json_text
-from raftlog.spark_export.source.forms import MISSING, Cells, Unreadable
 from raftlog.spark_export.source.projection import VALUE, Projection, member_of
 
 _BYTES: Final = "_value_b64"  # of a rescued value that is no text
@@ -57,8 +57,8 @@ class _Rest:
         """Keeps the rest of one member. Raises ExportError with mode FAILFAST if it is of another type."""
         if found.is_misfit:
             shown = json_text(found.rest)
-            told = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
-            self._note(place, f"{name} in the value at index {self.indexes[place]} is not {kind}: {told}")
+            sample = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
+            self._note(place, f"{name} in the value at index {self.indexes[place]} is not {kind}: {sample}")
         self.of.setdefault(place, {})[name] = found.rest
 
     def _note(self, place: int, what: str) -> None:

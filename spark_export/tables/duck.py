@@ -102,15 +102,15 @@ class Tables:
         except duckdb.Error as error:
             if self.watched.failed is not None:
                 raise self.watched.failed from error
-            told = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+            reason = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
             mend = ""
-            if "events" in told and not self.views:
+            if "events" in reason and not self.views:
                 mend = ". There is no view events: the log has no import"
-            elif len(self.views) > 1 and _IS_MISSING.search(told):
+            elif len(self.views) > 1 and _IS_MISSING.search(reason):
                 mend = (
                     f". events is of the import {self.events}; the view of each is {', '.join(map(_name, self.views))}"
                 )
-            raise UsageError(f"the SQL was not carried out: {told}{mend}") from error
+            raise UsageError(f"the SQL was not carried out: {reason}{mend}") from error
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def _of_values(connection: Any, function: str, rows: LogRows, schema: ValueSchem
 
     `function`: a name for the function that reads values that are no JSON."""
     if schema.form == "json":
-        told = "CASE WHEN json_valid(text(value)) THEN text(value)::JSON END"
+        split = "CASE WHEN json_valid(text(value)) THEN text(value)::JSON END"
         cells = [f"raftlog_cells {_arrow(column)} {_text(_pointer(column.name))}" for column in schema.columns]
     else:
         cells_in = schema.cells_reader()
@@ -181,7 +181,7 @@ def _of_values(connection: Any, function: str, rows: LogRows, schema: ValueSchem
             return pa.array(cells_in(values.to_pylist()), pa.list_(pa.string()))
 
         connection.create_function(function, cells_of, ["BLOB"], "VARCHAR[]", type="arrow", null_handling="special")
-        told = f"{function}(value)"
+        split = f"{function}(value)"
         cells = [f"raftlog_cells[{place}]" for place in range(1, len(schema.columns) + 1)]
     for place, column in enumerate(schema.columns):
         if column.type == COMMA_NUMBER:
@@ -194,7 +194,7 @@ def _of_values(connection: Any, function: str, rows: LogRows, schema: ValueSchem
     # Where an import read times, a record without one has none: the leader's would put it into a wrong window.
     read = " REPLACE (client_time AS event_time)" if schema.time is not None else ""
     return (
-        f"SELECT * EXCLUDE (raftlog_cells){read}, {', '.join(shown)} FROM (SELECT *, {told} AS raftlog_cells FROM log "
+        f"SELECT * EXCLUDE (raftlog_cells){read}, {', '.join(shown)} FROM (SELECT *, {split} AS raftlog_cells FROM log "
         f"WHERE operation = 'append' AND session IN ({sessions}))"
     )
 

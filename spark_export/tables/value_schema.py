@@ -11,10 +11,10 @@ from typing import Final, Literal, NamedTuple, get_args
 import msgspec
 
 from raftlog.cluster.importer.formats.dialect import Dialect
+from raftlog.cluster.importer.formats.forms import FIXED_MEMBERS, Cells, parse_of_values
 from raftlog.cluster.importer.formats.rows import common_type, type_of
 from raftlog.cluster.importer.formats.schema import PREFIX, SCHEMA_VERSION, beside
 from raftlog.spark_export.errors import UsageError
-from raftlog.spark_export.source.forms import FIXED_MEMBERS, Cells, parse_of_values
 
 ValueForm = Literal["csv", "json", "access", "syslog", "lines"]
 FORMS: Final[tuple[str, ...]] = get_args(ValueForm)
@@ -51,15 +51,6 @@ class ValueColumn(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
 
 
-class CsvDialect(msgspec.Struct, frozen=True):
-    """How a row of CSV is written. Without `escape` a quote in a quoted cell is doubled."""
-
-    delimiter: str = ","
-    quote: str = '"'
-    escape: str | None = None
-    space: bool = False  # spaces before a cell do not belong to it
-
-
 class StoredSchema(msgspec.Struct, frozen=True):
     """The record that an import puts into the store, as far as readers need it."""
 
@@ -67,7 +58,7 @@ class StoredSchema(msgspec.Struct, frozen=True):
     source: str
     values: str
     columns: tuple[ValueColumn, ...] = ()
-    dialect: CsvDialect | None = None
+    dialect: Dialect | None = None
     time: str | None = None
 
 
@@ -80,7 +71,7 @@ class ValueSchema(msgspec.Struct, frozen=True):
 
     form: ValueForm
     columns: tuple[ValueColumn, ...]
-    dialect: CsvDialect = CsvDialect()
+    dialect: Dialect = Dialect()
     sessions: tuple[int, ...] = ()
     time: str | None = None
     source: str | None = None
@@ -98,8 +89,7 @@ class ValueSchema(msgspec.Struct, frozen=True):
     def cells_reader(self) -> Callable[[Sequence[bytes | None]], list[list[str | None] | None]]:
         """A function from values that are no JSON to the cells of each as text; null for a value of another form."""
         names = [column.name for column in self.columns]
-        dialect = Dialect(**msgspec.structs.asdict(self.dialect), header=False)
-        parse = parse_of_values(self.form, dialect, names)
+        parse = parse_of_values(self.form, self.dialect, names)
 
         def read(values: Sequence[bytes | None]) -> list[list[str | None] | None]:
             rows = parse([value or b"" for value in values])
@@ -172,7 +162,7 @@ def _schema(stored: StoredSchema, source: str, sessions: Iterable[int]) -> Value
     else:
         columns = tuple(ValueColumn(column.name, _json_type(column.type)) for column in stored.columns)
     time = "time" if form in ("access", "syslog") else stored.time  # these have it in its own place
-    return ValueSchema(form, columns, stored.dialect or CsvDialect(), tuple(sorted(sessions)), time, source)
+    return ValueSchema(form, columns, stored.dialect or Dialect(), tuple(sorted(sessions)), time, source)
 
 
 def _json_type(name: str) -> str:

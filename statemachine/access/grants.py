@@ -8,7 +8,8 @@ the same way, the log, or the cluster. The text of a grant is what people write 
     write on keys:config          this key alone
     append on log                 read on log
     write on groups:billing*      claim, commit, reset and delete those consumer groups
-    operate on cluster            members on cluster        access on cluster
+    watch on cluster              operate on cluster, which includes watch
+    members on cluster            access on cluster
 
 In a key or a name of a group, bytes other than letters, digits and `-_/:=,@+~.` are written as `%` and two hex digits.
 So is a `.` beside another one, or at an end.
@@ -29,9 +30,10 @@ class Verb(IntEnum):
     READ = 1  # keys: get, range, watch; log: its records; groups: their position
     WRITE = 2  # keys: put, delete, transactions; groups: claim, commit, reset, delete
     APPEND = 3  # log: records of any key and of none; keys: records of these keys alone
-    OPERATE = 4  # cluster: status in full, metrics, snapshots, backups, compaction, trim, transfer of the leader
+    OPERATE = 4  # cluster: what WATCH allows, backups, compaction, trim, transfer of the leader
     MEMBERS = 5  # cluster: adding, promoting and removing nodes
     ACCESS = 6  # cluster: users, roles and tokens
+    WATCH = 7  # cluster: status with followers and groups, metrics, explanations
 
 
 class Resource(IntEnum):
@@ -50,7 +52,7 @@ POSSIBLE: Final[dict[Resource, tuple[Verb, ...]]] = {
     Resource.KEYS: (Verb.READ, Verb.WRITE, Verb.APPEND),
     Resource.LOG: (Verb.READ, Verb.APPEND),
     Resource.GROUPS: (Verb.READ, Verb.WRITE),
-    Resource.CLUSTER: (Verb.OPERATE, Verb.MEMBERS, Verb.ACCESS),
+    Resource.CLUSTER: (Verb.WATCH, Verb.OPERATE, Verb.MEMBERS, Verb.ACCESS),
 }
 """The verbs of each resource."""
 
@@ -75,7 +77,8 @@ class Grant(NamedTuple):
 def overlaps(one: Grant, other: Grant) -> bool:
     """Whether both allow some same thing."""
     is_below = (not other.end or one.start < other.end) and (not one.end or other.start < one.end)
-    return one[:2] == other[:2] and is_below
+    is_same = one.verb == other.verb or sorted((one.verb, other.verb)) == [Verb.OPERATE, Verb.WATCH]
+    return is_same and one.resource == other.resource and is_below
 
 
 def check_grant(grant: Grant) -> Grant:
@@ -152,6 +155,7 @@ _OPERATOR: Final = ("operate on cluster", "members on cluster")
 BUILT_IN: Final[dict[str, tuple[Grant, ...]]] = {
     name: tuple(map(parse_grant, texts))
     for name, texts in {
+        "monitor": ("watch on cluster",),
         "reader": _READER,
         "writer": _WRITER,
         "operator": _OPERATOR,

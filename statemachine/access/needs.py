@@ -18,6 +18,7 @@ from raftlog.statemachine.txn import MalformedTxn, decode_txn
 
 APPEND_LOG: Final = Grant(Verb.APPEND, Resource.LOG)
 READ_LOG: Final = Grant(Verb.READ, Resource.LOG)
+WATCH: Final = Grant(Verb.WATCH, Resource.CLUSTER)
 OPERATE: Final = Grant(Verb.OPERATE, Resource.CLUSTER)
 MEMBERS: Final = Grant(Verb.MEMBERS, Resource.CLUSTER)
 ACCESS: Final = Grant(Verb.ACCESS, Resource.CLUSTER)
@@ -138,8 +139,8 @@ def hidden(permissions: Permissions, command: Command) -> Grant | None:
 
 
 def sees_group(permissions: Permissions, name: bytes) -> bool:
-    """Whether a principal may see a consumer group: it may read the group, or operates the cluster."""
-    return permissions.allows_key(Verb.READ, Resource.GROUPS, name) or permissions.allows(OPERATE)
+    """Whether a principal may see a consumer group: it may read the group, or watches the cluster."""
+    return permissions.allows_key(Verb.READ, Resource.GROUPS, name) or permissions.allows(WATCH)
 
 
 def sees_members(permissions: Permissions) -> bool:

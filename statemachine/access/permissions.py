@@ -53,6 +53,8 @@ class Permissions:
                 by_kind.setdefault((verb, resource), []).append((start, end))
             else:
                 everywhere[verb, resource] = True
+            if verb == Verb.OPERATE:
+                everywhere[Verb.WATCH, resource] = True
             self.may_write = self.may_write or verb in _WRITING
         self.is_admin = (Verb.ACCESS, Resource.CLUSTER) in everywhere  # such a principal has no share: it could end any
         self._everywhere = everywhere

@@ -54,7 +54,7 @@ class Door:
         if self._connection is None or not self._connection.is_usable:
             self.close()
             host, _, port = self._host.rpartition(":")
-            context = self._credentials.client() if self._credentials else None
+            context = self._credentials.context("client") if self._credentials else None
             try:
                 async with asyncio.timeout(timeout_s):
                     _, self._connection = await asyncio.get_running_loop().create_connection(

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from raftlog import Client, compare, step
 from raftlog.cluster.api.kv import TxnIn
-from raftlog.cluster.client.aio.client import Client, compare, step
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import Measure
 from tests.acceptance.load import Load, check_no_election

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.toxiproxy]
 
 SECONDS = 25
 SEED = 23
-FAULTS = "left-behind+partition-leader+partition-outward+kill-leader+pause-leader+power-cut-slow"
-"""With that seed the schedule begins with the follower that is left behind, and has a power cut."""
+FAULTS = "partition-leader+partition-outward+kill-leader+pause-leader+power-cut-slow"
+"""With that seed both lanes have several, one a power cut. None waits for the log to grow, as `left-behind` does."""
 
 OFTEN_BEHIND = "left-behind+partition-leader+kill-leader"
 """In a minute several followers are left behind, also on a busy machine."""
@@ -35,7 +35,7 @@ SMALL = [
     "--set",
     f"limits.trailing_log_bytes={1 << 13}",
 ]
-"""A third or less of what a run has by default: a slow machine, too, trims and installs snapshots within SECONDS."""
+"""A third or less of what a run has by default: a slow machine, too, trims and installs snapshots within LONG_S."""
 RUN = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "smoke", "--nodes", "3"]
 
 
@@ -94,7 +94,7 @@ def test_a_smoke_run_of_chaos_is_valid(
     installed = [fault for fault in result["faults"] if fault["outcome"] == "installed"]
     assert {fault["lane"] for fault in installed} == {"network", "process"}
     assert all(fault["proof"] for fault in installed)
-    assert [each["name"] for each in result["workloads"]] == ["register", "log", "direct", "direct-keys"]
+    assert [each["name"] for each in result["workloads"]] == ["register", "log", "direct", "direct-keys", "sink"]
     assert len(result["digests"]) == 3
     assert len({json.dumps(told) for told in result["digests"].values()}) == 1
     if seconds >= LONG_S:

@@ -68,7 +68,7 @@ def wait_for_piece(cluster: LocalCluster, node: int, bytes_min: int) -> bool:
         return told is not None and (told.applied >= max(others, default=0) or installs(cluster, node) > 0)
 
     wait_until(
-        lambda: metric(cluster, node, "raftlog_snapshot_received_bytes") > bytes_min or is_there(),
+        lambda: metric(cluster, node, "raftlog_snapshot_received_bytes_total") > bytes_min or is_there(),
         CATCH_UP_S,
         what=f"{bytes_min} bytes of a snapshot on node {node}",
     )

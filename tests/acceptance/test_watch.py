@@ -4,8 +4,8 @@ import asyncio
 import signal
 from contextlib import aclosing
 
+from raftlog import Client, WatchEvent, step
 from raftlog.cluster.api.kv import TxnIn
-from raftlog.cluster.client.aio.client import Client, WatchEvent, step
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.support import hang_s
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -72,21 +71,6 @@ def test_growth_puts_every_key_once() -> None:
     bodies = [msgspec.json.decode(body)["then"] for body in growth.puts(950, 1_230)]
     assert [len(body) for body in bodies] == [100, 100, 80]
     assert [put["key"] for body in bodies for put in body] == [f"key-{number:08d}" for number in range(950, 1_230)]
-
-
-def test_a_load_of_keys_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every TOLD_S, with the rate; the load stays as it is."""
-    clock = iter(range(0, 1_000, 4))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    lines: list[str] = []
-    assert list(growth.with_progress([b"a", b"b", b"c", b"d", b"e"], 1_000, 1_500, lines.append)) == [
-        b"a",
-        b"b",
-        b"c",
-        b"d",
-        b"e",
-    ]
-    assert lines == ["1,200 of 1,500 keys loaded, 17 a second"]
 
 
 class _Answers(BaseHTTPRequestHandler):

@@ -65,4 +65,4 @@ def test_growth_is_summed_up_in_a_few_words() -> None:
     slow = msgspec.structs.replace(far, per_second=700.0)
     assert growth.verdict([near, slow], is_quiet=True).startswith("NOT flat")
     assert growth.verdict([near, far], is_quiet=False) == "growth: the machine was busy"
-    assert growth.told(Path("nowhere.json")) == ""
+    assert growth.last_verdict(Path("nowhere.json")) == ""

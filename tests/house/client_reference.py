@@ -14,7 +14,12 @@ import raftlog
 from tests.house.rules import ROOT
 
 PAGE: Final = ROOT / "docs" / "python.md"
-MODULES: Final = {"raftlog": raftlog, "raftlog.sources": raftlog.sources, "raftlog.arrow": raftlog.arrow}
+MODULES: Final = {
+    "raftlog": raftlog,
+    "raftlog.sources": raftlog.sources,
+    "raftlog.sinks": raftlog.sinks,
+    "raftlog.arrow": raftlog.arrow,
+}
 PAIRS: Final = (("SyncClient", "Client"), ("SyncConsumer", "Consumer"))
 """The blocking and the asyncio form of the same class."""
 HEAD: Final = """# The Python client
@@ -70,10 +75,10 @@ def signature_of(name: str, thing: Any) -> str:
     ]
     told = str(signature.replace(parameters=shown, return_annotation=signature.empty))
     returned = signature.return_annotation
-    returned = getattr(returned, "__name__", returned)
-    return (
-        name + told + ("" if inspect.isclass(thing) else f" → {str(returned).replace('told.', '').replace('kv.', '')}")
-    )
+    returned = str(getattr(returned, "__name__", returned))
+    if returned.startswith("ApiRequest["):
+        returned = returned.removeprefix("ApiRequest[").removesuffix("]")
+    return name + told + ("" if inspect.isclass(thing) else f" → {returned.rpartition('.')[2]}")
 
 
 def described(kind: type, other: type | None = None) -> Iterator[str]:

@@ -30,15 +30,16 @@ MAY_OPEN_FILES = {
     "cluster/files/*.py": "the files of one data folder: the disk and the tools for stopped nodes ask them",
     "cluster/offline/*.py": "a user's tool: reads the files of a stopped node",
     "cluster/runtime/log_file.py": "the node's own log: no data, and never waited for",
-    "cluster/config/settings.py": "reads the settings file",
+    "cluster/config/cluster_file.py": "reads the settings file and the cluster file",
     "cluster/drawing/page.py": "the templates of pages, which stand beside it and beside the callers",
-    "cluster/node/formatting.py": "writes and reads the cluster file",
+    "cluster/node/formatting.py": "writes the cluster file",
     "cluster/node/local_cluster.py": "makes the settings and log files of the processes that it starts",
     "cluster/runtime/file_errors.py": "writes a file for a user, whole or not at all",
     "cluster/cli/*.py": "a user's tool: reads what the user names",
     "cluster/security/*.py": "certificates: read at the start and after a renewal, written for a user",
     "cluster/demo/*.py": "a user's tool: writes its input, reads its output",
     "cluster/importer/*.py": "a user's tool: reads the input, keeps its position beside it",
+    "cluster/sinks/*.py": "a user's tool: reads the settings that the user names, keeps rejected records beside them",
 }
 
 # pattern -> why this file of cluster/ reads time although that is the work of cluster/runtime/clock.py
@@ -54,6 +55,7 @@ MAY_READ_TIME = {
 # path -> why a function of this file may decode into a type although decoders are made at import
 MAY_DECODE_LATE = {
     "cluster/client/answers.py": "`plain`, which makes a decoder: the rule forbids its calls in functions too",
+    "cluster/sinks/settings.py": "reads sinks.toml before the thread of a sink starts",
     "cluster/config/settings.py": "converts single settings: numbers, texts and lists of texts, never a Struct",
 }
 

@@ -49,5 +49,10 @@ def test_a_star_import_gives_public_names_alone(module: ModuleType) -> None:
 
 def test_the_package_shows_its_public_names_alone() -> None:
     """By `dir`, as completion asks it; and no star import needs a package that only `raftlog.arrow` needs."""
-    assert {name for name in dir(raftlog) if not name.startswith("_")} == {*raftlog.__all__, "arrow", "sources"}
+    assert {name for name in dir(raftlog) if not name.startswith("_")} == {
+        *raftlog.__all__,
+        "arrow",
+        "sinks",
+        "sources",
+    }
     assert "arrow" not in raftlog.__all__

@@ -16,7 +16,7 @@ from tests.house.rules import ROOT
         ("sim", set()),
         ("quick", set()),
         ("test", {"java", "toxiproxy"}),
-        ("test-all", {"java", "toxiproxy", "pyright"}),
+        ("test-all", {"java", "toxiproxy", "pyright", "opensearch"}),
         ("chaos", {"java", "toxiproxy"}),
         ("setup", {"java", "toxiproxy"}),
     ],

@@ -51,17 +51,22 @@ def extend(previous: Mark, *entries: int | tuple[int, int], data: bytes = b"x", 
     return made
 
 
-def log_of(members: Configuration, *entries: int | tuple[int, int], data: bytes = b"x") -> list[Entry]:
-    """A log: the configuration at index 1 in term 1, then entries as in `extend`."""
-    first = seal_entry(
-        GENESIS,
-        term=1,
+def configuration_entry(previous: Mark, members: Configuration, term: int) -> Entry:
+    """A configuration after `previous`."""
+    return seal_entry(
+        previous,
+        term=term,
         kind=EntryKind.CONFIGURATION,
         count=1,
         time_ms=0,
         clock_ms=0,
         data=encode_configuration(members),
     )
+
+
+def log_of(members: Configuration, *entries: int | tuple[int, int], data: bytes = b"x") -> list[Entry]:
+    """A log: the configuration at index 1 in term 1, then entries as in `extend`."""
+    first = configuration_entry(GENESIS, members, 1)
     return [first, *extend(first.mark, *entries, data=data)]
 
 
@@ -191,6 +196,31 @@ def drain(core: RaftCore, now_ms: int = 0, *, sync: bool = True, apply: bool = T
     return out
 
 
+def append_entries(
+    entries: Iterable[Entry] = (),
+    *,
+    prev: tuple[int, int],
+    term: int,
+    sender: NodeId = 2,
+    to: NodeId = 1,
+    commit: int = 1,
+    round: int = 0,
+    shard: int = 0,
+) -> AppendEntries:
+    """An AppendEntries; `prev` is (index, term)."""
+    return AppendEntries(
+        shard=shard,
+        sender=sender,
+        to=to,
+        term=term,
+        prev_index=prev[0],
+        prev_term=prev[1],
+        commit=commit,
+        round=round,
+        entries=tuple(entries),
+    )
+
+
 def append(
     core: RaftCore,
     entries: Iterable[Entry] = (),
@@ -203,15 +233,8 @@ def append(
     now_ms: int = 0,
 ) -> AppendEntriesReply:
     """Feed an AppendEntries, and give the one reply (its promises are synced first)."""
-    message = AppendEntries(
-        sender=sender,
-        to=core.state.node,
-        term=term,
-        prev_index=prev[0],
-        prev_term=prev[1],
-        commit=commit,
-        round=round,
-        entries=tuple(entries),
+    message = append_entries(
+        entries, prev=prev, term=term, sender=sender, to=core.state.node, commit=commit, round=round
     )
     core.step(message, at(now_ms))
     replies = [reply for reply in drain(core, now_ms).to(sender) if isinstance(reply, AppendEntriesReply)]

@@ -99,10 +99,10 @@ class Cluster:
             run=100 * number + node.hard_state.boot if self.has_runs else 0,
             kept=node.replaced.kept(node.disk[-1].mark),
         )
-        last_term, last_index = node.core.state.kept
+        last_term, last_index = node.core.state.recall.kept
         if self.has_runs:
             self.starts[number] = Start(
-                run=node.core.state.run,
+                run=node.core.state.recall.run,
                 last_index=last_index,
                 last_term=last_term,
                 term=node.hard_state.term,

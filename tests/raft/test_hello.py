@@ -6,7 +6,7 @@ from raftlog.raft.codec.checks import INDEX_MAX, Corrupt
 from raftlog.raft.hello import (
     BOOT_JUMP_MAX,
     NEVER_MET,
-    Met,
+    PeerProcess,
     Start,
     decode_start,
     encode_start,
@@ -23,7 +23,7 @@ def test_a_hello_is_refused_of_this_node_and_of_a_disk_that_was_rolled_back(
 ) -> None:
     """Every other one is taken, also of a node that this configuration does not name: it may have joined meanwhile (4
     starts of the sender's disk were seen)."""
-    told = refusal(sender=sender, boot=boot, knows=1, node=1, met=Met(4), version=1)
+    told = refusal(sender=sender, boot=boot, knows=1, node=1, met=PeerProcess(4), version=1)
     assert (told is None) if words is None else (told is not None and words in told)
 
 
@@ -31,7 +31,7 @@ def test_pitfall_71_the_hello_of_a_program_below_the_cluster_version_is_refused(
     """It could not apply newer entries; a program that knows a newer version is welcome: that is how the version
     rises.
     """
-    told = {knows: refusal(sender=2, boot=4, knows=knows, node=1, met=Met(4), version=2) for knows in (1, 2, 3)}
+    told = {knows: refusal(sender=2, boot=4, knows=knows, node=1, met=PeerProcess(4), version=2) for knows in (1, 2, 3)}
     assert told[2] is told[3] is None
     assert told[1] is not None
     assert "the cluster is at version 2: start a newer version of raftlog on node 2" in told[1]
@@ -81,15 +81,15 @@ def test_any_other_text_of_a_start_is_corrupt(text: str) -> None:
 @pytest.mark.parametrize(
     ("met", "run", "is_taken"),
     [
-        (Met(4, 0xA, "n:1"), 0xA, True),
-        (Met(4, 0xA, "n:1"), 0xB, False),
-        (Met(3, 0xA, "n:1"), 0xB, True),
-        (Met(4, 0, "n:1"), 0xB, True),
-        (Met(4, 0xA, "n:1"), 0, True),
+        (PeerProcess(4, 0xA, "n:1"), 0xA, True),
+        (PeerProcess(4, 0xA, "n:1"), 0xB, False),
+        (PeerProcess(3, 0xA, "n:1"), 0xB, True),
+        (PeerProcess(4, 0, "n:1"), 0xB, True),
+        (PeerProcess(4, 0xA, "n:1"), 0, True),
     ],
 )
 def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_named(
-    met: Met, run: int, is_taken: bool
+    met: PeerProcess, run: int, is_taken: bool
 ) -> None:
     """A clone of the data folder, or an old copy that was started until its counter was high enough. A process of an
     older program sends no run: only the boot counter shows it.
@@ -105,14 +105,14 @@ def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_nam
 
 def test_a_clone_of_a_running_node_is_refused() -> None:
     """It says the boot counter of the process that was met, and another run."""
-    met = Met(4, 0xA, "n:1")
+    met = PeerProcess(4, 0xA, "n:1")
     assert refusal(sender=2, boot=4, knows=1, node=1, met=met, version=1, run=0xA, where="n:1") is None
     assert refusal(sender=2, boot=4, knows=1, node=1, met=met, version=1, run=0xB, where="m:2") is not None
 
 
 def test_a_boot_counter_cannot_jump_without_bound() -> None:
     """A disk is started so many times more at most between two hellos of it: a higher counter is a forged one."""
-    asked = {"sender": 2, "knows": 1, "node": 1, "version": 1, "met": Met(7, 5, "a:1"), "run": 6}
+    asked = {"sender": 2, "knows": 1, "node": 1, "version": 1, "met": PeerProcess(7, 5, "a:1"), "run": 6}
     assert refusal(boot=7 + BOOT_JUMP_MAX, **asked) is None  # type: ignore[arg-type]
     told = refusal(boot=8 + BOOT_JUMP_MAX, **asked)  # type: ignore[arg-type]
     assert told is not None

@@ -14,7 +14,7 @@ import msgspec
 from raftlog.cluster.api.encoding import from_b64, to_b64
 from raftlog.cluster.api.errors import ERRORS, Code, Problem
 from raftlog.cluster.api.headers import H_LOG
-from raftlog.cluster.api.kv import KeyValue, Ranged
+from raftlog.cluster.api.kv import KeyValue, RangeAnswer
 from raftlog.cluster.api.records import ChangeJson, LogPageJson, LogRecord
 from raftlog.cluster.api.status import DIGEST_FORMAT, DigestAnswer, SetDigestHex
 from raftlog.statemachine.access.permissions import Permissions
@@ -79,7 +79,7 @@ class Served:
             self.log_id, shown, following, self.oldest, self.last, max(users, default=0), self.last, self.log.last.term
         )
 
-    def state(self, query: dict[str, str]) -> Ranged | Code:
+    def state(self, query: dict[str, str]) -> RangeAnswer | Code:
         """Two keys of the state as of a revision, or of now."""
         rows = self.rows
         newest = max(row["revision"] for row in rows)
@@ -92,7 +92,7 @@ class Served:
         first = int(query.get("continuation", 0))
         page = [KeyValue(*each[2:], key_b64=to_b64(each[0]), value_b64=to_b64(each[1])) for each in live]
         more = first + 2 < len(page)
-        return Ranged(
+        return RangeAnswer(
             page[first : first + 2], more, len(page), str(first + 2) if more else None, revision, self.last, 1
         )
 

@@ -145,12 +145,6 @@ def test_malformed_requests_are_refused_and_change_nothing(one: RequestBlock) ->
     assert (driver.machine.revision, driver.machine.digest()) == (1, EMPTY)
 
 
-def test_the_largest_key_is_taken() -> None:
-    """4,096 bytes, any of them."""
-    driver = Driver()
-    assert driver.put(b"\x00\xff" * 2048, b"v").result is Result.APPLIED
-
-
 def test_compaction_moves_the_oldest_revision_and_no_other() -> None:
     """It makes no revision; a repetition changes nothing and is no error; beyond the newest it is refused."""
     driver = Driver()

@@ -15,53 +15,13 @@ from raftlog.statemachine.sessions import ReceiptKind
 from raftlog.statemachine.snapshot import (
     CHUNK_BYTES_MAX,
     FRAME_SIZE,
-    SNAPSHOT_MAGIC,
     CorruptSnapshot,
     Restorer,
     UnknownSnapshot,
 )
-from raftlog.statemachine.store import RevisionCompacted
 from raftlog.statemachine.store_walk import SLICE_BYTES, walk
 from tests.statemachine import mixture
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
-
-
-def test_golden_bytes_of_an_empty_machine() -> None:
-    """Two frames, head and digests, and the end: the layout of docs/formats.md, for ever."""
-    data = snapshot_bytes(StateMachine())
-    assert data[:12] == bytes.fromhex("524c5354 01 01 0000") + (len(HEAD)).to_bytes(4, "little")
-    assert data[FRAME_SIZE : FRAME_SIZE + len(HEAD)] == HEAD
-    rest = data[FRAME_SIZE + len(HEAD) :]
-    assert rest[:12] == bytes.fromhex("524c5354 01 04 0000 06000000")
-    assert rest[FRAME_SIZE : FRAME_SIZE + 6] == bytes.fromhex("95 00 00 00 00 00")
-    end = rest[FRAME_SIZE + 6 :]
-    assert end[:12] == bytes.fromhex("524c5354 01 05 0000 06000000")
-    assert end[FRAME_SIZE:] == bytes.fromhex("95 00 00 01 00 00")
-
-
-HEAD = (
-    bytes.fromhex("9a 00 00 00 00 01 01 94 00 00 00 00 9e")
-    + b"".join(
-        b"\x92" + bytes((0xA0 + len(name),)) + name.encode() + bytes.fromhex(number)
-        for name, number in (
-            ("answer_bytes_max", "ce00100000"),
-            ("consumer_name_bytes_max", "ccff"),
-            ("consumer_owner_bytes_max", "ccff"),
-            ("consumers_max", "cd03e8"),
-            ("digests_kept", "cd2710"),
-            ("history_bytes_max", "ce10000000"),
-            ("history_revisions_max", "ce000186a0"),
-            ("request_keys_max", "cd1388"),
-            ("session_answers_bytes_max", "ce10000000"),
-            ("session_ttl_max_ms", "ce240c8400"),
-            ("session_ttl_min_ms", "cd03e8"),
-            ("session_window_max", "cd0400"),
-            ("sessions_max", "cd2710"),
-            ("txn_operations_max", "cc80"),
-        )
-    )
-    + bytes.fromhex("01 01")
-)
 
 
 def test_pitfall_58_everything_that_apply_looks_at_is_in_the_snapshot() -> None:
@@ -211,22 +171,6 @@ def test_pitfall_59_the_applied_index_comes_with_the_state() -> None:
     assert snapshot_bytes(restored) == snapshot_bytes(driver.machine)
 
 
-def test_history_comes_back_as_far_as_it_could_be_read() -> None:
-    """Every readable revision reads the same after a restore, the compacted ones stay compacted."""
-    driver = Driver(Limits(history_revisions_max=30))
-    for number in range(100):
-        driver.put(b"k%d" % (number % 7), b"%d" % number)
-        if number % 5 == 0:
-            driver.delete(b"k%d" % (number % 3))
-    machine, restored = driver.machine, StateMachine.restore(driver.machine.snapshot())
-    for at in range(machine.compacted_revision, machine.revision + 1):
-        assert restored.range(b"", None, 99, at) == machine.range(b"", None, 99, at)
-        if at > machine.compacted_revision:
-            assert restored.index_of(at) == machine.index_of(at)
-    with pytest.raises(RevisionCompacted):
-        restored.get(b"k1", machine.compacted_revision - 1)
-
-
 SMALL = mixture.driven(40).machine
 
 
@@ -255,13 +199,6 @@ def test_a_damaged_snapshot_raises_and_nothing_else(data: st.DataObject) -> None
             frames[place - 1], frames[place] = frames[place], frames[place - 1]
     with pytest.raises((CorruptSnapshot, UnknownSnapshot)):
         StateMachine.restore(frames)
-
-
-@pytest.mark.parametrize("noise", [b"", b"RLST", b"\0" * 100, b"x" * 100, SNAPSHOT_MAGIC + b"\x01" * 40])
-def test_noise_is_no_snapshot(noise: bytes) -> None:
-    """Nothing, half of something, and something else are all refused."""
-    with pytest.raises((CorruptSnapshot, UnknownSnapshot)):
-        StateMachine.restore([noise])
 
 
 def test_another_version_or_limit_is_unknown_and_named() -> None:

@@ -34,23 +34,6 @@ def put(key: bytes, value: bytes = b"v") -> TxnOperation:
     return TxnOperation(PUT, key, value)
 
 
-def test_golden_bytes() -> None:
-    """A msgpack array: version, compares, both branches."""
-    txn = Txn(
-        (Compare(b"a", MOD, EQUAL, 3), Compare(b"b", VALUE, LESS, b"x", b"")),
-        (put(b"a", b"1"), TxnOperation(GET, b"b", None, b"c", 5)),
-        (TxnOperation(DELETE_RANGE, b"", None, b""),),
-    )
-    golden = """
-        94 01
-        92 95 c40161 04 01 03 c0  95 c40162 01 03 c40178 c400
-        92 95 02 c40161 c40131 c0 00  95 00 c40162 c0 c40163 05
-        91 95 04 c400 c0 c400 00
-    """
-    assert encode_txn(txn) == bytes.fromhex(golden)
-    assert decode_txn(encode_txn(txn)) == txn
-
-
 operations = st.builds(
     TxnOperation,
     st.sampled_from([int(PUT), int(DELETE), int(DELETE_RANGE), GET]),

@@ -83,7 +83,6 @@ class LogReaders:
             raise Failure(EQUAL, f"node {node} found {found} for time {time_ms}, {expected} has it first")
 
     def time_of_any(self, random: Random) -> int:
-        """The time of some entry."""
         return random.choice(self._times) if self._times else 0
 
 

@@ -67,7 +67,6 @@ class Oracle:
                     self._changes.setdefault(change.key.decode(), []).append((index, value))
 
     def history(self, functions: tuple[str, ...] = _KV) -> History:
-        """The recorded events of these functions."""
         return History(event for event in self.recording.events if event.f in functions)
 
     def check(self, machine: Any) -> Verdict:
@@ -97,10 +96,10 @@ class Oracle:
             self._require("client histories are linearizable", list(report.problems))
         return report.verdict
 
-    def _lies(self, told: Operation) -> bool:
+    def _lies(self, operation: Operation) -> bool:
         """Whether the owner of a group got another generation or position than its command left."""
-        left = self._groups.get(told.index or 0)
-        return bool(left != told.output)
+        left = self._groups.get(operation.index or 0)
+        return bool(left != operation.output)
 
     def _require(self, what: str, problems: list[str]) -> None:
         if problems:

@@ -84,7 +84,7 @@ class Users:
         self.tokens: dict[str, tuple[str, ...]] = {}  # of a user: all that it ever got
         self.sessions: list[int] = []  # of all users
         self._count = 0
-        self._told: dict[tuple[bytes, bytes], str] = {}  # value and admission -> the token with which it was sent
+        self._tokens_sent: dict[tuple[bytes, bytes], str] = {}  # value and admission -> the token
         if world.yours is None and random.randrange(WORLDS) == 0:
             world.after(random.randint(100_000, 4_000_000), self._change)
             for name in USERS:
@@ -92,27 +92,26 @@ class Users:
 
     def applied(self, entry: Entry, effects: Effects) -> None:
         """A node applied this entry. Raises Failure."""
-        if not self._told or entry.kind is not EntryKind.COMMANDS or effects.is_plain:
+        if not self._tokens_sent or entry.kind is not EntryKind.COMMANDS or effects.is_plain:
             return
         index = entry.before
         for block, effect in zip(decode_blocks(entry.data), effects.requests, strict=True):
             index += block.count
             if effect.result is Result.APPLIED and block.admission:
-                token = self._told.get((next(decode_records(block)).value or b"", block.admission), "")
+                token = self._tokens_sent.get((next(decode_records(block)).value or b"", block.admission), "")
                 permitted = self.world.witness.permitted
                 gone = permitted.gone.get(token, index)
                 if gone < index and permitted.at(index).is_on:
                     raise Failure(PROPERTY, f"the write at {index}: {token} was revoked at {gone}")
 
     def fresh(self) -> bytes:
-        """A value that no other write has."""
         self._count += 1
         return b"~%d" % self._count
 
-    def tell(self, record: BlockRecord, admission: bytes, token: str) -> None:
+    def remember(self, record: BlockRecord, admission: bytes, token: str) -> None:
         """Remembers the token of a write; two tokens under one admission count as one."""
         sent = (record.value or b"", admission)
-        self._told[sent] = token if self._told.get(sent, token) == token else ""
+        self._tokens_sent[sent] = token if self._tokens_sent.get(sent, token) == token else ""
 
     # -- the admin ---------------------------------------------------------------------------------------------
 
@@ -226,7 +225,7 @@ class User:
         block = encode_block(
             records, admission=admission, session=session, sequence=sequence, settled=bool(session), plain=is_plain
         )
-        self.users.tell(records[0], admission, token)
+        self.users.remember(records[0], admission, token)
         life = replica.life
 
         def arrive() -> None:

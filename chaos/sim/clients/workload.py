@@ -78,8 +78,6 @@ class Task:
 class Tasks:
     """Draws what one client does next; remembers what it last saw of each key, for compare and set."""
 
-    __slots__ = ("_count", "_name", "_random", "has_groups", "index", "owned", "seen")
-
     def __init__(self, number: int, random: Random, *, has_groups: bool = False) -> None:
         self._name = f"{PREFIX}{number}"
         self._random = random
@@ -94,7 +92,6 @@ class Tasks:
         return f"{self._name}.{self._count}"
 
     def draw(self) -> Task:
-        """The next task."""
         random = self._random
         if self.has_groups and random.randrange(6) == 0:
             return self._consume()
@@ -151,7 +148,7 @@ def _txn(txn: Txn) -> BlockRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClientAnswer:
     """An answer as the history records it: per part of the task value and result; `mod` where it is known."""
 
     parts: tuple[tuple[Any, Any], ...]
@@ -160,7 +157,7 @@ class Told:
     mod: int | None = None
 
 
-def told(task: Task, applied: Applied, node: int, *, has_session: bool) -> Told | Problem:
+def answer_to_client(task: Task, applied: Applied, node: int, *, has_session: bool) -> ClientAnswer | Problem:
     """What a node's application of the request means to its client (as cluster/http/exchange/outcomes.py has it)."""
     effect = applied.effect
     if effect.result is Result.EXPIRED:
@@ -175,17 +172,17 @@ def told(task: Task, applied: Applied, node: int, *, has_session: bool) -> Told 
         return problem(code_of(answer.reason), node, applied, has_session=has_session)
     # the answer to a repetition has the first index and the present term: that term says nothing about the index
     term = None if effect.result is Result.REPEATED else applied.term
-    return Told(_parts(task, answer), answer.last, term, answer.revision)
+    return ClientAnswer(_parts(task, answer), answer.last, term, answer.revision)
 
 
-def told_later(task: Task, answer: Answer) -> Told | None:
+def answer_in_receipt(task: Task, answer: Answer) -> ClientAnswer | None:
     """The same from a receipt: what the request was answered, although its client did not hear it. None: it was
     refused."""
     if answer.result is Result.COMPARE_FAILED and answer.consumer is None:
-        return Told(((None, False),), answer.last, None)
+        return ClientAnswer(((None, False),), answer.last, None)
     if answer.result is not Result.APPLIED:
         return None
-    return Told(_parts(task, answer), answer.last, None, answer.revision)
+    return ClientAnswer(_parts(task, answer), answer.last, None, answer.revision)
 
 
 def _parts(task: Task, answer: Answer) -> tuple[tuple[Any, Any], ...]:

@@ -8,39 +8,36 @@ entry is there that was not written, and every refusal has a fault that explains
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from raftlog.chaos.sim.disk import faults, reading, snapshots as disk_snapshots
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull, DiskRefused
 from raftlog.chaos.sim.disk.files import MemoryFiles
-from raftlog.chaos.sim.disk.state import SEGMENT_BYTES, DiskState, SimSpace
 from raftlog.chaos.sim.disk.view import SilentlyWrong, View
 from raftlog.cluster.files.reserve import Reserve
+from raftlog.cluster.files.shard_files import needed
 from raftlog.raft.codec.checks import UnknownVersion
-from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import Entry, HardState, Mark, NodeId
+from raftlog.raft.types import Entry, HardState, NodeId
 from raftlog.raft.wal.divergence import CannotRebuild
-from raftlog.raft.wal.formats import HARD_STATE, ForeignFile, LogIdentity
+from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER, ForeignFile, LogIdentity, segment_firsts, segment_name
 from raftlog.raft.wal.opening import OpenedShard, ShardDamaged, make_log, open_shard
-from raftlog.raft.wal.operations import FileOperation, Sync, Write
+from raftlog.raft.wal.operations import Delete, DeleteFolder, FileOperation, Rename, Sync, Write
 from raftlog.raft.wal.reading import WalReader
 from raftlog.raft.wal.recovery import Damaged, HardStateDamaged
-from raftlog.raft.wal.snapshot_files import (
-    StoredSnapshot,
-    list_snapshots,
-    open_snapshot,
-    read_chunks,
-    read_piece,
-)
-from raftlog.raft.wal.storage import StepKind, Storage
+from raftlog.raft.wal.snapshot_files import Pieces, StoredSnapshot, list_snapshots, read_chunks
+from raftlog.raft.wal.storage import StepKind, Storage, WorkStep
 
 __all__ = ["DiskFailed", "DiskFull", "DiskRefused", "Image", "SilentlyWrong", "SimDisk"]
 
 TAIL_BYTES_MAX = 64 << 10
+SEGMENT_BYTES = 16_384
+
+Hit = tuple[str, str]
+"""A file, and the damage as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +49,27 @@ class Image:
     damaged: dict[str, str]
 
 
-class SimDisk(DiskState):
-    """The data folder of one node, formatted as `raftlog format` does."""
+class SimSpace:
+    """The reserve of a disk: a number beside its files (`raftlog.cluster.files.reserve.Space`)."""
 
-    __slots__ = ()
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def size(self) -> int:
+        return self._disk.files.reserved
+
+    def free(self) -> int:
+        return self._disk.files.free
+
+    def resize(self, size: int) -> None:
+        files = self._disk.files
+        files.take("reserve", size - files.reserved)
+        files.reserved = size
+
+
+class SimDisk:
+    """The data folder of one node, formatted as `raftlog format` does: its files, the damage that was done to them, and
+    what the process that runs has open."""
 
     def __init__(
         self,
@@ -68,27 +82,38 @@ class SimDisk(DiskState):
         segment_bytes: int = SEGMENT_BYTES,
         torn_percent: int = 90,
     ) -> None:
-        super().__init__(
-            node,
-            log,
-            first,
-            incarnation=incarnation,
-            random=random,
-            segment_bytes=segment_bytes,
-            torn_percent=torn_percent,
-        )
+        self.node, self.log, self.first, self.random = node, log, first, random
+        self.segment_bytes = segment_bytes
+        self._torn_percent = torn_percent
+        self.old_hard_state = b""  # the file as it was before the newest change
+        self.refused = ""  # why the last opening failed
+        self.slow_us = 0  # how much longer a sync takes: the replica's to obey
+        self.watch: Callable[[int, FileOperation], None] | None = None  # sees what a process renames and deletes
+        self._fail: list[str] = []  # kinds of operations that are to fail
         self.format(incarnation)
+
+    def forget(self) -> None:
+        """The process is gone, and what it knew."""
+        self.failed: DiskFailed | None = None
+        self._storage: Storage | None = None
+        self._reader: WalReader | None = None
+        self.received: Pieces | None = None  # a snapshot that is being written aside
+        self.is_busy = False
+        self.met: set[str] = set()  # damaged files that a reader met
+        self._fail.clear()
 
     def format(self, incarnation: str, floor: int = 0) -> None:
         """A new folder, in place of whatever was there; with that floor, as `make_log` has it."""
         self.forget()
         self.incarnation = incarnation
-        self.files = MemoryFiles(torn_percent=self.files.torn_percent)
+        self.files = MemoryFiles(torn_percent=self._torn_percent)
+        self.reserve = Reserve(SimSpace(self), self.segment_bytes)
         state = HardState(self.first.term, floor=floor)
         self.files.execute(make_log(self.log, self.first, state, self.segment_bytes))
-        self.view = View([self.first], [self.first.index], 1, state, floor=floor)
-        self.damaged.clear()
-        self.was_hit = self.is_half_repaired = False
+        self.view = View([self.first], [self.first.index], 1, state, floor=floor)  # the durable entries, for the checks
+        self.damaged: dict[str, str] = {}  # file -> damage that was not repaired; "" is the whole disk
+        self.was_hit = False  # since a start found nothing wrong
+        self.is_half_repaired = False  # the newest start with damage did not come to its end
 
     # -- a process begins and ends
 
@@ -126,11 +151,23 @@ class SimDisk(DiskState):
             self.view.compare(opened, self.files, was_hit=self.was_hit)
         except SilentlyWrong as error:
             raise SilentlyWrong(f"node {self.node} {error}; {self.damaged}") from None
-        faults.opened(self, opened)
+        self._repaired(opened)
         self.is_half_repaired = False
         self._reader = WalReader(opened.journal, opened.ledger, self.files, _nothing)
         self._storage = Storage(opened.journal, opened.ledger, self.files, self._reader)
         return opened
+
+    def _repaired(self, opened: OpenedShard) -> None:
+        """A start repaired some damage: it writes the hard state, the .idx files and the newest ledger again, reads the
+        newest segment whole and cuts it, and sets damaged snapshots aside. All other damage stays: it does not look
+        into a sealed ledger whose footer is intact."""
+        newest = segment_name(opened.journal.active.first)
+        again = (HARD_STATE, newest, newest.replace(".seg", ".ledger"))
+        for name in list(self.damaged):
+            if name in again or name.endswith(".idx") or name not in self.files.nodes:
+                del self.damaged[name]
+        self.files.whole.discard(HARD_STATE)
+        self.was_hit = self.is_hurt
 
     def _refuse(self, error: Exception) -> DiskRefused:
         self.refused = f"node {self.node}: {error}"
@@ -151,6 +188,69 @@ class SimDisk(DiskState):
         self.forget()
         if power:
             self.files.lose_power(self.random)
+
+    # -- operations
+
+    def check(self) -> None:
+        """Raises DiskFailed once anything has failed."""
+        if self.failed is not None:
+            raise self.failed
+
+    def running(self) -> Storage:
+        assert self._storage is not None, "the disk was not opened"
+        return self._storage
+
+    def steps(self, steps: Iterator[WorkStep]) -> Generator[str, None, None]:
+        for part, operations in steps:
+            yield from self.execute(part, operations)
+
+    def execute(self, part: int, operations: Sequence[FileOperation]) -> Generator[str, None, None]:
+        for operation in operations:
+            yield type(operation).__name__
+            self.carry_out_one(part, operation)
+
+    def carry_out_one(self, part: int, operation: FileOperation) -> None:
+        try:
+            if self._fail:
+                self._may_fail(operation)
+            try:
+                self.files.carry_out(operation)
+            except OSError as error:
+                self._carry_out_again(operation, error)
+            if self.damaged:
+                self.carried_out(operation)
+            if self.watch is not None and type(operation) in (Delete, Rename) and self._storage is not None:
+                self.watch(part, operation)
+        except OSError as error:
+            is_full = error.errno == errno.ENOSPC
+            if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
+                raise DiskFull(f"node {self.node}: {error}") from error
+            raise self.fence(error) from error
+
+    def _carry_out_again(self, operation: FileOperation, error: OSError) -> None:
+        while error.errno == errno.ENOSPC and self.reserve.give(needed(operation)):
+            try:
+                return self.files.carry_out(operation)
+            except OSError as again:
+                error = again
+        raise error
+
+    def _may_fail(self, operation: FileOperation) -> None:
+        kind = "sync" if type(operation).__name__.startswith("Sync") else "write"
+        if self.must_fail(kind):
+            if type(operation) is Sync:
+                self.files.fail_sync(operation.name)
+            raise OSError(errno.EIO, f"the {kind} fails", operation.name)
+
+    def fence(self, error: Exception) -> DiskFailed:
+        """Nothing is written any more, for that error."""
+        self.failed = DiskFailed(f"node {self.node}: {error}")
+        return self.failed
+
+    def flush(self) -> Generator[str, None, None]:
+        """Brings rows and effects to their files. Raises DiskFailed or DiskFull."""
+        self.check()
+        yield from self.steps(self.running().flush())
 
     # -- what must be durable
 
@@ -237,74 +337,29 @@ class SimDisk(DiskState):
         storage = self.running()
         return storage.journal.marked == storage.journal.last.index and not storage.has_frames
 
-    # -- snapshots (raftlog.chaos.sim.disk.snapshots), each in steps as `carry_out`
-
-    def save_snapshot(
-        self, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
-    ) -> Iterator[str]:
-        """Keeps the state after the entry of `mark`."""
-        return disk_snapshots.save(self, mark, configuration, configuration_index, chunks)
-
-    def snapshot_piece(self, index: int, term: int, offset: int, bytes_max: int) -> tuple[int, bytes]:
-        """What a leader sends: how many bytes the snapshot has, and those from `offset` on; (0, b"") without it."""
-        return read_piece(self.files, self.log, index, term, offset, bytes_max)
-
-    def write_piece(self, index: int, offset: int, data: bytes) -> Iterator[str]:
-        """Writes a received piece beside the log. Offset 0 begins a new snapshot."""
-        return disk_snapshots.write_piece(self, index, offset, data)
-
-    def install(self, index: int) -> Generator[str, None, StoredSnapshot]:
-        """Makes the received snapshot the newest one, drops the whole log for it, and returns it."""
-        received, stored = disk_snapshots.check_received(self, index)
-        yield from disk_snapshots.install(self, received, stored.mark)
-        return open_snapshot(self.files, self.log, index)
-
     # -- reading
 
-    def read(self, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
-        """Entries after the end `after` up to `to`, from the files; () where they cannot be delivered."""
-        return reading.read(self, after, to, bytes_max)
+    def reader(self) -> WalReader:
+        """Reads the log of the process that runs on this disk."""
+        assert self._reader is not None, "the disk was not opened"
+        return self._reader
+
+    def must_fail(self, kind: str) -> bool:
+        """Whether the next operation of that kind is to fail: see `fail_next`."""
+        if kind not in self._fail:
+            return False
+        self._fail.remove(kind)
+        return True
+
+    def fail_next(self, kind: str) -> None:
+        """The next "read", "write" or "sync" of this process fails with EIO."""
+        assert kind in ("read", "write", "sync"), kind
+        self._fail.append(kind)
 
     def chunks(self, snapshot: StoredSnapshot) -> Iterator[bytes]:
-        """The chunks of a snapshot. Raises SnapshotDamaged."""
         return read_chunks(self.files, snapshot.folder)
 
-    # -- durable entries, for the checks
-
-    @property
-    def durable_hard_state(self) -> HardState:
-        """The newest hard state that a power cut cannot take."""
-        return self.view.hard_state
-
-    @property
-    def durable_last(self) -> int:
-        """The end of the newest durable entry."""
-        return self.view.durable_last
-
-    @property
-    def held(self) -> frozenset[tuple[int, int]]:
-        return self.view.held
-
-    @property
-    def forgotten(self) -> frozenset[tuple[int, int]]:
-        """The entries that it held before damage took some of them, until it has them again."""
-        return self.view.forgotten
-
-    @property
-    def ends(self) -> list[int]:
-        """The ends of all entries, those that are not synced too."""
-        return self.view.ends
-
-    def has(self, index: int, term: int) -> bool:
-        """Whether the entry (index, term) is durable."""
-        return self.view.has(index, term)
-
-    def between(self, after: int, to: int) -> list[Entry]:
-        """The entries after the end `after`, up to the end `to`."""
-        return self.view.between(after, to)
-
     def snapshots(self) -> list[int]:
-        """The indexes of the finished snapshots, newest first."""
         return list_snapshots(self.files)
 
     # -- trouble
@@ -318,19 +373,7 @@ class SimDisk(DiskState):
     def full(self, is_full: bool) -> None:
         self.files.is_full = is_full
 
-    def flip_bit(self, area: str, random: Random) -> str:
-        """Flips one bit of an area (`faults.AREAS`); the damage as text, or "" where none is allowed now."""
-        return self.hit(faults.flip_bit(self, area, random))
-
-    def misdirect(self, area: str, random: Random) -> str:
-        """A block was written in another one's place."""
-        return self.hit(faults.misdirect(self, area, random))
-
-    def stale_block(self, area: str, random: Random) -> str:
-        """A block has the bytes from before its newest write."""
-        return self.hit(faults.stale_block(self, area, random))
-
-    def hit(self, hit: faults.Hit | None) -> str:
+    def hit(self, hit: Hit | None) -> str:
         """Records damage that was done, and returns it as text."""
         if hit is None:
             return ""
@@ -342,7 +385,6 @@ class SimDisk(DiskState):
         return what
 
     def copy(self) -> Image:
-        """A copy of the whole disk."""
         return Image(self.files.copy(), self.view.copy(), dict(self.damaged))
 
     def roll_back(self, image: Image) -> None:
@@ -355,9 +397,31 @@ class SimDisk(DiskState):
     def wipe(self) -> None:
         """Everything is gone: a node that starts on it must refuse."""
         self.forget()
-        self.files = MemoryFiles(torn_percent=self.files.torn_percent)
+        self.files = MemoryFiles(torn_percent=self._torn_percent)
         self.damaged = {"": "the disk was wiped"}
         self.was_hit = True
+
+    @property
+    def is_hurt(self) -> bool:
+        """Whether damage may keep a node from starting. Only a log that begins at 1 can make effects again."""
+        harmless = (".idx", ".ledger") if self.first_index == 1 else (".idx",)
+        return any(not name.endswith(harmless) and name != HARD_STATE for name in self.damaged)
+
+    @property
+    def segment_firsts(self) -> list[int]:
+        """The first index of each segment, sorted."""
+        return segment_firsts(self.files.names(LOG_FOLDER))  # others are spare, or being fetched
+
+    @property
+    def first_index(self) -> int:
+        return min(self.segment_firsts, default=0)
+
+    def carried_out(self, operation: FileOperation) -> None:
+        """Damage is gone with its file: after a cut, a compaction, an installation or a repair."""
+        if isinstance(operation, Delete | DeleteFolder | Rename):
+            self.damaged.pop(operation.name, None)
+            for name in [name for name in self.damaged if name.startswith(f"{operation.name}/")]:
+                del self.damaged[name]
 
 
 def _nothing() -> None:

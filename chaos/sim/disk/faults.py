@@ -10,8 +10,8 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from raftlog.chaos.sim.disk.disk import Hit, SimDisk
 from raftlog.chaos.sim.disk.files import SECTOR, MemoryFiles, is_segment
-from raftlog.chaos.sim.disk.state import DiskState
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.wal.formats import (
     HARD_STATE,
@@ -21,17 +21,12 @@ from raftlog.raft.wal.formats import (
     SLOT_SIZE,
     decode_segment_header,
     decode_slot,
-    segment_name,
 )
-from raftlog.raft.wal.opening import OpenedShard
 from raftlog.raft.wal.recovery import scan
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 
 Span = tuple[str, int, int]
 """A file, and from where to where in it."""
-
-Hit = tuple[str, str]
-"""A file, and the damage as text."""
 
 AREAS: Final = ("log", "history", "hard_state", "snapshot", "ledger", "idx")
 """Where a bit may flip: "log" is the newest segment, which every start reads whole, "history" a sealed one, which is
@@ -41,7 +36,7 @@ FATAL: Final = ("log", "history")
 """Areas whose damage takes entries away: a start cuts the log, or a read gives nothing."""
 
 
-def flip_bit(disk: DiskState, area: str, random: Random) -> Hit | None:
+def flip_bit(disk: SimDisk, area: str, random: Random) -> Hit | None:
     """One bit is another one."""
     spans = _spans(disk, area, random)
     if not spans:
@@ -53,7 +48,7 @@ def flip_bit(disk: DiskState, area: str, random: Random) -> Hit | None:
     return name, f"bit {bit} of byte {position} of {name} flipped"
 
 
-def misdirect(disk: DiskState, area: str, random: Random) -> Hit | None:
+def misdirect(disk: SimDisk, area: str, random: Random) -> Hit | None:
     """A block was written over another one. Its own place keeps the bytes from before: zeros."""
     spans = [span for span in _spans(disk, area, random) if span[2] - span[1] >= 2 * SECTOR]
     if not spans:
@@ -72,7 +67,7 @@ def misdirect(disk: DiskState, area: str, random: Random) -> Hit | None:
     return name, f"block {source} of {name} was written as block {target}"
 
 
-def stale_block(disk: DiskState, area: str, random: Random) -> Hit | None:
+def stale_block(disk: SimDisk, area: str, random: Random) -> Hit | None:
     """A write never reached the disk: the block keeps the bytes from before."""
     spans = _spans(disk, area, random)
     if not spans:
@@ -93,20 +88,7 @@ def stale_block(disk: DiskState, area: str, random: Random) -> Hit | None:
     return name, f"bytes {start} to {end} of {name} were never written"
 
 
-def opened(disk: DiskState, opened: OpenedShard) -> None:
-    """A start repaired some damage: it writes the hard state, the .idx files and the newest ledger again, reads the
-    newest segment whole and cuts it, and sets damaged snapshots aside. All other damage stays: it does not look into a
-    sealed ledger whose footer is intact."""
-    newest = segment_name(opened.journal.active.first)
-    again = (HARD_STATE, newest, newest.replace(".seg", ".ledger"))
-    for name in list(disk.damaged):
-        if name in again or name.endswith(".idx") or name not in disk.files.nodes:
-            del disk.damaged[name]
-    disk.files.whole.discard(HARD_STATE)
-    disk.was_hit = disk.is_hurt
-
-
-def _spans(disk: DiskState, area: str, random: Random) -> list[Span]:
+def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
     """What of an area may be hit now."""
     nodes = disk.files.nodes
     if area == "hard_state":
@@ -127,7 +109,7 @@ def _spans(disk: DiskState, area: str, random: Random) -> list[Span]:
     return [(name, 0, len(nodes[name].seen)) for name in sorted(names) if nodes[name].is_durable and nodes[name].seen]
 
 
-def _guarded(disk: DiskState, name: str, *, is_newest: bool) -> list[Span]:
+def _guarded(disk: SimDisk, name: str, *, is_newest: bool) -> list[Span]:
     """Of a segment what must be noticed: up to the newest durable mark, of a sealed one all its entries."""
     inode = disk.files.nodes[name]
     if not inode.is_durable or name in disk.damaged:
@@ -141,7 +123,7 @@ def _guarded(disk: DiskState, name: str, *, is_newest: bool) -> list[Span]:
     return [(name, 0, end.from_mark if is_newest else end.position)]
 
 
-def _slots(disk: DiskState) -> list[Span]:
+def _slots(disk: SimDisk) -> list[Span]:
     """Either slot of the hard state, where both are intact and say the same."""
     inode = disk.files.nodes.get(HARD_STATE)
     if inode is None or not inode.is_durable or HARD_STATE in disk.damaged:

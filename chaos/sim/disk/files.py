@@ -147,7 +147,6 @@ class Inode:
         return not self.changes and self.disk is None
 
     def durable(self) -> bytearray:
-        """What the disk has for certain."""
         if self.disk is not None:
             return bytearray(self.disk)
         content = bytearray(self.seen)
@@ -219,8 +218,6 @@ def _tear(content: bytearray, position: int, data: bytes, random: Random, *, is_
 class DiskSpace:
     """The size of a disk, which several nodes may share: `size` bytes, of which other programs have `taken`."""
 
-    __slots__ = ("files", "size", "taken")
-
     def __init__(self, size: int, files: Sequence[MemoryFiles] = ()) -> None:
         self.size, self.files, self.taken = size, list(files), 0
         for each in files:
@@ -235,19 +232,6 @@ class DiskSpace:
 class MemoryFiles:
     """Files by relative name: `raftlog.raft.wal.operations.Files`, and `execute`. A copy has what readers see, and no
     lies."""
-
-    __slots__ = (
-        "_after",
-        "_before",
-        "folders",
-        "is_full",
-        "lie",
-        "nodes",
-        "reserved",
-        "space",
-        "torn_percent",
-        "whole",
-    )
 
     def __init__(self, content: dict[str, bytes] | None = None, *, torn_percent: int = 50) -> None:
         self.nodes = {name: Inode(data) for name, data in (content or {}).items()}  # as a reader sees them
@@ -301,7 +285,6 @@ class MemoryFiles:
             raise OSError(errno.ENOSPC, "no space left", name)
 
     def content(self) -> dict[str, bytes]:
-        """Every file as a reader sees it."""
         return {name: bytes(inode.seen) for name, inode in self.nodes.items()}
 
     # -- writing
@@ -406,7 +389,7 @@ class MemoryFiles:
     def lose_power(self, random: Random) -> None:
         """From now on this is what the disk had at this moment."""
         lie, self.lie = self.lie, None
-        was_told = lie is not None and lie.comes_out()
+        has_come_out = lie is not None and lie.comes_out()
         if self._before is not None:
             self._settle(random.randint(0, len(self._after)))
         if self._before is not None:
@@ -414,7 +397,7 @@ class MemoryFiles:
             self._after.clear()
         for name, inode in self.nodes.items():
             inode.lose_power(random, self.torn_percent, is_whole=name in self.whole)
-        if lie is not None and was_told:
+        if lie is not None and has_come_out:
             lie.lost()
         self.folders = {folder for folder in self.folders if any(n.startswith(f"{folder}/") for n in self.nodes)}
         self.folders |= {name.rpartition("/")[0] for name in self.nodes if name.count("/") > 1}

@@ -22,13 +22,13 @@ SLOTS: Final = 2
 
 
 class Lie:
-    """One lie: `raftlog.chaos.sim.disk.files.Lie`. `told` is called when the sync is answered; `may_lose` when the
+    """One lie: `raftlog.chaos.sim.disk.files.Lie`. `answered` is called when the sync is answered; `may_lose` when the
     power fails, and says whether the promises allow the loss."""
 
-    def __init__(self, disk: SimDisk, kind: str, *, told: Callable[[], None], may_lose: Callable[[], bool]) -> None:
+    def __init__(self, disk: SimDisk, kind: str, *, answered: Callable[[], None], may_lose: Callable[[], bool]) -> None:
         assert kind in KINDS, kind
         self._disk, self._kind = disk, kind
-        self._told, self._may_lose = told, may_lose
+        self._answered, self._may_lose = answered, may_lose
         self._name = ""
         self._inode: Inode | None = None  # of the file whose sync was answered
         self._slots = 0  # of the hard state: how many syncs were answered
@@ -38,7 +38,6 @@ class Lie:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether something was answered that the disk still lacks."""
         inode = self._inode
         return inode is not None and inode.lied is not None and self._disk.files.nodes.get(self._name) is inode
 
@@ -50,8 +49,8 @@ class Lie:
         if not disk.is_busy or not inode.changes or inode.disk is not None or not self._is_meant(name):
             return False
         self._name, self._inode, self._slots = name, inode, 1
-        self._durable_last, self._hard_state = disk.durable_last, disk.durable_hard_state
-        self._told()
+        self._durable_last, self._hard_state = disk.view.durable_last, disk.view.hard_state
+        self._answered()
         return True
 
     def _is_meant(self, name: str) -> bool:

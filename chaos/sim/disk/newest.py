@@ -10,8 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final, NamedTuple
 
-from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.disk.faults import Hit
+from raftlog.chaos.sim.disk.disk import Hit, SimDisk
 from raftlog.chaos.sim.disk.files import SECTOR, MemoryFiles, is_segment
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.entry import HEADER_SIZE
@@ -82,7 +81,7 @@ def is_noticed(disk: SimDisk, place: Place, position: int, mask: int) -> bool:
     """Whether that damage to an entry breaks no promise: it was never promised, something proves its sync, or one bit
     is wrong, and not one behind which its sector holds nothing."""
     assert place.entry is not None
-    if place.entry.before >= disk.durable_last or has_proof(disk, place.entry, place.position, place.file):
+    if place.entry.before >= disk.view.durable_last or has_proof(disk, place.entry, place.position, place.file):
         return True
     rest = bytes(disk.files.nodes[place.file].seen[position : (position // SECTOR + 1) * SECTOR])
     return mask.bit_count() == 1 and (rest[0] ^ mask != 0 or any(rest[1:]))

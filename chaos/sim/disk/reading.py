@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 
-from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
-from raftlog.chaos.sim.disk.state import DiskState
+from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.view import SilentlyWrong
 from raftlog.raft.types import Entry
 from raftlog.raft.wal.recovery import Damaged
 
 
-def read_entries(disk: DiskState, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
+def read_entries(disk: SimDisk, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
     """As `Reader.entries`. Raises Damaged, OSError for a read that fails, or SilentlyWrong."""
     if disk.must_fail("read"):
         raise OSError(errno.EIO, "the read fails")
@@ -26,17 +25,3 @@ def read_entries(disk: DiskState, after: int, to: int, bytes_max: int) -> tuple[
     if entries != tuple(view.entries[start : start + len(entries)]) and after >= view.base.index:
         raise SilentlyWrong(f"node {disk.node} read something else than was written after {after}: {entries}")
     return entries
-
-
-def read(disk: DiskState, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
-    """As `read_entries`, behind the rows that are not written yet; () where entries cannot be delivered."""
-    if to > disk.running().journal.indexed and not disk.is_busy and disk.failed is None:
-        try:
-            for _ in disk.flush():
-                pass
-        except (DiskFailed, DiskFull):
-            return ()
-    try:
-        return read_entries(disk, after, to, bytes_max)
-    except (Damaged, OSError):
-        return ()

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
+from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.errors import DiskFull
-from raftlog.chaos.sim.disk.state import DiskState
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import Mark
 from raftlog.raft.wal.journal import ImpossibleBatch
 from raftlog.raft.wal.snapshot_files import (
-    Received,
+    Pieces,
     SnapshotDamaged,
     SnapshotPlan,
     StoredSnapshot,
     drop_old,
-    open_snapshot,
     snapshot_folder,
 )
 from raftlog.raft.wal.storage import StepKind
 
 
 def save(
-    disk: DiskState, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
+    disk: SimDisk, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
 ) -> Generator[str, None, None]:
     """Keeps the state after the entry of `mark`, in one row of operations. Raises ImpossibleBatch where log or ledger
     do not reach it yet, DiskFull (nothing is left behind) or DiskFailed."""
@@ -49,7 +48,7 @@ def save(
         raise
 
 
-def compact(disk: DiskState, keep_after: int) -> Generator[str, None, None]:
+def compact(disk: SimDisk, keep_after: int) -> Generator[str, None, None]:
     """Removes the segments that end at or before `keep_after`, which a durable snapshot must cover."""
     disk.check()
     while disk.is_busy:
@@ -57,15 +56,15 @@ def compact(disk: DiskState, keep_after: int) -> Generator[str, None, None]:
     yield from disk.steps(disk.running().compact(keep_after))
 
 
-def write_piece(disk: DiskState, index: int, offset: int, data: bytes) -> Generator[str, None, None]:
+def write_piece(disk: SimDisk, index: int, offset: int, data: bytes) -> Generator[str, None, None]:
     """Writes a piece that came aside: offset 0 begins again. Raises SnapshotDamaged, DiskFull or DiskFailed."""
     disk.check()
     if offset == 0:
-        disk.received = Received(disk.log, index)
+        disk.received = Pieces(disk.log, index)
         yield from disk.execute(StepKind.SPARES, disk.received.begin())
     received = disk.received
     if received is None or received.folder != snapshot_folder(index) or received.size != offset:
-        raise SnapshotDamaged(f"bytes from {offset} of the snapshot of {index} do not follow")
+        raise SnapshotDamaged(snapshot_folder(index), offset, "the bytes do not follow")
     try:
         yield from disk.execute(StepKind.SPARES, received.add(data))
     except DiskFull:
@@ -73,13 +72,13 @@ def write_piece(disk: DiskState, index: int, offset: int, data: bytes) -> Genera
         raise
 
 
-def _drop(disk: DiskState, received: Received) -> None:
+def _drop(disk: SimDisk, received: Pieces) -> None:
     """Removes a snapshot that was written aside: the leader sends it again."""
     disk.files.execute(received.begin()[:1])
     disk.received = None
 
 
-def install(disk: DiskState, received: Received, mark: Mark) -> Generator[str, None, None]:
+def install(disk: SimDisk, received: Pieces, mark: Mark) -> Generator[str, None, None]:
     """Makes a received snapshot that was checked the newest one, and begins the log again after it. Raises
     ImpossibleBatch, DiskFull or DiskFailed."""
     disk.check()
@@ -102,7 +101,7 @@ def install(disk: DiskState, received: Received, mark: Mark) -> Generator[str, N
 
 
 def name(
-    disk: DiskState, plan: SnapshotPlan, mark: Mark, configuration: Configuration, configuration_index: int
+    disk: SimDisk, plan: SnapshotPlan, mark: Mark, configuration: Configuration, configuration_index: int
 ) -> Generator[str, None, None]:
     """Gives a snapshot that was written aside its name, and removes older ones."""
     yield from disk.execute(StepKind.SPARES, plan.finish(mark, configuration, configuration_index))
@@ -110,14 +109,8 @@ def name(
     yield from disk.execute(StepKind.SPARES, [each for each in drop_old(disk.files) if each != aside])
 
 
-def check_saved(disk: DiskState, index: int) -> None:
-    """Reads a snapshot whole. Raises SnapshotDamaged."""
-    open_snapshot(disk.files, disk.log, index)
-
-
-def check_received(disk: DiskState, index: int) -> tuple[Received, StoredSnapshot]:
-    """Reads all that was written aside. Raises SnapshotDamaged."""
+def check_received(disk: SimDisk, index: int) -> tuple[Pieces, StoredSnapshot]:
     received = disk.received
     if received is None or received.folder != snapshot_folder(index):
-        raise SnapshotDamaged(f"no snapshot of {index} was begun")
+        raise SnapshotDamaged(snapshot_folder(index), 0, "it was not begun")
     return received, received.check(disk.files)

@@ -93,7 +93,6 @@ class View:
 
     @property
     def _last(self) -> tuple[int, int]:
-        """Term and index of the newest durable entry."""
         return (self.entries[self.synced - 1].term if self.synced else self.base.term), self.durable_last
 
     @property

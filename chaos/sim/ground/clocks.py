@@ -14,8 +14,6 @@ RATE = 1_000
 class Clock:
     """The clocks of one machine. Rate and wall time are changed by the nemesis, at any moment."""
 
-    __slots__ = ("_anchor_us", "_shown_us", "off_ms", "rate", "wall_ms")
-
     def __init__(self, *, rate: int = RATE, wall_ms: int = 1_700_000_000_000) -> None:
         self.rate = rate  # local time passes at rate / RATE of the world's
         self.wall_ms = wall_ms  # what the wall clock shows when the monotonic one shows 0
@@ -36,12 +34,10 @@ class Clock:
         self.rate = rate
 
     def jump_wall(self, by_ms: int) -> None:
-        """Somebody sets the wall clock."""
         self.off_ms += by_ms
         self.wall_ms += by_ms
 
     def monotonic_us(self, now_us: int) -> int:
-        """What the monotonic clock shows."""
         return self._shown_us + (now_us - self._anchor_us) * self.rate // RATE
 
     def read(self, now_us: int) -> Now:
@@ -54,5 +50,4 @@ class Clock:
         return self._anchor_us - (-(monotonic_ms * 1_000 - self._shown_us) * RATE // self.rate)
 
     def due_at_us(self, monotonic_us: int) -> int:
-        """The same for microseconds."""
         return self._anchor_us - (-(monotonic_us - self._shown_us) * RATE // self.rate)

@@ -5,32 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from raftlog.chaos.judge.history import History
-from raftlog.chaos.sim.ground.outcome import Fault
-from raftlog.chaos.sim.ground.swarm import Swarm
-from raftlog.chaos.sim.ground.trace import Trace
-
-
-class Atlas(Protocol):
-    """Which disks may be hit (`raftlog.chaos.sim.world.atlas`)."""
-
-    def describe(self) -> list[str]: ...
-
-
-class BrokenWorld(Protocol):
-    """What a report reads of the world in which a property broke."""
-
-    now_us: int
-    swarm: Swarm
-    trace: Trace
-    faults: list[Fault]
-
-    @property
-    def atlas(self) -> Atlas: ...
-    @property
-    def history(self) -> History | None: ...
+from typing import Any
 
 
 class Failure(AssertionError):
@@ -44,7 +19,7 @@ class Failure(AssertionError):
         self.property = what
         self.detail = detail
         self.seed = -1
-        self.world: BrokenWorld | None = None
+        self.world: Any = None  # the `raftlog.chaos.sim.world.world.World`
 
 
 class NoProgress(Failure):

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
 from raftlog.chaos.sim.ground.clocks import Clock
+from raftlog.chaos.sim.ground.stage import ProcessEnded, Stage
 from raftlog.cluster.runtime import clock
 from raftlog.raft.types import Now
 
@@ -27,15 +28,6 @@ EXECUTOR_US: Final = (50, 3_000)
 
 _REAL: Final = {name: vars(clock)[name] for name in ("read", "monotonic", "wall_ms", "thread_s")}
 """The functions of `raftlog.cluster.runtime.clock` that a running loop replaces."""
-
-
-class Timeline(Protocol):
-    """The virtual time of a world, and its queue of events."""
-
-    now_us: int
-
-    def at(self, time_us: int, action: Callable[..., None], *arguments: Any) -> None: ...
-    def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None: ...
 
 
 class Owner(Protocol):
@@ -61,11 +53,9 @@ class Call:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """The callback will not run."""
         self.is_cancelled = True
 
     def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
         return self.is_cancelled
 
     def when(self) -> float:
@@ -80,7 +70,7 @@ class SimLoop:
     """The event loop of one process: the part of `asyncio.AbstractEventLoop` that the server uses without sockets. It
     stands still while the process is paused, and for good once it is closed."""
 
-    def __init__(self, world: Timeline, owner: Owner, random: Random) -> None:
+    def __init__(self, world: Stage, owner: Owner, random: Random) -> None:
         self._world, self._owner, self._random = world, owner, random
         self._me: Any = self  # asyncio asks for an AbstractEventLoop, and calls only these methods
         self._ready: list[Call] = []
@@ -97,7 +87,6 @@ class SimLoop:
     # -- time
 
     def time(self) -> float:
-        """The process's monotonic clock, in seconds."""
         return self._owner.clock.monotonic_us(self._world.now_us) / 1e6
 
     def _read(self) -> Now:
@@ -109,7 +98,6 @@ class SimLoop:
     # -- callbacks
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Call:
-        """Runs it with the next callbacks of this process."""
         call = Call(callback, args, 0)
         if not self._is_closed:
             self._ready.append(call)
@@ -124,11 +112,9 @@ class SimLoop:
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Call:
-        """Runs it after `delay` seconds of the process's clock."""
         return self.call_at(self.time() + delay, callback, *args)
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Call:
-        """Runs it when the process's clock shows `when`."""
         call = Call(callback, args, round(when * 1e6))
         if not self._is_closed:
             self._wait(call)
@@ -205,11 +191,9 @@ class SimLoop:
             names.update(_REAL)
 
     def is_closed(self) -> bool:
-        """Whether the process has ended."""
         return self._is_closed
 
     def is_running(self) -> bool:
-        """Whether the process lives."""
         return not self._is_closed
 
     def close(self) -> None:
@@ -238,13 +222,11 @@ class SimLoop:
     # -- tasks and futures
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
         return asyncio.Future(loop=self._me)
 
     def create_task(
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        """A task of this loop."""
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self._me)
         self._tasks[task] = None
         task.add_done_callback(self._forget)
@@ -276,10 +258,6 @@ class SimLoop:
         error = context.get("exception")
         if error is not None and not self._is_closed:
             self._owner.broken(error)
-
-
-class ProcessEnded(BaseException):
-    """Unwinds the code of a process that died in the middle of it. No code of the server catches it."""
 
 
 def _no_time() -> float:

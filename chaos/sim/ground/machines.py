@@ -48,7 +48,7 @@ class Machine(Protocol):
         """The machine of those chunks, with the same digest."""
 
 
-class Hosted:
+class MachinePair:
     """Your machine beside the shipped one of a simulated node."""
 
     def __init__(self, inner: StateMachine, yours: Machine, answers: int = 0) -> None:
@@ -89,10 +89,10 @@ class Hosted:
         return getattr(self.inner, name)
 
 
-class Shown(StateMachine):
+class ShippedMachine(StateMachine):
     """The shipped machine; the snapshots that are taken of it are shown to a Host."""
 
-    hosted: Hosted | None = None
+    hosted: MachinePair | None = None
     host: Host | None = None
 
     def snapshot(self) -> SnapshotWalk:
@@ -116,12 +116,12 @@ class Host:
         """Keeps a snapshot of your machine after the entry (index, term)."""
         self._kept[index, term] = chunks
 
-    def beside(self, inner: Shown) -> Hosted:
+    def beside(self, inner: ShippedMachine) -> MachinePair:
         """Your machine as it was when that shipped one was saved; an empty one beside an empty one."""
-        hosted = Hosted(inner, self.yours())
+        hosted = MachinePair(inner, self.yours())
         if inner.applied_index:
             head, *chunks = self._kept[inner.applied_index, inner.applied_term]
-            hosted = Hosted(inner, self.yours.restore(iter(chunks)), int.from_bytes(head, "little"))
+            hosted = MachinePair(inner, self.yours.restore(iter(chunks)), int.from_bytes(head, "little"))
         inner.hosted, inner.host = hosted, self
         return hosted
 

@@ -1,14 +1,13 @@
 """Records the events of a world: a digest for every run, and lines of text for the run under inspection.
 
-`World` calls one `Trace`. `DigestTrace` only hashes, as every run does; `Recorder` also hands out each event as a line
-in fixed columns (after TigerBeetle's simulator). Both give the same digest, so a seed that is looked at is known to be
-the seed that failed.
+`World` calls one `Trace`, which only hashes. `Recorder` also hands out each event as a line in fixed columns (after
+TigerBeetle's simulator). Both give the same digest, so a seed that is looked at is known to be the seed that failed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import xxhash
 
@@ -41,40 +40,11 @@ ROLE_MARKS: Final = {
 """How the column `cluster` shows a node; DOWN when it does not run."""
 
 
-class Trace(Protocol):
-    """Records the events of a world. Times are virtual microseconds. Messages are numbered through the run.
+class Trace:
+    """Hashes the events of a world, and keeps nothing. Times are virtual microseconds; messages have numbers.
 
     Everything said becomes part of the digest, so only say what the seed alone decides.
     """
-
-    def line(self, now_us: int, node: NodeId, what: str, *words: object) -> None:
-        """Something happened at `node` (EVERYONE: at no single one); `words` are numbers and text."""
-
-    def sent(self, number: int, now_us: int, message: Message) -> None:
-        """A message left its sender. `number` is new; each copy of it arrives or is lost under that number."""
-
-    def delivered(self, number: int, now_us: int) -> None:
-        """That message, or a copy of it, arrived."""
-
-    def lost(self, number: int, now_us: int, why: str) -> None:
-        """That message, or a copy of it, will not arrive."""
-
-    def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
-        """The state of `node` after one of its turns; None when its process has ended, or has not begun."""
-
-    def fault(
-        self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
-    ) -> None:
-        """The nemesis did something to `nodes`. `lasts_us` is 0 for a fault that is over at once or has no set end."""
-
-    def digest(self) -> str:
-        """16 hex digits over all events so far."""
-
-
-class DigestTrace:
-    """Hashes what happens, and keeps nothing."""
-
-    __slots__ = ("_hash", "_lines")
 
     def __init__(self) -> None:
         self._hash = xxhash.xxh64()
@@ -90,9 +60,11 @@ class DigestTrace:
         self._lines.clear()
 
     def line(self, now_us: int, node: NodeId, what: str, *words: object) -> None:
+        """Something happened at `node` (EVERYONE: at no single one); `words` are numbers and text."""
         self._add(f"{now_us} {node} {what} {words}" if words else f"{now_us} {node} {what}")
 
     def sent(self, number: int, now_us: int, message: Message) -> None:
+        """A message left its sender. `number` is new; each copy of it arrives or is lost under that number."""
         self._add(f"{now_us} > {number} {type(message).__name__} {message.sender} {message.to} {message.term}")
 
     def delivered(self, number: int, now_us: int) -> None:
@@ -102,6 +74,7 @@ class DigestTrace:
         self._add(f"{now_us} x {number} {why}")
 
     def state(self, now_us: int, node: NodeId, core: RaftCore | None) -> None:
+        """The state of `node` after one of its turns; None when its process has ended, or has not begun."""
         if core is None:
             self._add(f"{now_us} {node} down")
             return
@@ -113,9 +86,11 @@ class DigestTrace:
     def fault(
         self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
     ) -> None:
+        """The nemesis did something to `nodes`. `lasts_us` is 0 for a fault that is over at once or has no set end."""
         self._add(f"{now_us} ! {number} {kind} {nodes} {detail} {lasts_us}")
 
     def digest(self) -> str:
+        """16 hex digits over all events so far."""
         self._flush()
         return self._hash.hexdigest()
 
@@ -135,7 +110,7 @@ class View(NamedTuple):
 NEVER_SEEN: Final = View(DOWN, 0, 0, 0, 0, 0, 0)
 
 
-class Recorder(DigestTrace):
+class Recorder(Trace):
     """Hands each event as a line to `show` as it comes."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -205,7 +180,6 @@ class Recorder(DigestTrace):
 
 
 def header() -> str:
-    """The names of the columns."""
     return _columns("time", "n", "cluster", "term", "applied/commit", "log first..persisted/last", "what")
 
 

@@ -7,34 +7,16 @@ there.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
-from typing import Protocol
 
+from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.log import Log
-from raftlog.raft.types import Entry, EntryKind, HardState, NodeId
-
-
-class Durable(Protocol):
-    """What the properties ask of a node's disk: the part of it that a power cut leaves."""
-
-    @property
-    def durable_hard_state(self) -> HardState: ...
-    @property
-    def durable_last(self) -> int: ...
-    @property
-    def held(self) -> Collection[tuple[int, int]]: ...
-    @property
-    def forgotten(self) -> Collection[tuple[int, int]]: ...
-    def has(self, index: int, term: int) -> bool: ...
-    def between(self, after: int, to: int) -> Sequence[Entry]: ...
+from raftlog.raft.types import Entry, EntryKind, NodeId
 
 
 class Known:
     """Fed by `Witness` before the properties look at it."""
-
-    __slots__ = ("chain", "commits", "committed", "configurations", "disks", "ends", "lost", "rolled_back")
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
         self.chain: dict[tuple[int, int], int] = {(first.index, first.term): first.mark.header_crc}
@@ -43,7 +25,7 @@ class Known:
         self.commits: list[tuple[int, int]] = [(first.term, first.index)]  # what each term's leaders committed, last
         # (index, term) -> the configuration of that entry, in the order in which they were made
         self.configurations: dict[tuple[int, int], Configuration] = {(first.index, first.term): configuration}
-        self.disks: dict[NodeId, Durable] = {}
+        self.disks: dict[NodeId, SimDisk] = {}
         # whose disk is no longer the one that made the node's promises, and the entries that it held then
         self.lost: dict[NodeId, frozenset[tuple[int, int]]] = {}
         # whose disk forgot promises without damage, and up to which term its peers remember some
@@ -51,7 +33,6 @@ class Known:
 
     @property
     def newest(self) -> tuple[int, int]:
-        """The newest entry that any node calls committed."""
         return self.committed[-1]
 
     def newest_before(self, term: int) -> tuple[int, int]:
@@ -66,12 +47,10 @@ class Known:
         return bisect_left(self.committed, (index, 0))
 
     def is_committed(self, index: int, term: int) -> bool:
-        """Whether some node calls that very entry committed."""
         position = self.position(index)
         return position < len(self.committed) and self.committed[position] == (index, term)
 
     def add_configuration(self, entry: Entry) -> Configuration:
-        """Take note of a configuration entry."""
         assert entry.kind is EntryKind.CONFIGURATION, entry.kind
         configuration = decode_configuration(entry.data)
         self.configurations[entry.index, entry.term] = configuration

@@ -11,6 +11,7 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
+from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
 from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
 from raftlog.chaos.sim.invariants.clients.permitted import Permitted
@@ -30,7 +31,7 @@ from raftlog.chaos.sim.invariants.elections.hand_overs import HandOvers
 from raftlog.chaos.sim.invariants.elections.monotonic_term import MonotonicTerm
 from raftlog.chaos.sim.invariants.elections.one_vote import OneVote
 from raftlog.chaos.sim.invariants.elections.pre_vote import PreVote
-from raftlog.chaos.sim.invariants.known import Durable, Known
+from raftlog.chaos.sim.invariants.known import Known
 from raftlog.chaos.sim.invariants.log import (
     committed_is_durable,
     leader_completeness,
@@ -51,7 +52,7 @@ from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import (
     InvariantBroken,
-    Observed,
+    Observation,
     check_leader,
     check_log,
     check_state,
@@ -78,40 +79,12 @@ from raftlog.statemachine.effects import Effects
 class Witness:
     """Sees everything; raises InvariantBroken."""
 
-    __slots__ = (
-        "_append_only",
-        "_asked",
-        "_cores",
-        "_diverged",
-        "_effects",
-        "_elections",
-        "_groups",
-        "_hand_overs",
-        "_machines",
-        "_oldest",
-        "_once",
-        "_one_process",
-        "_persisted",
-        "_pictures",
-        "_pre_votes",
-        "_progress",
-        "_quorum",
-        "_reads",
-        "_seen",
-        "_terms",
-        "_times",
-        "_votes",
-        "checks",
-        "known",
-        "permitted",
-    )
-
     def __init__(self, configuration: Configuration, first: Entry) -> None:
         self.known = Known(configuration, first)
         self.checks = 0
         self._cores: dict[NodeId, RaftCore] = {}
         self._pictures: dict[NodeId, tuple[object, ...]] = {}
-        self._seen: dict[NodeId, Observed] = {}
+        self._seen: dict[NodeId, Observation] = {}
         self._persisted: dict[NodeId, int] = {}
         self._elections = ElectionSafety()
         self._append_only = LeaderAppendOnly()
@@ -135,12 +108,11 @@ class Witness:
 
     @property
     def committed(self) -> list[tuple[int, int]]:
-        """(index, term) of every committed entry, in order."""
         return self.known.committed
 
     # -- the life of a process ---------------------------------------------------------------------------------
 
-    def started(self, core: RaftCore, disk: Durable) -> None:
+    def started(self, core: RaftCore, disk: SimDisk) -> None:
         """A process began from its disk. Only volatile state may have fallen."""
         state, known = core.state, self.known
         node, log = state.node, state.log
@@ -162,7 +134,7 @@ class Witness:
         self._look_at_disk(core)
         committed_is_durable.still_held(known, node)
 
-    def switched(self, core: RaftCore, disk: Durable, mark: Mark, machine: Any) -> None:
+    def switched(self, core: RaftCore, disk: SimDisk, mark: Mark, machine: Any) -> None:
         """Another process of that node is reached from now on, which began before: it stands where it stood."""
         state, node = core.state, core.state.node
         self.known.disks[node] = disk
@@ -180,17 +152,15 @@ class Witness:
         self._one_process.believes(peer, disk, boot, run)
 
     def handed_over(self, node: NodeId, life: int, handover: Handover, now_ms: int, pause_ms: int) -> None:
-        """That process begins to hand leadership over because of its disk."""
         self._hand_overs.began(node, life, handover, now_ms, pause_ms)
 
     def crashed(self, node: NodeId) -> None:
-        """A process died."""
         self._reads.crashed(node)
         seen, disk = self._seen.get(node), self.known.disks.get(node)
         if seen is not None and disk is not None and seen.role is RoleName.LEADER:
             # A disk that lied may lose the hard state and keep entries of that term: a start finds the term in them.
-            newest = disk.between(disk.durable_last - 1, disk.durable_last)
-            durable = max(disk.durable_hard_state.term, *(entry.term for entry in newest), 0)
+            newest = disk.view.between(disk.view.durable_last - 1, disk.view.durable_last)
+            durable = max(disk.view.hard_state.term, *(entry.term for entry in newest), 0)
             if max(durable, self.known.rolled_back.get(node, 0)) < seen.term:  # it may lead that term again
                 log_matching.forgotten(self.known, seen.term)
                 self._elections.forgotten(seen.term)
@@ -201,7 +171,7 @@ class Witness:
         To be called before that happens. Its copies do not count from now on, and no peer may believe it: see
         `delivered`.
         """
-        self.known.lost.setdefault(node, frozenset(self.known.disks[node].held))
+        self.known.lost.setdefault(node, frozenset(self.known.disks[node].view.held))
 
     def rolled_back(self, node: NodeId, promised: int) -> None:
         """That node's disk is an older one. Its peers remember promises of terms up to `promised`: no candidate
@@ -255,7 +225,7 @@ class Witness:
         self._seen[node] = after
         if after.role is RoleName.LEADER:
             if before.role is not after.role or before.term != after.term:
-                self._elections.became_leader(node, after.term, state.run)
+                self._elections.became_leader(node, after.term, state.recall.run)
                 leader_completeness.became_leader(self.known, node, after.term, log)
             self._append_only.leads(node, after.term, log)
         if after.committed > before.committed:
@@ -270,7 +240,7 @@ class Witness:
     def _look_at_disk(self, core: RaftCore) -> None:
         node, log = core.state.node, core.state.log
         self._persisted[node] = log.persisted
-        durable_first.persisted_moved(node, log, self.known.disks[node])
+        durable_first.persisted_moved(node, log, self.known.disks[node].view)
 
     def appended(self, node: NodeId, entries: Iterable[Entry]) -> None:
         """Entries of a Ready: they went into the node's log."""
@@ -284,17 +254,17 @@ class Witness:
 
     # -- messages ----------------------------------------------------------------------------------------------
 
-    def sends(self, message: Message, disk: Durable) -> None:
+    def sends(self, message: Message, disk: SimDisk) -> None:
         """A message leaves: whatever it promises must be on that node's disk."""
         match message:  # the commonest first
             case AppendEntries():
-                persist_then_promise.leads(message, disk.durable_hard_state)
+                persist_then_promise.leads(message, disk.view.hard_state)
                 if message.commit > self.known.newest[0]:
                     self.stepped(self._cores[message.sender])  # a change of members can commit while a Ready is made
                 marks_at_ends.appends(self.known, message)
             case AppendEntriesReply():
                 if message.success:
-                    persist_then_promise.acknowledges(message, disk)
+                    persist_then_promise.acknowledges(message, disk.view)
                     self._terms.promises(message.sender, message.term)
                     self._progress.answers(message)
                 marks_at_ends.replies(self.known, message)
@@ -307,16 +277,16 @@ class Witness:
                 self._voted(message.sender, message.term, message.sender, disk, log)
                 self._pre_votes.campaigns(self.known, message)
             case TimeoutNow():
-                persist_then_promise.leads(message, disk.durable_hard_state)
+                persist_then_promise.leads(message, disk.view.hard_state)
                 self._pre_votes.hands_over(message)
             case InstallSnapshot():
-                persist_then_promise.leads(message, disk.durable_hard_state)
+                persist_then_promise.leads(message, disk.view.hard_state)
 
-    def _voted(self, node: NodeId, term: int, candidate: NodeId, disk: Durable, log: tuple[int, int] | None) -> None:
+    def _voted(self, node: NodeId, term: int, candidate: NodeId, disk: SimDisk, log: tuple[int, int] | None) -> None:
         if node in self.known.lost:
             return
-        persist_then_promise.votes(node, term, candidate, disk.durable_hard_state)
-        healing_has_no_vote.votes(self.known, node, term, candidate, disk, log)
+        persist_then_promise.votes(node, term, candidate, disk.view.hard_state)
+        healing_has_no_vote.votes(self.known, node, term, candidate, disk.view, log)
         self._votes.votes_for(node, term, candidate)
         self._terms.promises(node, term)
 
@@ -353,16 +323,13 @@ class Witness:
             self._groups.applied(node, entry, effects, machine)
 
     def another_state(self, node: NodeId) -> None:
-        """A node's state was replaced, or is gone with its process."""
         self._diverged.began(node)
 
     def point_applied(self, node: NodeId, point: tuple[int, bytes]) -> None:
-        """A node applied a digest point."""
         self._diverged.applied(node, *point)
 
-    def point_told(self, node: NodeId, peer: NodeId, reports: Iterable[tuple[int, bytes]]) -> None:
-        """A node took a peer's values at digest points."""
-        self._diverged.told(node, peer, reports)
+    def point_reported(self, node: NodeId, peer: NodeId, reports: Iterable[tuple[int, bytes]]) -> None:
+        self._diverged.reported(node, peer, reports)
 
     def answers(self, node: NodeId, index: int) -> None:
         """A node answers a client as of `index`; 0: the request was not applied."""
@@ -370,11 +337,9 @@ class Witness:
             self._diverged.answers(node, self._cores[node].state.configuration)
 
     def read_began(self, node: NodeId, context: int) -> None:
-        """A core takes a read."""
         self._reads.began(self.known, node, context)
 
     def read_ready(self, node: NodeId, context: int, index: int) -> None:
-        """A core lets a read go."""
         self._reads.ready(node, context, index)
 
     def saved(self, node: NodeId, mark: Mark, data: bytes) -> None:
@@ -382,11 +347,9 @@ class Witness:
         self._effects.saved(node, mark.index, xxh3_128_digest(data))
 
     def snapshot_named(self, node: NodeId, log: LogIdentity, files: Files, index: int) -> None:
-        """A snapshot that a node saved or received has its name now."""
         made_snapshots.named(self.known, node, log, files, index)
 
     def snapshot_removed(self, node: NodeId, files: Files, index: int) -> None:
-        """A snapshot has lost its name."""
         made_snapshots.removed(node, files, index)
 
     def segment_deleted(self, node: NodeId, part: int, records: tuple[int, int], applied: Mark, **facts: Any) -> None:
@@ -394,21 +357,16 @@ class Witness:
         files_stay.deleted(node, part, *records, applied=applied.index, **facts)
 
     def compacted(self, node: NodeId, mark: Mark) -> None:
-        """A node's log may begin after `mark`: it has a snapshot of that."""
         snapshot_safety.compacted(self.known, node, mark, self._cores[node].state.log)
 
     def stamped(self, core: RaftCore, entries: Sequence[Entry], now_ms: int, right_ms: int) -> None:
-        """A node appended entries: see `Times.stamped`."""
         self._times.stamped(core, entries, now_ms, right_ms)
 
     def trims(self, node: NodeId, before: int, age_ms: int, now_ms: int) -> None:
-        """Retention by age asks for a trim: see `Times.trims`."""
         self._times.trims(node, before, age_ms, now_ms)
 
     def kept(self, node: NodeId, first: int, oldest: int, installed: int) -> None:
-        """How a node's log begins now, beside what may be read: see `one_oldest.kept`."""
         one_oldest.kept(node, first, oldest, installed)
 
     def installed(self, node: NodeId, mark: Mark, before: tuple[int, int], had: bool) -> None:
-        """A node took a leader's snapshot: see `snapshot_safety.installed`."""
         snapshot_safety.installed(self.known, node, mark, before, had, self._cores[node].state.log)

@@ -19,7 +19,7 @@ SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Finding:
     """How a mutant was found: `seeds` were run until `seed` failed, in `took_s` seconds of one core's time."""
 
     property: str
@@ -29,7 +29,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class NotFound:
+class NoFinding:
     """So many worlds saw nothing."""
 
     seeds: int
@@ -49,7 +49,7 @@ def broken_by(seed: int, seconds: int, mutant: str | None = None) -> str | None:
     return None
 
 
-def find(mutant: str, first: int, *, seconds: int = SECONDS, minutes: float = 10) -> Found | NotFound:
+def find(mutant: str, first: int, *, seconds: int = SECONDS, minutes: float = 10) -> Finding | NoFinding:
     """Seeds from `first` on, until one breaks that is clean without the mutant."""
     began = time.process_time()
     seed = first
@@ -60,9 +60,9 @@ def find(mutant: str, first: int, *, seconds: int = SECONDS, minutes: float = 10
             continue
         took_s = round(time.process_time() - began)
         if (without := broken_by(seed - 1, seconds)) is None:
-            return Found(broken, seed - 1, seed - first, took_s)
+            return Finding(broken, seed - 1, seed - first, took_s)
         print(f"seed {seed - 1} breaks without {mutant} too: {without}", flush=True)
-    return NotFound(seed - first, round(time.process_time() - began))
+    return NoFinding(seed - first, round(time.process_time() - began))
 
 
 def find_all(arguments: list[str]) -> int:
@@ -77,6 +77,6 @@ def find_all(arguments: list[str]) -> int:
     for name in options.names or MUTANTS:
         first = SystemRandom().randrange(1 << 32) if options.first is None else options.first
         result = find(name, first, seconds=options.seconds, minutes=options.minutes)
-        missed += isinstance(result, NotFound)
+        missed += isinstance(result, NoFinding)
         print(name, result, flush=True)
     return 1 if missed else 0

@@ -52,7 +52,6 @@ class Mutant:
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """All of its edits."""
         return (Edit(self.target, self.old, self.new), *self.also)
 
     @contextmanager

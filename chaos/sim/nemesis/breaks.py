@@ -58,6 +58,7 @@ def _healthy_leader(world: World) -> Node | None:
 
     A follower whose disk hangs does not answer. The leader of two nodes then gives up soon, with or without a break."""
     swarm, leading = world.swarm, world.leading()
+    lately_us = 500 * swarm.options.election_timeout_min_ms
     if leading is None or swarm.loss or swarm.slow_message or swarm.delay_max_us > DELAY_MAX_US:
         return None
     for replica in world.replicas.values():
@@ -66,7 +67,7 @@ def _healthy_leader(world: World) -> Node | None:
             continue
         if not isinstance(role, Follower) or role.leader != leading.node or role.link_closed:
             return None
-        if not leading.is_answering(replica.node):
+        if world.now_us - leading.hellos.heard_us.get(replica.node, -lately_us) >= lately_us:
             return None
     nodes = list(world.replicas)
     is_whole = all(not world.network.is_hindered(one, other) for one in nodes for other in nodes if one != other)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from raftlog.chaos.sim.disk import newest as disk_newest
+from raftlog.chaos.sim.disk import faults, newest as disk_newest
+from raftlog.chaos.sim.disk.disk import Hit, SimDisk
 from raftlog.chaos.sim.disk.faults import AREAS, FATAL
 from raftlog.chaos.sim.nemesis.promises import (
     LOOK_US,
@@ -65,11 +66,6 @@ def _check_disk(world: World, node: NodeId) -> None:
         take_away(world, node)
 
 
-def flip_bit(world: World, random: Random) -> None:
-    """A bit flips at rest: in a segment, the hard state, a snapshot, the ledger or the index."""
-    _damage(world, random, "flip bit")
-
-
 def flip_newest(world: World, random: Random) -> None:
     """All machines or several lose power, and bits of what one of them wrote last flip before it is back. Mostly soon
     after a node made a batch durable: later on a mark stands behind it."""
@@ -78,7 +74,7 @@ def flip_newest(world: World, random: Random) -> None:
 
     def look() -> None:
         replica = world.replicas[node]
-        if world.now_us < until_us and (replica.core is None or replica.is_marked or replica.disk.is_busy):
+        if world.now_us < until_us and (replica.core is None or replica.disk.is_marked or replica.disk.is_busy):
             for_a_while(world, LOOK_US, look)
         else:
             for_a_while(world, later_us, hit)
@@ -100,16 +96,6 @@ def flip_newest(world: World, random: Random) -> None:
             world.count("damage: newest, beyond the promises")
 
     look()
-
-
-def misdirect(world: World, random: Random) -> None:
-    """A block was written over another one."""
-    _damage(world, random, "misdirect")
-
-
-def stale_block(world: World, random: Random) -> None:
-    """A block never got its newest write, though the disk said so."""
-    _damage(world, random, "stale block")
 
 
 def wipe(world: World, random: Random) -> None:
@@ -139,7 +125,7 @@ def roll_back(world: World, random: Random) -> None:
         disk = (node, world.disks[node].incarnation)
         if node in world.dials.behind:
             return
-        if replica.core is None or any(peer.met.get(disk, NEVER_MET).boot < boot for peer in peers):
+        if replica.core is None or any(peer.hellos.met.get(disk, NEVER_MET).boot < boot for peer in peers):
             return  # there are those whom an old copy could deceive
         if not _may_hit(world, node, "roll_back") or not world.fault("roll back", node, f"by {ago_us} us", AROUND_US):
             return
@@ -225,7 +211,8 @@ def lose_and_format(world: World, node: NodeId) -> None:
     """The folder of a node that is down is lost, and made again as `raftlog format` makes one for a log that may be."""
     disk = world.disks[node]
     held = disk.view.held
-    world.witness.rolled_back(node, disk.view.hard_state.term)
+    heard = max([each.view.hard_state.term for other, each in world.disks.items() if other != node], default=0)
+    world.witness.rolled_back(node, heard)  # a candidate that counted its vote in a later term would know that term
     disk.format(disk.incarnation, NEW_DISK)
     disk.view.lost(held)
 
@@ -246,12 +233,13 @@ def _lose(world: World, node: NodeId, area: str, what: str, *, power: bool) -> N
     world.atlas.hit(node, area, what)
 
 
-def _damage(world: World, random: Random, kind: str) -> None:
+def damage(world: World, random: Random, kind: str, how: Callable[[SimDisk, str, Random], Hit | None]) -> None:
+    """Bytes at rest change: in a segment, the hard state, a snapshot, the ledger or the index."""
     node, area = anyone(world, random), random.choice(AREAS)
     if not _may_hit(world, node, area) or not world.fault(kind, node, area):
         return
     disk = world.disks[node]
-    what = {"flip bit": disk.flip_bit, "misdirect": disk.misdirect, "stale block": disk.stale_block}[kind](area, random)
+    what = disk.hit(how(disk, area, random))
     if what:
         world.count(f"damage: {area}")
         world.note(node, "damaged", what)
@@ -270,10 +258,10 @@ def _may_hit(world: World, node: NodeId, area: str) -> bool:
 
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "flip bit": flip_bit,
+    "flip bit": lambda world, random: damage(world, random, "flip bit", faults.flip_bit),
     "flip newest": flip_newest,
-    "misdirect": misdirect,
-    "stale block": stale_block,
+    "misdirect": lambda world, random: damage(world, random, "misdirect", faults.misdirect),
+    "stale block": lambda world, random: damage(world, random, "stale block", faults.stale_block),
     "wipe": wipe,
     "roll back": roll_back,
     "restore copy": restore,

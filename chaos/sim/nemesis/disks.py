@@ -25,16 +25,6 @@ def heal(world: World) -> None:
         disk.slow_us = 0
 
 
-def slow_disk(world: World, random: Random) -> None:
-    """Each sync of one node takes up to a second longer."""
-    _slow(world, "slow disk", anyone(world, random), random.randint(1_000, 1_000_000), _while(world, random))
-
-
-def hanging_disk(world: World, random: Random) -> None:
-    """Syncs of one node do not come back for a while."""
-    _slow(world, "hanging disk", anyone(world, random), HANGS_US, _while(world, random))
-
-
 def full_disk(world: World, random: Random) -> None:
     """There is no room on one disk, or on several at once (they were bought on one day)."""
     nodes = several(world, random) if random.randrange(4) == 0 else [anyone(world, random)]
@@ -51,22 +41,8 @@ def full_disk(world: World, random: Random) -> None:
     for_a_while(world, us, make_room)
 
 
-def fail_read(world: World, random: Random) -> None:
-    """The next reads of one node fail."""
-    _fail(world, random, "read")
-
-
-def fail_write(world: World, random: Random) -> None:
-    """The next write of one node fails: it must fence itself, and not try again."""
-    _fail(world, random, "write")
-
-
-def fail_sync(world: World, random: Random) -> None:
-    """The next sync of one node fails; what it should have saved is clean in the cache, and lost."""
-    _fail(world, random, "sync")
-
-
-def _slow(world: World, kind: str, node: int, slow_us: int, us: int) -> None:
+def slow(world: World, kind: str, node: int, slow_us: int, us: int) -> None:
+    """Each sync of one node takes that much longer."""
     disk = world.disks[node]
     if disk.slow_us or not world.fault(kind, node, f"{slow_us} us", us):
         return
@@ -78,7 +54,9 @@ def _slow(world: World, kind: str, node: int, slow_us: int, us: int) -> None:
     for_a_while(world, us, go_on)
 
 
-def _fail(world: World, random: Random, kind: str) -> None:
+def fail(world: World, random: Random, kind: str) -> None:
+    """The next operation of that kind fails at one node. After a write or a sync it must fence itself, and not try
+    again; what a failed sync should have saved is clean in the cache, and lost."""
     node = anyone(world, random)
     if world.replicas[node].core is not None and world.fault(f"fail {kind}", node):
         world.disks[node].fail_next(kind)
@@ -89,10 +67,14 @@ def _while(world: World, random: Random) -> int:
 
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "slow disk": slow_disk,
-    "hanging disk": hanging_disk,
+    "slow disk": lambda world, random: slow(
+        world, "slow disk", anyone(world, random), random.randint(1_000, 1_000_000), _while(world, random)
+    ),
+    "hanging disk": lambda world, random: slow(
+        world, "hanging disk", anyone(world, random), HANGS_US, _while(world, random)
+    ),
     "full disk": full_disk,
-    "fail read": fail_read,
-    "fail write": fail_write,
-    "fail sync": fail_sync,
+    "fail read": lambda world, random: fail(world, random, "read"),
+    "fail write": lambda world, random: fail(world, random, "write"),
+    "fail sync": lambda world, random: fail(world, random, "sync"),
 }

@@ -102,14 +102,13 @@ def _strike(aim: Node, random: Random, node: NodeId, disk: str, core: RaftCore, 
 
 
 def _seen(state: State) -> tuple[Any, ...]:
-    """What a message may change of a core."""
     log = state.log
     return (
         state.term,
         state.vote,
         state.leader,
         type(state.role),
-        state.floor,
+        state.recall.floor,
         log.last,
         log.committed,
         state.receiving is None,
@@ -170,7 +169,7 @@ def say(world: World, random: Random, node: NodeId, named: NodeId, runs: list[in
     said = _hello(random, disk)
     if aim.core is None or aim.refusal_of(named, said) is None:
         return
-    refused_disk, refused_run = aim.core.state.refused.get(named, ("", 0))
+    refused_disk, refused_run = aim.core.state.recall.refused.get(named, ("", 0))
     if refused_disk == disk and refused_run in runs:
         raise Failure(UNPROVED, f"node {node} heard a hello of node {named} that no process of it can prove")
     runs.append(said.run)

@@ -65,7 +65,6 @@ def add(world: World, random: Random) -> None:
 
 
 def promote(world: World, random: Random) -> None:
-    """A learner becomes a voter."""
     found = _leading(world)
     if found is not None and found[1].learners:
         node = random.choice(found[1].learners)

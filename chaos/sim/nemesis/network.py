@@ -21,17 +21,23 @@ def cut(world: World, random: Random, kind: str, shape: str, links: Links) -> No
     )
     if not links or not world.fault(kind, sorted({node for link in links for node in link}), shape, us):
         return
-    for link in links:
-        world.network.cut(*link)
+    heal = cut_links(world, links)
     if is_noticed:
         for sender, to in links:
             break_link(world, random, sender, to)
+    for_a_while(world, us, heal)
+
+
+def cut_links(world: World, links: Links) -> Callable[[], None]:
+    """Cuts those links. Returns a function that heals them."""
+    for link in links:
+        world.network.cut(*link)
 
     def heal() -> None:
         for link in links:
             world.network.heal(*link)
 
-    for_a_while(world, us, heal)
+    return heal
 
 
 def cut_link(world: World, random: Random) -> None:

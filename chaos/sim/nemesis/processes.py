@@ -19,29 +19,9 @@ def end(world: World, kind: str, nodes: Iterable[NodeId], *, power: bool) -> Non
             world.replicas[node].crash("power cut" if power else "killed", power=power)
 
 
-def kill(world: World, random: Random) -> None:
-    """One process."""
-    end(world, "kill", [anyone(world, random)], power=False)
-
-
-def power_cut(world: World, random: Random) -> None:
-    """One machine."""
-    end(world, "power cut", [anyone(world, random)], power=True)
-
-
 def kill_several(world: World, random: Random) -> None:
     """A minority or a majority, killed or without power."""
     end(world, "kill several", several(world, random), power=random.randrange(2) == 0)
-
-
-def kill_all(world: World, random: Random) -> None:
-    """Every process."""
-    end(world, "kill all", list(world.replicas), power=False)
-
-
-def power_cut_all(world: World, random: Random) -> None:
-    """The whole room."""
-    end(world, "power cut all", list(world.replicas), power=True)
 
 
 def restart_storm(world: World, random: Random) -> None:
@@ -60,18 +40,9 @@ def restart_storm(world: World, random: Random) -> None:
     again(times)
 
 
-def pause(world: World, random: Random) -> None:
-    """Stop a process for a while."""
-    _stop(world, random, "pause", [anyone(world, random)])
-
-
-def pause_several(world: World, random: Random) -> None:
-    """Stop some at once, as a hypervisor does that moves its guests."""
-    _stop(world, random, "pause several", several(world, random))
-
-
-def _stop(world: World, random: Random, kind: str, nodes: list[NodeId]) -> None:
-    """Shorter than an election timeout or longer, up to the world's bound; messages to a stopped process wait."""
+def stop(world: World, random: Random, kind: str, nodes: list[NodeId]) -> None:
+    """Stop processes for a while, as a hypervisor does that moves its guests: shorter than an election timeout or
+    longer, up to the world's bound. Messages to a stopped process wait."""
     us = random.choice(
         (random.randint(1_000, 250_000), random.randint(250_000, max(250_001, world.swarm.pause_max_us)))
     )
@@ -95,12 +66,12 @@ def _stop(world: World, random: Random, kind: str, nodes: list[NodeId]) -> None:
 
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "kill": kill,
-    "power cut": power_cut,
+    "kill": lambda world, random: end(world, "kill", [anyone(world, random)], power=False),
+    "power cut": lambda world, random: end(world, "power cut", [anyone(world, random)], power=True),
     "kill several": kill_several,
-    "kill all": kill_all,
-    "power cut all": power_cut_all,
+    "kill all": lambda world, _: end(world, "kill all", world.replicas, power=False),
+    "power cut all": lambda world, _: end(world, "power cut all", world.replicas, power=True),
     "restart storm": restart_storm,
-    "pause": pause,
-    "pause several": pause_several,
+    "pause": lambda world, random: stop(world, random, "pause", [anyone(world, random)]),
+    "pause several": lambda world, random: stop(world, random, "pause several", several(world, random)),
 }

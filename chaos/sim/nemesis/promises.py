@@ -1,8 +1,7 @@
 """Promises that a disk forgets without damage: a sync that was answered and not done, and a copy that runs too.
 
 The disk is consistent in itself, so only peers know of it (docs/decisions/0017). They know while the processes that saw
-the promises live and are reachable: only so long a node runs that forgot something, or until it has everything again;
-else it is taken away.
+the promises live and are reachable. A node that forgot something runs only so long, or until it has everything again.
 """
 
 from __future__ import annotations
@@ -74,17 +73,12 @@ class Peers:
     def _memories(self) -> list[tuple[Node, Memory]]:
         """What the peers that run remember of that disk."""
         key = (self._node, self._incarnation)
-        found = [(each, each.core.state.memories.get(key)) for each in self._others if each.core is not None]
+        found = [(each, each.core.state.recall.memories.get(key)) for each in self._others if each.core is not None]
         return [(peer, memory) for peer, memory in found if memory is not None]
 
     def promised(self) -> int:
         """The newest term in which they remember a promise of that disk."""
         return max([max(memory.term, memory.term_now) for _, memory in self._memories()], default=0)
-
-    def met(self) -> int:
-        """The highest boot counter of that disk that any of them has met."""
-        key = (self._node, self._incarnation)
-        return max([each.met.get(key, NEVER_MET).boot for each in self._others], default=0)
 
     def refuse(self, replica: Node) -> bool:
         """Whether they all refuse that process of the node: then none of its acknowledgements counts.
@@ -101,19 +95,19 @@ class Peers:
         """Raises Failure where the node knows what they remember of its disk, or waits for it no more, its log ends
         before that, and it is under no floor: its vote may elect a leader that lacks what it had acknowledged."""
         core = self._world.replicas[self._node].core
-        if core is None or core.state.floor or not core.state.run:
+        if core is None or core.state.recall.floor or not core.state.recall.run:
             return
         state = core.state
         sides = (state.configuration.voters, state.configuration.outgoing)
         if any(self._node in side and len(side) < 3 for side in sides):
             return  # no majority could go on without it (docs/decisions/0017, 9)
-        has = max((state.log.term_at(state.log.persisted) or 0, state.log.persisted), state.kept)
+        has = max((state.log.term_at(state.log.persisted) or 0, state.log.persisted), state.recall.kept)
         for peer, memory in self._memories():
-            refused = {} if peer.core is None or not self._is_alone else peer.core.state.refused
-            is_refused = refused.get(self._node) == (self._incarnation, state.run)
-            has_answered = peer.node in state.recalled or (is_refused and not recall.is_waiting(state))
-            acked = memory.lost_by(state.run).acked if is_refused else memory.acked
-            counts = self._is_reached(peer) and (is_refused or memory.run == state.run)
+            refused = {} if peer.core is None or not self._is_alone else peer.core.state.recall.refused
+            is_refused = refused.get(self._node) == (self._incarnation, state.recall.run)
+            has_answered = peer.node in state.recall.recalled or (is_refused and not recall.is_waiting(state))
+            acked = memory.lost_by(state.recall.run).acked if is_refused else memory.acked
+            counts = self._is_reached(peer) and (is_refused or memory.run == state.recall.run)
             if counts and has_answered and acked > has:
                 evidence = f"node {self._node} has {has}, and node {peer.node} remembers {acked}"
                 raise Failure("lost promises put a node under a floor", evidence)
@@ -136,7 +130,6 @@ def put_back(disk: SimDisk, image: Image) -> None:
 
 
 def take_away(world: World, node: NodeId) -> None:
-    """That node is stopped for good."""
     replica = world.replicas[node]
     replica.is_retired = True
     if replica.core is not None:
@@ -149,7 +142,7 @@ def is_informed(replica: Node) -> bool:
         return False
     state, view = replica.core.state, replica.disk.view
     durable = (view.hard_state.term, view.hard_state.vote, view.floor)
-    return not recall.is_waiting(state) and durable == (state.term, state.vote, state.floor)
+    return not recall.is_waiting(state) and durable == (state.term, state.vote, state.recall.floor)
 
 
 def watch(world: World, node: NodeId, peers: Peers, what: str, whole: str) -> None:
@@ -186,7 +179,7 @@ def lying_sync(world: World, random: Random) -> None:
         return
     what = f"a sync of the {kind} was answered and not done"
 
-    def told() -> None:
+    def answered() -> None:
         world.count("syncs answered and not done")
         life = replica.life
 
@@ -209,7 +202,7 @@ def lying_sync(world: World, random: Random) -> None:
         world.atlas.hit(node, "log", what)
         watch(world, node, peers, what, "a disk that lied about a sync has everything again")
 
-    disk.files.lie = Lie(disk, kind, told=told, may_lose=may_lose)
+    disk.files.lie = Lie(disk, kind, answered=answered, may_lose=may_lose)
 
 
 class Clone:
@@ -233,7 +226,6 @@ class Clone:
         self._turns = random.randint(1, 8)
 
     def start(self) -> None:
-        """The copy is started, and reached first."""
         copy = self._world.replicas[self._node].twin(self._disk, f" copy {self._number}")
         copy.life = self._number * LIVES  # no life of one is one of the other
         self._lead_to(copy)
@@ -313,8 +305,8 @@ def refused_copy(world: World, random: Random) -> None:
         if core is None or not (is_there and has_everything(disk) and peers.can_tell()):
             return
         is_same = (core.state.term, core.state.vote, core.state.leader) == (term, vote, leader)
-        met = world.replicas[leader].met.get((node, disk.incarnation), NEVER_MET)
-        if not is_same or met.run != core.state.run or not world.atlas.may_hit(node, "log"):
+        met = world.replicas[leader].hellos.met.get((node, disk.incarnation), NEVER_MET)
+        if not is_same or met.run != core.state.recall.run or not world.atlas.may_hit(node, "log"):
             return  # it may have promised something to others, or the leader would not refuse the copy
         what = f"came back as it was {ago_us} us ago, before its last start"
         replica.crash(what, power=False)
@@ -394,7 +386,7 @@ def start_until_taken(world: World, node: NodeId) -> None:
     if replica.core is not None:
         replica.crash("started again until its peers take it", power=False)
     key = (node, disk.incarnation)
-    met = max(each.met.get(key, NEVER_MET).boot for each in world.replicas.values())
+    met = max(each.hellos.met.get(key, NEVER_MET).boot for each in world.replicas.values())
     try:
         while disk.view.hard_state.boot < met:
             disk.open()

@@ -45,7 +45,7 @@ def corrupt(world: World, random: Random) -> None:
     """The value differs on one replica from now on. The atlas is asked: a majority stays right."""
     node = anyone(world, random)
     replica = world.replicas[node]
-    if replica.core is None or replica.is_retired or replica.corrupted or replica.is_saving:
+    if replica.core is None or replica.is_retired or replica.corrupted or replica.state.snapshots.is_saving:
         return
     if KEPT not in replica.machine._store.head or not world.atlas.may_hit(node, "state"):
         return

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from raftlog.chaos.sim.nemesis.network import cut_links
 from raftlog.chaos.sim.nemesis.targets import for_a_while
 from raftlog.chaos.sim.network import topologies
 from raftlog.chaos.sim.replica.node import Node
@@ -36,20 +37,13 @@ def strand_leader(world: World, random: Random) -> None:
     side = sorted([leading.node, *friends])
     if not world.fault("strand leader", side, f"{leading.node} with {writes} writes{', and dies' * dies}", us):
         return
-    links = topologies.halves(nodes, side)
-    for link in links:
-        world.network.cut(*link)
+    heal = cut_links(world, topologies.halves(nodes, side))
     for _ in range(writes):
         count = random.choice((1, 2, 3, 5))
         for_a_while(world, random.randint(0, 400_000), _writes(world, leading, count))
     if dies:
         life = leading.life
         for_a_while(world, us // 2, lambda: leading.crash("stranded") if leading.life == life else None)
-
-    def heal() -> None:
-        for link in links:
-            world.network.heal(*link)
-
     for_a_while(world, us, heal)
 
 
@@ -72,23 +66,20 @@ def strand_follower(world: World, random: Random) -> None:
         return
     if not world.fault("strand follower", node, "cut off" if is_cut else "stopped", end_us - world.now_us):
         return
-    links, life = topologies.halves(nodes, [node]) if is_cut else (), replica.life
-    for link in links:
-        world.network.cut(*link)
+    heal, life = cut_links(world, topologies.halves(nodes, [node]) if is_cut else ()), replica.life
     if not is_cut:
         replica.is_held = True
         replica.crash("stopped for a while", power=False)
 
     def write() -> None:
         ends = [each.disk.first_index for each in world.replicas.values() if each.core is not None]
-        if world.now_us < end_us and max(ends, default=0) <= replica.disk.durable_last + 1:
+        if world.now_us < end_us and max(ends, default=0) <= replica.disk.view.durable_last + 1:
             _write_and_trim(world, random, replica)
             for_a_while(world, WRITE_US, write)
             return
         if is_cut and replica.life == life:
             replica.save_snapshot()
-        for link in links:
-            world.network.heal(*link)
+        heal()
         replica.is_held = False
         world.restart(node)
 

@@ -29,8 +29,6 @@ NOTICED_US: Final = 5_000
 class Dials:
     """All consensus connections of a world, by dialler and peer. Pairs that are not down are up, or never dialled."""
 
-    __slots__ = ("_down", "_faces", "_links", "_number", "behind", "refused_until_us", "world")
-
     def __init__(self, world: Cluster, links: Links) -> None:
         self.world, self._links = world, links
         self._number = 0
@@ -124,5 +122,5 @@ class Dials:
             self._dial(sender, to, number, min(max(2 * pause_us, PAUSE_MIN_US), PAUSE_MAX_US))
         else:
             del self._down[sender, to]
-            if to in dialler.dialled and other.greet(sender, dialler.hello):
+            if to in dialler.hellos.dialled and other.greet(sender, dialler.hello):
                 dialler.link_dialled(to)

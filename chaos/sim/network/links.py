@@ -22,8 +22,6 @@ REDIAL_US = 250_000
 class Connection:
     """One direction between two nodes. `number` names the connection; events of an older one are void."""
 
-    __slots__ = ("is_dialling", "is_up", "last_us", "lives", "number", "queue", "stuck_since_us")
-
     def __init__(self) -> None:
         self.number = 0
         self.is_up = False
@@ -36,8 +34,6 @@ class Connection:
 
 class Links:
     """All bulk connections of a world."""
-
-    __slots__ = ("_links", "silence_us", "world")
 
     def __init__(self, world: Cluster) -> None:
         self.world = world
@@ -52,7 +48,6 @@ class Links:
                 self._dial(peer, node)
 
     def is_up(self, sender: NodeId, to: NodeId) -> bool:
-        """Whether that connection can be written to."""
         link = self._links.get((sender, to))
         return link is not None and link.is_up
 
@@ -66,7 +61,6 @@ class Links:
             self.world.after(2 * self._delay_us(sender, to), self._dialled, sender, to, replica.life)
 
     def send(self, sender: NodeId, to: NodeId, frame: bytes) -> bool:
-        """Write a frame; False if there is no connection."""
         if not self.is_up(sender, to):
             return False
         link = self._links[sender, to]
@@ -114,7 +108,7 @@ class Links:
         if other.is_paused or network.is_cut(sender, to) or network.is_cut(to, sender):
             world.after(REDIAL_US, self._dial, sender, to)
             return
-        if to in dialler.dialled and not other.greet(sender, dialler.hello):
+        if to in dialler.hellos.dialled and not other.greet(sender, dialler.hello):
             return
         link.is_up = True
         link.number += 1

@@ -29,20 +29,6 @@ SLOW_MAX_US: Final = 400_000
 class Link:
     """One direction between two nodes. The rates are upper bounds in 2**20ths of one draw, each above the last."""
 
-    __slots__ = (
-        "clogs",
-        "cuts",
-        "delay_min_us",
-        "delay_span_us",
-        "doubles",
-        "held",
-        "loses",
-        "pool",
-        "rare",
-        "replays",
-        "slows",
-    )
-
     def __init__(self, random: Random, swarm: Swarm) -> None:
         self.cuts = 0  # how many cuts lie on it
         self.clogs = 0
@@ -66,8 +52,6 @@ class Link:
 
 class Network:
     """Every link of a world. `schedule(delay_us, parcel)` has a parcel arrive later."""
-
-    __slots__ = ("_bits", "_links", "_schedule", "doubled", "is_healed", "lost", "random", "replayed", "sent", "swarm")
 
     def __init__(self, random: Random, swarm: Swarm, schedule: Callable[[int, Any], None]) -> None:
         self.random = random
@@ -149,12 +133,10 @@ class Network:
     # -- faults of links ---------------------------------------------------------------------------------------
 
     def is_cut(self, sender: NodeId, to: NodeId) -> bool:
-        """Whether that direction is cut."""
         link = self._links.get((sender, to))
         return link is not None and link.cuts > 0
 
     def is_hindered(self, sender: NodeId, to: NodeId) -> bool:
-        """Whether that direction is cut or clogged."""
         link = self._links.get((sender, to))
         return link is not None and (link.cuts > 0 or link.clogs > 0)
 
@@ -163,7 +145,6 @@ class Network:
         self.link(sender, to).cuts += 1
 
     def heal(self, sender: NodeId, to: NodeId) -> None:
-        """Take one cut off again."""
         link = self.link(sender, to)
         link.cuts = max(0, link.cuts - 1)
 

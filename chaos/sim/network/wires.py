@@ -30,15 +30,12 @@ message."""
 class Wires:
     """Sends and delivers; `raftlog.chaos.sim.network.network` says when, how often and whether at all."""
 
-    __slots__ = ("_bounded", "_dials", "_number", "world")
-
     def __init__(self, world: Cluster, dials: Dials) -> None:
         self.world, self._dials = world, dials
         self._number = 0
         self._bounded = BoundedSending(world.swarm.options.heartbeat_ms)
 
     def send(self, message: Message) -> None:
-        """A message leaves its sender."""
         world, sender, to = self.world, message.sender, message.to
         if not self._dials.is_refused(sender, to):
             world.witness.sends(message, world.disks[sender])
@@ -54,7 +51,6 @@ class Wires:
             world.trace.lost(number, world.now_us, "on the way")
 
     def carry(self, delay_us: int, parcel: Parcel) -> None:
-        """The network lets a parcel arrive later."""
         self.world.after(delay_us, self._deliver, *parcel)
 
     def _deliver(
@@ -70,12 +66,12 @@ class Wires:
             world.trace.lost(number, world.now_us, "cut")
         elif replica.core is None:
             world.trace.lost(number, world.now_us, "down")
-        elif replica.greeted.get(sender) != hello and not replica.greet(sender, hello):
+        elif replica.hellos.greeted.get(sender) != hello and not replica.greet(sender, hello):
             world.trace.lost(number, world.now_us, "refused")
         else:
             world.trace.delivered(number, world.now_us)
             message = self._decoded(carried) if isinstance(carried, bytes) else carried
-            is_proved = replica.believed.get(sender) == hello
+            is_proved = replica.hellos.believed.get(sender) == hello
             if message is not None and (is_proved or not is_promise(message)):
                 if world.replicas[sender].hello == hello:  # not what a process said that has ended since
                     world.witness.delivered(message)

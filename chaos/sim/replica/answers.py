@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final, NamedTuple
 
-from raftlog.chaos.sim.replica.surroundings import World
+from raftlog.chaos.sim.ground.stage import Stage
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.config.settings import LimitSettings, RaftSettings, RetentionSettings, Settings
 from raftlog.raft.types import NodeId
@@ -36,7 +36,7 @@ Answer = Applied | Problem
 """The answer to a write."""
 
 
-def settings_of(world: World) -> Settings:
+def settings_of(world: Stage, point_entries: int) -> Settings:
     """The settings of every node of a world: limits small enough to be reached now and then."""
     random, segment_bytes = world.random_of("settings"), world.swarm.segment_bytes
     snapshot_bytes = random.choice((segment_bytes, 4 * segment_bytes, NEVER_BYTES))
@@ -52,7 +52,7 @@ def settings_of(world: World) -> Settings:
         waiters_max=256,
         recent_bytes_max=random.choice((400, 4_000, 32 << 10)),
         ledger_queue_bytes_max=random.choice((1_000, 64 << 10)),
-        digest_point_entries=world.point_entries,
+        digest_point_entries=point_entries,
         snapshot_log_bytes=snapshot_bytes if world.swarm.compact_every_us else NEVER_BYTES,
         snapshot_log_percent=100,
         trailing_log_bytes=trailing_bytes if world.swarm.compact_every_us else 0,

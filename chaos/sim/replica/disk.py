@@ -9,15 +9,15 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from raftlog.chaos.sim.disk import snapshots as disk_snapshots
 from raftlog.chaos.sim.disk.errors import DiskFull
 from raftlog.chaos.sim.disk.reading import read_entries
 from raftlog.chaos.sim.replica.fetched import FillFiles, FillSurroundings, FillWorker
 from raftlog.chaos.sim.replica.scrubbing import ScrubbedFiles, Scrubbing
-from raftlog.chaos.sim.replica.surroundings import SimNode
 from raftlog.chaos.sim.replica.threads import Steps, Thread
+from raftlog.chaos.sim.replica.watching import Watching
 from raftlog.cluster.disk.disk import FINISH_S, DiskStatistics, OnAnswer
 from raftlog.cluster.disk.older_segments import Backfill
 from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged
@@ -34,9 +34,11 @@ from raftlog.raft.wal.journal import ImpossibleBatch
 from raftlog.raft.wal.reading import RawSlice
 from raftlog.raft.wal.recovery import Damage
 from raftlog.raft.wal.retention import SegmentFiles, may_go, piece_of, trailing_end
-from raftlog.raft.wal.snapshot_files import Received, StoredSnapshot
+from raftlog.raft.wal.snapshot_files import Pieces, StoredSnapshot
 from raftlog.raft.wal.storage import StepKind
 from raftlog.statemachine.effects import decode_effects_header
+
+T = TypeVar("T")
 
 RARE: Final = 40
 """How much likelier a crash is at a step that comes only with elections: there are far fewer of them."""
@@ -55,7 +57,7 @@ FAILS_ONE_IN: Final = 50
 class NodeDisk:
     """The disk as one process uses it. It ends with the process, and its futures belong to the process's loop."""
 
-    def __init__(self, node: SimNode, snapshot_bytes: int) -> None:
+    def __init__(self, node: Watching, snapshot_bytes: int) -> None:
         self._node, self._disk = node, node.disk
         self._journal, self._storage = node.disk.running().journal, node.disk.running()
         self._write, self._read = Thread(node), Thread(node)
@@ -80,17 +82,24 @@ class NodeDisk:
         is_slow = bool(node.world.swarm.save_us)
         self._queue_bytes, self._flush_us = (QUEUE_BYTES // 10, FLUSH_US) if is_slow else (QUEUE_BYTES, 0)
         self._finish_timer: asyncio.TimerHandle | None = None
-        self._received: Received | None = None
-        self._told: set[str] = set()  # files that scrubbing reported in this round
 
     def end(self) -> None:
-        """The process is gone."""
         self._write.close()
         self._read.close()
 
     def _check(self) -> None:
         if self._disk.failed is not None:
             raise DiskFenced(str(self._disk.failed))
+
+    async def _look(self, read: Callable[[], T]) -> T:
+        """Reads in the thread that reads."""
+
+        def steps() -> Steps:
+            yield "read"
+            return read()
+
+        found: T = await self._read.run(steps)
+        return found
 
     # -- what must be durable
 
@@ -171,7 +180,6 @@ class NodeDisk:
         bytes_per_second: int,
         pause_s: float,
     ) -> Scrubbing:
-        """See `Disk.scrub`."""
         return Scrubbing(
             self._node, Looker(ScrubbedFiles(self._disk.files), self._journal, self._storage.ledger), found
         )
@@ -182,7 +190,7 @@ class NodeDisk:
         return found or [Finding(damage.file, FileHealth.DAMAGED, damage.reason, None, damage.index)]
 
     async def mended_for_free(self, findings: Sequence[Finding]) -> list[Finding]:
-        snapshots: list[int] = await self._read.run(partial(_reading, self._disk.snapshots))
+        snapshots = await self._look(self._disk.snapshots)
         return mended_for_free(findings, self._disk.first_index, snapshots)
 
     async def leave_to_start(self, findings: Sequence[Finding]) -> None:
@@ -232,36 +240,33 @@ class NodeDisk:
         node.saved(mark, b"".join(kept))
 
     async def read_snapshot(self, index: int, term: int, offset: int, bytes_max: int) -> tuple[int, bytes]:
-        read = partial(self._disk.snapshot_piece, index, term, offset, bytes_max)
-        piece: tuple[int, bytes] = await self._read.run(partial(_reading, read))
-        return piece
+        read = partial(snapshot_files.read_piece, self._disk.files, self._disk.log, index, term, offset, bytes_max)
+        return await self._look(read)
 
     async def check_snapshot(self, index: int) -> None:
-        await self._read.run(partial(_reading, partial(disk_snapshots.check_saved, self._disk, index)))
+        await self._look(partial(snapshot_files.open_snapshot, self._disk.files, self._disk.log, index))
 
     async def write_pieces(self, writes: Sequence[SnapshotWrite]) -> None:
         self._check()
         for write in writes:
             await self._read.run(partial(disk_snapshots.write_piece, self._disk, write.index, write.offset, write.data))
 
-    async def check_received(self, index: int) -> tuple[Received, StoredSnapshot]:
-        found: tuple[Received, StoredSnapshot]
-        found = await self._read.run(partial(_reading, partial(disk_snapshots.check_received, self._disk, index)))
-        return found
+    async def check_received(self, index: int) -> tuple[Pieces, StoredSnapshot]:
+        return await self._look(partial(disk_snapshots.check_received, self._disk, index))
 
     async def received_chunks(self, stored: StoredSnapshot) -> AsyncIterator[bytes]:
         chunks = self._disk.chunks(stored)
-        while chunk := await self._read.run(partial(_reading, partial(next, chunks, b""))):
+        while chunk := await self._look(partial(next, chunks, b"")):
             yield chunk
 
-    async def install(self, received: Received, stored: StoredSnapshot) -> None:
+    async def install(self, received: Pieces, stored: StoredSnapshot) -> None:
         await self._flush()
         await self._write.run(lambda: self._installing(received, stored))
         self._older_bytes, self.snapshot_bytes = 0, stored.size
         self._effects_last = stored.mark.index
         self.backfill.kept.may_exist = True
 
-    def _installing(self, received: Received, stored: StoredSnapshot) -> Steps:
+    def _installing(self, received: Pieces, stored: StoredSnapshot) -> Steps:
         for name in disk_snapshots.install(self._disk, received, stored.mark):
             self._node.world.may_crash(f"installing: {name}", RARE)
             yield name
@@ -269,17 +274,13 @@ class NodeDisk:
     # -- segments
 
     async def pieces(self) -> list[SegmentFiles]:
-        found: list[SegmentFiles] = await self._read.run(partial(_reading, self._pieces))
-        return found
+        return await self._look(self._pieces)
 
     async def end_before(self, index: int, bytes_kept: int) -> int:
-        """See `Disk.end_before`."""
-
         def look() -> int:
             return trailing_end(self._pieces(), self._journal.segments[0].previous.index, index, bytes_kept)
 
-        end: int = await self._read.run(partial(_reading, look))
-        return end
+        return await self._look(look)
 
     def _pieces(self) -> list[SegmentFiles]:
         return [piece_of(self._disk.files, each) for each in self._journal.segments]
@@ -307,22 +308,17 @@ class NodeDisk:
             raise OSError(errno.EIO, "the read fails")
         if to > self._journal.indexed:
             await self._flush()
-        entries: tuple[Entry, ...]
-        entries = await self._read.run(partial(_reading, partial(read_entries, self._disk, after, to, bytes_max)))
-        return entries
+        return await self._look(partial(read_entries, self._disk, after, to, bytes_max))
 
     async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         if self._storage.ledger.last < min(to_index, self._effects_last):
             await self._flush()
-        read = partial(self._disk.reader().raw, from_index, to_index, bytes_max)
-        raw: RawSlice = await self._read.run(partial(_reading, read))
-        return raw
+        return await self._look(partial(self._disk.reader().raw, from_index, to_index, bytes_max))
 
     async def find_time(self, time_ms: int) -> int:
         if self._journal.last.index > self._journal.indexed:
             await self._flush()
-        index: int = await self._read.run(partial(_reading, partial(self._disk.reader().find_time, time_ms)))
-        return index
+        return await self._look(partial(self._disk.reader().find_time, time_ms))
 
     def damaged_at(self, index: int, error: ValueError) -> ReadDamaged:
         segments = self._journal.segments
@@ -355,8 +351,3 @@ class NodeDisk:
 def _nothing(disk: Any) -> Steps:
     disk.check()
     yield "nothing"
-
-
-def _reading(read: Callable[[], Any]) -> Steps:
-    yield "read"
-    return read()

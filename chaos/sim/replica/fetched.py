@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
-from raftlog.chaos.sim.replica.surroundings import SimNode
+from raftlog.chaos.sim.replica.life import Life
 from raftlog.chaos.sim.replica.threads import Steps, Thread
 from raftlog.cluster.files.errors import DiskFenced
 from raftlog.raft.wal.operations import FileOperation, Write
@@ -17,7 +17,7 @@ from raftlog.raft.wal.operations import FileOperation, Write
 class FillFiles:
     """The files of a segment that is fetched: `raftlog.cluster.files.shard_files.ShardFiles` for a Filling."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: Life) -> None:
         self._node = node
 
     def names(self, folder: str) -> list[str]:
@@ -30,7 +30,6 @@ class FillFiles:
         return self._node.disk.files.read(name, position, size)
 
     def write(self, name: str, position: int, data: bytes) -> None:
-        """Writes bytes of one file."""
         self.execute([Write(name, position, data)])
 
     def execute(self, operations: Sequence[FileOperation]) -> None:
@@ -49,7 +48,7 @@ class FillFiles:
 class FillWorker:
     """A thread of the disk that runs plain functions, while no other thread changes the list of segments."""
 
-    def __init__(self, node: SimNode, thread: Thread) -> None:
+    def __init__(self, node: Life, thread: Thread) -> None:
         self._node, self._reader = node, thread
 
     def run(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -67,16 +66,14 @@ class FillWorker:
 class FillSurroundings:
     """What a Backfill uses of the writing thread and of the segments' lock."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: Life) -> None:
         self._node = node
         self.structure: AbstractContextManager[None] = nullcontext()
         self.reader = node.disk.reader()
 
     def check(self) -> None:
-        """Raises DiskFenced once anything has failed."""
         if self._node.disk.failed is not None:
             raise DiskFenced(str(self._node.disk.failed))
 
     def fail(self, error: OSError) -> NoReturn:
-        """Fences the disk."""
         raise DiskFenced(str(self._node.disk.fence(error)))

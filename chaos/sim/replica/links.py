@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from raftlog.chaos.sim.replica.surroundings import SimNode
+from raftlog.chaos.sim.replica.connections import Connections
 from raftlog.cluster.peers.transport import LinkSeen
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.messages import Message
@@ -18,13 +18,12 @@ from raftlog.raft.types import NodeId
 class NodeLinks:
     """The `raftlog.cluster.replica.ports.Links` of one process."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: Connections) -> None:
         self._node, self._life = node, node.life
         self.dirty: Collection[object] = ()  # all has left already
 
     @property
     def refused_lately(self) -> Collection[tuple[float, str, str]]:
-        """The simulator keeps no rejections."""
         return ()
 
     def set_members(
@@ -34,24 +33,23 @@ class NodeLinks:
         node = self._node
         if node.life == self._life:
             wanted = {member.node: member.incarnation for member in (*configuration.members, *known)}
-            kept = {peer: disk for peer, disk in node.dialled.items() if peer in leaving}
+            kept = {peer: disk for peer, disk in node.hellos.dialled.items() if peer in leaving}
             node.dial({peer: disk for peer, disk in (kept | wanted).items() if peer != node.node})
 
     @property
     def strangers(self) -> Mapping[NodeId, Member]:
         """Nodes that dialled this one, and that it does not dial because of its configuration."""
-        return self._node.strangers
+        return self._node.hellos.strangers
 
     def send(self, message: Message) -> None:
         """A consensus message leaves; the process may die behind it."""
         node = self._node
-        if node.life == self._life and message.to in node.dialled:
+        if node.life == self._life and message.to in node.hellos.dialled:
             node.sends(message)
 
     def send_bulk(self, to: NodeId, frame: bytes) -> bool:
-        """A frame leaves on the bulk link."""
         node = self._node
-        return node.life == self._life and to in node.dialled and node.world.links.send(node.node, to, frame)
+        return node.life == self._life and to in node.hellos.dialled and node.world.links.send(node.node, to, frame)
 
     def flush(self) -> None:
         """All has left already."""
@@ -62,19 +60,16 @@ class NodeLinks:
 
     def is_bulk_up(self, to: NodeId) -> bool:
         """Whether the bulk link to that peer is connected."""
-        return to in self._node.dialled and self._node.world.links.is_up(self._node.node, to)
+        return to in self._node.hellos.dialled and self._node.world.links.is_up(self._node.node, to)
 
     def is_answering(self, peer: NodeId, within_s: float) -> bool:
-        """Whether that peer was heard lately."""
         node, within_us = self._node, int(within_s * 1e6)
-        return node.world.now_us - node.heard_us.get(peer, -within_us) < within_us
+        return node.world.now_us - node.hellos.heard_us.get(peer, -within_us) < within_us
 
     def links_seen(self) -> Mapping[NodeId, LinkSeen]:
-        """The consensus links."""
         node = self._node
-        is_up = {peer: not node.world.dials.is_down(node.node, peer) for peer in node.dialled}
-        return {peer: LinkSeen(is_up[peer], is_up[peer], "", "", None) for peer in node.dialled}
+        is_up = {peer: not node.world.dials.is_down(node.node, peer) for peer in node.hellos.dialled}
+        return {peer: LinkSeen(is_up[peer], is_up[peer], "", "", None) for peer in node.hellos.dialled}
 
     def refused_of(self, node: NodeId) -> str:
-        """No reason is kept."""
         return ""

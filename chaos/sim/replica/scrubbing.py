@@ -8,7 +8,7 @@ from typing import Final
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.replica.surroundings import SimNode
+from raftlog.chaos.sim.replica.life import Life
 from raftlog.chaos.sim.replica.threads import STILL_US
 from raftlog.cluster.files.findings import Finding
 from raftlog.cluster.files.scrub import Looker
@@ -25,15 +25,12 @@ SCRUB_STEP_US: Final = 2_000
 class ScrubbedFiles:
     """The files of a simulated disk, as scrubbing reads them: `raftlog.cluster.files.scrub.ScrubFiles`."""
 
-    __slots__ = ("_files", "bytes", "names", "size")
-
     def __init__(self, files: MemoryFiles) -> None:
         self._files = files
         self.names, self.size = files.names, files.size
         self.bytes = 0
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        """As MemoryFiles."""
         data = self._files.read(name, position, size)
         self.bytes += len(data)
         return data
@@ -45,9 +42,9 @@ class ScrubbedFiles:
 class Scrubbing:
     """Reads all files again and again (`raftlog.cluster.disk.scrubber.Scrub`), and checks the findings."""
 
-    def __init__(self, node: SimNode, looker: Looker, found: Callable[[list[Finding]], None]) -> None:
-        self._node, self._life, self._looker, self._told_to = node, node.life, looker, found
-        self._told: set[str] = set()
+    def __init__(self, node: Life, looker: Looker, found: Callable[[list[Finding]], None]) -> None:
+        self._node, self._life, self._looker, self._report = node, node.life, looker, found
+        self._reported: set[str] = set()
         self.rounds = 0
         self.ended_at: float | None = None
         self.file = ""
@@ -56,7 +53,6 @@ class Scrubbing:
 
     @property
     def bytes(self) -> int:
-        """Read so far."""
         return 0
 
     def _advance(self) -> None:
@@ -75,14 +71,14 @@ class Scrubbing:
         pause_us = node.world.scrub_us
         while True:
             yield node.scrub_random.randint(pause_us // 2, pause_us * 3 // 2)
-            self._told.clear()
+            self._reported.clear()
             due = self._to_find()
             for seconds in self._looker.round(self._found):
                 yield int(seconds * 1_000_000) or SCRUB_STEP_US
             self.rounds += 1
             still = self._to_find()
             for name, what in due.items():
-                if still.get(name) == what and not any(name.startswith(file) for file in self._told):
+                if still.get(name) == what and not any(name.startswith(file) for file in self._reported):
                     raise Failure("scrubbing finds all damage", f"node {node.node}: {what}")
 
     def _to_find(self) -> dict[str, str]:
@@ -104,11 +100,11 @@ class Scrubbing:
             place = each_found.file.rpartition(".")[0] or each_found.file
             if not any(inode.wounds and name.startswith(place) for name, inode in node.disk.files.nodes.items()):
                 raise Failure("scrubbing reports nothing but damage", f"node {node.node}: {each_found}")
-            if each_found.file not in self._told:
+            if each_found.file not in self._reported:
                 node.world.note(node.node, "scrubbing found", str(each_found))
-            self._told.add(each_found.file)
-        if any(name not in node.disk.met for name in self._told if name.endswith(".seg")):
+            self._reported.add(each_found.file)
+        if any(name not in node.disk.met for name in self._reported if name.endswith(".seg")):
             node.world.sometimes("scrubbing found damage before a reader")
-        if any(name.startswith(f"{SNAPSHOTS}/{node.snapshot_index:020d}") for name in self._told):
+        if any(name.startswith(f"{SNAPSHOTS}/{node.state.snapshots.index:020d}") for name in self._reported):
             node.world.sometimes("scrubbing found a damaged snapshot")
-        self._told_to(findings)
+        self._report(findings)

@@ -8,19 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.replica.answers import Answer, Applied, url_of
-from raftlog.chaos.sim.replica.life import Life
+from raftlog.chaos.sim.replica.connections import Connections
+from raftlog.chaos.sim.replica.life import Surroundings
 from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.block import BLOCK_PLAIN, decode_blocks, decode_records, encode_block
-from raftlog.raft.types import NOBODY
+from raftlog.raft.types import NOBODY, NodeId
 from raftlog.statemachine.access.admission import encode_admission
+
+T = TypeVar("T")
 
 ADMIN: Final = "root"
 """The principal of all clients but those whose permissions change (`raftlog.chaos.sim.clients.users`)."""
@@ -44,14 +48,22 @@ LATE_US: Final = 3_000_000
 """From the deadline of a request to its answer, at most, in microseconds, without pauses."""
 
 
-class Serving(Life):
+class Serving(Connections):
     """What clients may ask a node."""
 
-    def _asked(self, what: str, deadline_us: int, done: Callable[[Any], None]) -> Callable[[Any], None]:
+    def __init__(self, world: Surroundings, node: NodeId, disk: SimDisk, copy: str = "") -> None:
+        super().__init__(world, node, disk, copy)
+        self._requests = 0  # of all its processes
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._asked: dict[int, str] = {}  # what clients asked this process and it has not answered, by number
+
+    def _noted(self, what: str, deadline_us: int, done: Callable[[Any], None]) -> Callable[[Any], None]:
         """Notes a request until it is answered."""
-        asked = self.asked
-        self.requests += 1
-        number = self.requests
+        asked = self._asked
+        self._requests += 1
+        number = self._requests
         asked[number] = f"{what} of {self.world.now_us / 1e6:g} s with the deadline {deadline_us / 1e6:g} s"
 
         def answered(answer: Any) -> None:
@@ -62,9 +74,9 @@ class Serving(Life):
         return answered
 
     def _overdue(self, asked: dict[int, str], number: int) -> None:
-        if self.asked is not asked or number not in asked:
+        if self._asked is not asked or number not in asked:
             return  # that process ended, or it has answered
-        runs_us = 0 if self.is_paused or self.is_behind else self.world.now_us - self.went_on_us
+        runs_us = 0 if self.is_paused or self.is_behind else self.world.now_us - self.clockwork.went_on_us
         if runs_us >= LATE_US:
             raise Failure(ANSWERED, f"node {self.node} has not answered {asked[number]}")
         self.world.after(LATE_US - runs_us, self._overdue, asked, number)
@@ -86,7 +98,7 @@ class Serving(Life):
         once, in an event of its own; never, if this process ends before.
         """
         if self.core is not None:
-            done = self._asked(f"the write with sequence {sequence}", deadline_us, done)
+            done = self._noted(f"the write with sequence {sequence}", deadline_us, done)
             access = getattr(self.machine, "access", None)
             if not is_admitted and access is not None and access.is_on:
                 block = admitted(block, encode_admission(access.admission(ADMIN)))
@@ -95,61 +107,60 @@ class Serving(Life):
     def _submit(
         self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None]
     ) -> None:
-        assert self.replica is not None
-        try:
-            future = self.replica.submit(
-                block, count, deadline=self.seconds(deadline_us), session=session, sequence=sequence
-            )
-        except ApiError as error:
-            self.world.answered(self.node, 0, done, self.problem(error, has_session=bool(sequence)))
-        else:
-            future.add_done_callback(partial(self._settled, done, bool(sequence)))
-
-    def _settled(self, done: Callable[[Answer], None], has_session: bool, future: asyncio.Future[Settled]) -> None:
-        error = future.exception()
-        if error is None:
-            if self.state.life.is_over:
-                return  # it ended before this answer left: the client hears that its connection closed
-            settled = future.result()
+        def settled(settled: Settled) -> None:
             self._check(self.world.answered, self.node, settled.last, done, Applied(*settled))
-        elif isinstance(error, ApiError):
-            self.world.answered(self.node, 0, done, self.problem(error, has_session=has_session))
+
+        assert self.replica is not None
+        until = self.seconds(deadline_us)
+        ask = partial(self.replica.submit, block, count, deadline=until, session=session, sequence=sequence)
+        self._carry(ask, settled, partial(self._refuse, done, bool(sequence)))
+
+    def _carry(
+        self, ask: Callable[[], asyncio.Future[T]], succeed: Callable[[T], None], refuse: Callable[[ApiError], None]
+    ) -> None:
+        """Asks the replica, and passes on what comes of it, unless the process is over by then: the client hears that
+        its connection closed."""
+
+        def ended(future: asyncio.Future[T]) -> None:
+            error = future.exception()
+            if isinstance(error, ApiError):
+                refuse(error)
+            elif error is not None:
+                raise error
+            elif not self.state.life.is_over:
+                succeed(future.result())
+
+        try:
+            future = ask()
+        except ApiError as error:
+            refuse(error)
         else:
-            raise error
+            future.add_done_callback(ended)
+
+    def _refuse(self, done: Callable[[Any], None], has_session: bool, error: ApiError) -> None:
+        self.world.answered(self.node, 0, done, self.problem(error, has_session=has_session))
 
     def read_barrier(self, done: Callable[[int | Problem], None], deadline_us: int) -> None:
         """A client's linearizable read arrives here: `done` gets the index as of which `machine` may be read, in the
         event in which it is called. Otherwise as `submit`."""
         if self.core is not None:
-            done = self._asked("the linearizable read", deadline_us, done)
+            done = self._noted("the linearizable read", deadline_us, done)
             self._input(self._read_barrier, self.world.acknowledged, done, deadline_us)
 
     def _read_barrier(self, floor: int, done: Callable[[int | Problem], None], deadline_us: int) -> None:
-        assert self.replica is not None
-        try:
-            future = self.replica.read_barrier(self.seconds(deadline_us))
-        except ApiError as error:
-            self.world.answered(self.node, 0, done, self.problem(error))
-        else:
-            future.add_done_callback(partial(self._read, floor, done))
-
-    def _read(self, floor: int, done: Callable[[int | Problem], None], future: asyncio.Future[int]) -> None:
-        error = future.exception()
-        if error is None:
-            if self.state.life.is_over:
-                return  # as above
-            index = future.result()
+        def may_read(index: int) -> None:
             self._check(self.world.read_done, self.node, floor, index)
             self._check(self.world.answered, self.node, index, done, index)
-        elif isinstance(error, ApiError):
-            self.world.answered(self.node, 0, done, self.problem(error))
-        else:
-            raise error
+
+        assert self.replica is not None
+        self._carry(
+            partial(self.replica.read_barrier, self.seconds(deadline_us)), may_read, partial(self._refuse, done, False)
+        )
 
     def serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None], deadline_us: int) -> None:
         """A client's request that a coroutine of the server answers: `done` gets its result, or the Problem."""
         if self.core is not None:
-            self._input(self._serve, work, self._asked("the request for a coroutine", deadline_us, done))
+            self._input(self._serve, work, self._noted("the request for a coroutine", deadline_us, done))
 
     def _serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None]) -> None:
         assert self.loop is not None

@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, NamedTuple
 
 from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
-from raftlog.chaos.sim.ground.loop import ProcessEnded
-from raftlog.chaos.sim.replica.surroundings import SimNode
+from raftlog.chaos.sim.ground.stage import ProcessEnded
+from raftlog.chaos.sim.replica.life import Life
 from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged, StoredSnapshotDamaged
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.raft.wal import snapshot_files
@@ -36,26 +36,21 @@ READ_US: Final = (50, 3_000)
 
 class _Job(NamedTuple):
     do: Callable[[], Steps]
-    future: asyncio.Future[Any] | None
-    then: Callable[[], Steps] | None
-    weight: int
+    future: asyncio.Future[Any] | None = None
+    then: Callable[[], Steps] | None = None
+    weight: int = 1
 
 
 class Thread:
     """One thread of the disk: its jobs, one after the other."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: Life) -> None:
         self._node, self._life = node, node.life
         self._jobs: deque[_Job] = deque()
         self._steps: Generator[int, None, None] | None = None
         self._is_running = False  # a step of the current job, in this event
         self.since_us = -1  # when the current job, or its newest sync, began; -1: none runs
         self.syncs = self.sync_us = 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a job runs or waits."""
-        return self._steps is not None or bool(self._jobs)
 
     def run(
         self, job: Callable[[], Steps], then: Callable[[], Steps] | None = None, weight: int = 1
@@ -64,61 +59,48 @@ class Thread:
         loop = self._node.loop
         assert loop is not None
         future: asyncio.Future[Any] = loop.create_future()
-        self._put(job, future, then, weight)
+        self._put(_Job(job, future, then, weight))
         return future
 
     def post(self, job: Callable[[], Steps]) -> None:
-        """Does a job whose result nothing waits for."""
-        self._put(job, None, None, 1)
+        self._put(_Job(job))
 
     def close(self) -> None:
-        """The process is gone: nothing more is done."""
         self._jobs.clear()
         steps, self._steps = self._steps, None
         if steps is not None and not self._is_running:
             steps.close()
 
-    def _put(
-        self,
-        job: Callable[[], Steps],
-        future: asyncio.Future[Any] | None,
-        then: Callable[[], Steps] | None,
-        weight: int,
-    ) -> None:
+    def _put(self, job: _Job) -> None:
         if self._node.life != self._life:
             return
-        self._jobs.append(_Job(job, future, then, weight))
+        self._jobs.append(job)
         if self._steps is None and len(self._jobs) == 1:
             self._node.world.after(0, self._next)
 
     def _next(self) -> None:
         if self._node.life == self._life and self._steps is None and self._jobs:
             self.since_us = self._node.world.now_us
-            self._steps = self._whole(*self._jobs.popleft())
+            self._steps = self._whole(self._jobs.popleft())
             self._advance()
 
-    def _whole(
-        self,
-        job: Callable[[], Steps],
-        future: asyncio.Future[Any] | None,
-        then: Callable[[], Steps] | None,
-        weight: int,
-    ) -> Generator[int, None, None]:
+    def _whole(self, job: _Job) -> Generator[int, None, None]:
+        future = job.future
         result: Any = None
         try:
-            result = yield from self._timed(job(), weight)
+            result = yield from self._timed(job.do(), job.weight)
         except Exception as error:
             if future is None:
                 self._node.posted_failed(error)
             elif not future.done():
-                future.set_exception(_told(error))
+                future.set_exception(_as_server_error(error))
         else:
             if future is not None and not future.done():
                 future.set_result(result)
-        if then is not None:
+        if job.then is not None:
             yield 0
             try:
-                yield from self._timed(then(), 1)
+                yield from self._timed(job.then(), 1)
             except Exception as error:
                 self._node.posted_failed(error)
 
@@ -171,7 +153,7 @@ class Thread:
             node.world.after(0, self._next)
 
 
-def _told(error: Exception) -> Exception:
+def _as_server_error(error: Exception) -> Exception:
     """The error as the server's disk raises it."""
     match error:
         case DiskFailed():

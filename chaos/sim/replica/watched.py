@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from raftlog.chaos.sim.replica.surroundings import SimNode
+from raftlog.chaos.sim.replica.watching import Watching
 from raftlog.cluster.protocol.digest_points import POINT_BLOCK
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.log.applier import Applier
@@ -19,7 +19,7 @@ from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.codec.block import decode_blocks, decode_records
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.consensus.core import Proposed, RaftCore
+from raftlog.raft.consensus.core import Proposal, RaftCore
 from raftlog.raft.messages import Message
 from raftlog.raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite, SyncBatch
 from raftlog.raft.refusals import Refused
@@ -36,7 +36,7 @@ class WatchedCore(RaftCore):
     """The server's core; the witness looks at it after every input and at every Ready."""
 
     __slots__ = ("node",)
-    node: SimNode
+    node: Watching
 
     def tick(self, now: Now) -> None:
         super().tick(now)
@@ -46,7 +46,7 @@ class WatchedCore(RaftCore):
         super().step(message, now, disk)
         self.node.stepped(self)
 
-    def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposed:
+    def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposal:
         try:
             proposed = super().propose(kind, count, data, now)
         except Refused as refusal:
@@ -66,7 +66,7 @@ class WatchedCore(RaftCore):
 
     def read(self, context: int, now: Now) -> None:
         super().read(context, now)
-        self.node.read_began(context)
+        self.node.world.witness.read_began(self.node.node, context)
         self.node.stepped(self)
 
     def transfer(self, to: NodeId, now: Now) -> NodeId:
@@ -123,7 +123,7 @@ class WatchedCore(RaftCore):
 class WatchedApplier(Applier):
     """The server's applier. On a node with a slow state machine it applies one entry at a time."""
 
-    node: SimNode
+    node: Watching
 
     def run(self) -> bool:
         node = self.node
@@ -146,7 +146,7 @@ class WatchedApplier(Applier):
 class WatchedReplica(Replica):
     """The server's replica."""
 
-    node: SimNode
+    node: Watching
 
     def synced(self, batch: SyncBatch) -> None:
         self.node.sending = "sending after a sync"

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from raftlog.chaos.sim.disk.disk import SimDisk
+from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.ground.machines import Shown
-from raftlog.chaos.sim.replica.serving import Serving
+from raftlog.chaos.sim.ground.machines import ShippedMachine
+from raftlog.chaos.sim.replica.life import Life, Surroundings
 from raftlog.cluster.protocol.disk_reports import Handover, Why
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
@@ -50,23 +52,29 @@ _SNAPSHOT: Final = f"{SNAPSHOTS}/"
 _LOG: Final = f"{LOG_FOLDER}/"
 
 
-class Watching(Serving):
+class Watching(Life):
     """Receives the reports of the parts of a replica."""
+
+    def __init__(self, world: Surroundings, node: NodeId, disk: SimDisk, copy: str = "") -> None:
+        super().__init__(world, node, disk, copy)
+        self.apply_us = world.swarm.apply_us * world.random_of(f"apply {node}{copy}").getrandbits(1)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.sending = "sending"  # why messages leave now, for the names of crashes
 
     def _follow_yours(self) -> None:
         """A state machine of your own goes on beside the state that was restored."""
         machine = self.state.applier.machine
         if self.world.yours is not None:
-            assert isinstance(machine, Shown)
-            self._yours = self.world.yours.beside(machine)
+            assert isinstance(machine, ShippedMachine)
+            self.shown.yours = self.world.yours.beside(machine)
 
     def stepped(self, core: RaftCore) -> None:
-        """The core took an input."""
         if core is self.core:
             self._check(self.world.witness.stepped, core)
 
     def took(self, ready: Ready) -> None:
-        """The replica took a Ready, and carries it out next."""
         self._check(self.world.took, self, ready)
         if ready.entries:
             self._check(
@@ -76,7 +84,8 @@ class Watching(Serving):
     def _right_ms(self) -> int:
         """The newest of the wall clocks that are right."""
         world = self.world
-        return max([each.clock.read(world.now_us).wall_ms for each in world.replicas.values() if not each.clock.off_ms])
+        clocks: list[Clock] = [each.clock for each in world.replicas.values()]
+        return max([clock.read(world.now_us).wall_ms for clock in clocks if not clock.off_ms])
 
     def trims(self, before: int) -> None:
         """The retention policy of this node asks for a trim."""
@@ -86,31 +95,29 @@ class Watching(Serving):
             self._check(self.world.witness.trims, self.node, before, policy.age_ms, self.world.now_us // 1_000)
 
     def applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
-        """The state machine applied an entry."""
         self._check(self._applied, entry, command, effects)
 
     def _applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
         world = self.world
-        if self._yours is not None:
-            self._yours.follow(entry, effects)
+        if self.shown.yours is not None:
+            self.shown.yours.follow(entry, effects)
         world.applied(self, entry, command, effects)
         machine = self.machine
-        if machine.point != self._point:
-            self._point = machine.point
+        if machine.point != self.shown.point:
+            self.shown.point = machine.point
             world.witness.point_applied(self.node, machine.point)
         if self.apply_us:
-            self._apply_due_us = world.now_us + self.apply_us
+            self.clockwork.apply_due_us = world.now_us + self.apply_us
 
     @property
     def applies_slowly(self) -> bool:
-        """Whether it applies one entry at a time."""
         return bool(self.apply_us) and not self.world.is_healed
 
     def must_apply_later(self) -> bool:
         """Whether the entry before still takes its time."""
-        if self.world.now_us >= self._apply_due_us or self.world.is_healed:
+        if self.world.now_us >= self.clockwork.apply_due_us or self.world.is_healed:
             return False
-        self.world.at(self._apply_due_us, self._apply_later, self.life)
+        self.world.at(self.clockwork.apply_due_us, self._apply_later, self.life)
         return True
 
     def _apply_later(self, life: int) -> None:
@@ -118,19 +125,17 @@ class Watching(Serving):
             self.replica.wake()
 
     def restored(self, mark: Mark) -> None:
-        """A leader's snapshot took the place of the state."""
         self._check(self._restored, mark)
 
     def _restored(self, mark: Mark) -> None:
         world = self.world
         self._follow_yours()
-        self._point = self.state.applier.machine.point
+        self.shown.point = self.state.applier.machine.point
         world.state_replaced(self)
         world.witness.restored(self.node, mark, self.machine)
         world.sometimes("snapshot installed")
 
     def installed(self, mark: Mark, before: tuple[int, int], had: bool, configuration: Configuration) -> None:
-        """The core took a leader's snapshot."""
         if configuration.outgoing:
             self.world.sometimes("snapshot during a joint configuration")
         self._check(self.world.witness.installed, self.node, mark, before, had)
@@ -141,7 +146,6 @@ class Watching(Serving):
         self._check(self.world.witness.saved, self.node, mark, data)
 
     def compacted(self, mark: Mark) -> None:
-        """The core's log may begin after `mark`."""
         self._check(self.world.witness.compacted, self.node, mark)
 
     def file_moved(self, part: int, operation: FileOperation) -> None:
@@ -161,7 +165,7 @@ class Watching(Serving):
     def _segment_deleted(self, part: int, first: int) -> None:
         core = self.core
         assert core is not None
-        if any(each.core is None and each.disk.durable_last < first for each in self.world.replicas.values()):
+        if any(each.core is None and each.disk.view.durable_last < first for each in self.world.replicas.values()):
             self.world.sometimes("a trim passed a stopped follower")
         following = min(
             (each for each in self.disk.segment_firsts if each > first), default=core.state.log.last.index + 1
@@ -179,14 +183,15 @@ class Watching(Serving):
 
     def looks_at_others(self) -> None:
         """The server asks for a digest point, to see whether all others are well."""
-        self._ill = self._others_ill()
+        self.shown.ill = self._others_ill()
 
     def _others_ill(self) -> dict[NodeId, int]:
         """The others that are down, or have still to heal; each with its life."""
+        others = [each for each in self.world.replicas.values() if each.node != self.node]
         return {
             each.node: each.life
-            for each in self.world.replicas.values()
-            if each.node != self.node and (each.core is None or each.disk.view.is_healing or each.core.state.floor)
+            for each in others
+            if each.core is None or each.disk.view.is_healing or each.core.state.recall.floor
         }
 
     def _check_end_for_damage(self) -> None:
@@ -194,7 +199,7 @@ class Watching(Serving):
         assert core is not None
         if self.state.damage.is_stuck:
             return  # it waited for a calm time instead
-        still = [node for node, life in self._others_ill().items() if self._ill.get(node) == life]
+        still = [node for node, life in self._others_ill().items() if (self.shown.ill or {}).get(node) == life]
         voters = [node for node in still if core.state.configuration.is_voter(node)]
         if voters:
             text = f"node {self.node} while {voters} are down or heal"

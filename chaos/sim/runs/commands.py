@@ -23,7 +23,7 @@ import typer
 from raftlog.chaos.sim.ground.machines import load_machine
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs import ending, report
-from raftlog.chaos.sim.runs.invocation import REPORTS, Exit, Wanted
+from raftlog.chaos.sim.runs.invocation import REPORTS, Exit, SimRequest
 from raftlog.chaos.sim.runs.progress import Display
 from raftlog.chaos.sim.runs.ranges import SEEDS_MAX, numbers, seed_range
 from raftlog.chaos.sim.runs.runner import (
@@ -43,7 +43,6 @@ SEEDS: Final = "0:100"
 
 
 def register(app: typer.Typer) -> None:
-    """Put the command into the command line."""
     app.command("sim")(sim)
 
 
@@ -73,7 +72,7 @@ def sim(
     if not __debug__:
         raise typer.BadParameter("asserts are part of the checks: do not run Python with -O")
     may_import_from_here()
-    wanted = Wanted(
+    wanted = SimRequest(
         seeds=_seeds(seeds, minutes, replay),
         seconds=seconds,
         minutes=minutes,
@@ -86,7 +85,7 @@ def sim(
         jobs=jobs or cores(),
         reports=reports,
     )
-    raise typer.Exit(_guarded(lambda: _sim(wanted)))
+    raise typer.Exit(_guarded(lambda: _replay(wanted) if wanted.is_replay or wanted.trace else _run(wanted)))
 
 
 def _seeds(text: str | None, minutes: float | None, replay: int | None) -> range:
@@ -156,14 +155,10 @@ def _show(line: str) -> None:
         raise KeyboardInterrupt from error
 
 
-def _sim(wanted: Wanted) -> Exit:
-    return _replay(wanted) if wanted.is_replay or wanted.trace else _run(wanted)
-
-
 # -- one seed, or a few, in this process -------------------------------------------------------------------------
 
 
-def _replay(wanted: Wanted) -> Exit:
+def _replay(wanted: SimRequest) -> Exit:
     summary = Summary(wanted.seconds)
     for seed in wanted.seeds:
         job = wanted.job(seed)
@@ -177,8 +172,8 @@ def _replay(wanted: Wanted) -> Exit:
             typer.echo(f"  {name}: {number}")
         typer.echo(f"  trace digest: {result.digest}")
     if wanted.is_replay and wanted.reports != REPORTS:  # asked for
-        written = report.write(wanted.job(wanted.seeds.start), wanted.reports)
-        typer.echo(f"  trace: {written.trace}")
+        folder, _ = report.write(wanted.job(wanted.seeds.start), wanted.reports)
+        typer.echo(f"  trace: {folder / 'trace.txt'}")
     return Exit.OK
 
 
@@ -205,7 +200,7 @@ class _Stop:
         print("raftlog: waiting for the seeds that run; Ctrl-C again ends them at once", file=sys.stderr)
 
 
-def _run(wanted: Wanted) -> Exit:
+def _run(wanted: SimRequest) -> Exit:
     summary = Summary(wanted.seconds, tuple(SOMETIMES))
     stop = _Stop(wanted.minutes)
     end = len(wanted.seeds) if wanted.seeds.stop < SEEDS_MAX else None

@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from raftlog.chaos.sim.runs import report
-from raftlog.chaos.sim.runs.invocation import Exit, Wanted
+from raftlog.chaos.sim.runs.invocation import Exit, SimRequest
 from raftlog.chaos.sim.runs.progress import Display, speed_text
 from raftlog.chaos.sim.runs.runner import Result, planted, run_job
 from raftlog.chaos.sim.runs.shrink import Shrinking, shrink
@@ -18,7 +18,7 @@ SHRINK_S: Final = 120
 """How long shrinking may take: some hundred runs of a seed."""
 
 
-def tell(summary: Summary, wanted: Wanted, elapsed_s: float) -> Exit:
+def tell(summary: Summary, wanted: SimRequest, elapsed_s: float) -> Exit:
     """The summary, and the reports of what failed."""
     code = failed(summary, wanted) if summary.failures else Exit.OK
     held = summary.seeds - len(summary.failures)
@@ -28,7 +28,7 @@ def tell(summary: Summary, wanted: Wanted, elapsed_s: float) -> Exit:
     )
     if wanted.mutant is not None:
         if summary.failures:
-            typer.echo(f"mutant {wanted.mutant}: found, by the {_nth(summary.seeds_until_failure)} seed")
+            typer.echo(f"mutant {wanted.mutant}: found, after {summary.seeds_until_failure} seeds")
         else:
             typer.echo(f"mutant {wanted.mutant}: NOT found")
     if not held:
@@ -48,16 +48,10 @@ def tell(summary: Summary, wanted: Wanted, elapsed_s: float) -> Exit:
     return code
 
 
-def _nth(number: int) -> str:
-    """1st, 2nd, 3rd, 4th …"""
-    ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
 # -- failures ----------------------------------------------------------------------------------------------------
 
 
-def failed(summary: Summary, wanted: Wanted) -> Exit:
+def failed(summary: Summary, wanted: SimRequest) -> Exit:
     """Print each failure, write its report, and shrink the first if that is wanted."""
     for nth, result in enumerate(summary.failures[: wanted.failures_max]):
         broken = result.broken
@@ -66,9 +60,8 @@ def failed(summary: Summary, wanted: Wanted) -> Exit:
             typer.secho(line, fg="red" if "BROKEN" in line else None)
         if broken.property in {"seed ends", "worker lives"}:  # running it here would hang, or end, this process
             continue
-        written = report.write(result.job, wanted.reports)
-        again = written.again
-        typer.echo(f"  story: {written.story}\n  trace: {written.trace}")
+        folder, again = report.write(result.job, wanted.reports)
+        typer.echo(f"  story: {folder / 'failure.txt'}\n  trace: {folder / 'trace.txt'}")
         if again.broken is None or (again.broken.property, again.digest) != (broken.property, result.digest):
             typer.secho("  NOT REPEATED: the second run of this seed went another way", fg="red")
             return Exit.INTERNAL
@@ -80,7 +73,7 @@ def failed(summary: Summary, wanted: Wanted) -> Exit:
     return Exit.INTERNAL if is_internal else Exit.BROKEN
 
 
-def _shrink(result: Result, wanted: Wanted) -> None:
+def _shrink(result: Result, wanted: SimRequest) -> None:
     ends = time.monotonic() + SHRINK_S
     display = Display(None)
 
@@ -95,8 +88,8 @@ def _shrink(result: Result, wanted: Wanted) -> None:
         typer.echo(f"    {text}")
     typer.echo(f"  repeat: {found.best.job.command}")
     if found.best is not result:
-        written = report.write(found.best.job, wanted.reports)
-        typer.echo(f"  trace: {written.trace}")
+        folder, _ = report.write(found.best.job, wanted.reports)
+        typer.echo(f"  trace: {folder / 'trace.txt'}")
 
 
 def _shrunk_text(found: Shrinking) -> str:

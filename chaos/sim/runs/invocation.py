@@ -29,7 +29,7 @@ class Exit(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SimRequest:
     """The command line, checked."""
 
     seeds: range
@@ -45,7 +45,6 @@ class Wanted:
     reports: Path
 
     def job(self, seed: int) -> Job:
-        """That seed under these conditions."""
         return Job(seed, self.seconds, self.skip, self.mutant, self.machine)
 
     @property

@@ -50,11 +50,9 @@ class Display:
 
     @property
     def elapsed_s(self) -> float:
-        """Real seconds since the run began."""
         return max(time.monotonic() - self.began, 1e-3)
 
     def update(self, summary: Summary) -> None:
-        """One more seed is done."""
         failed = f", {len(summary.failures)} FAILED" if summary.failures else ""
         words = speed_text(summary, self.elapsed_s) + failed
         if self._live is not None:
@@ -66,7 +64,6 @@ class Display:
             self.console.print(f"{summary.seeds} seeds, {words}", markup=False)
 
     def say(self, text: str) -> None:
-        """Something that is not a result."""
         self.console.print(text, markup=False)
 
 

@@ -5,7 +5,6 @@ The seed is run once more for it, this time with a Recorder; that it fails the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten, wrap
 from typing import Final
@@ -22,31 +21,7 @@ DETAIL_MAX: Final = 600
 WIDTH: Final = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Where the report of a seed lies, and what came out when it ran again."""
-
-    folder: Path
-    again: Result
-
-    @property
-    def trace(self) -> Path:
-        """Every event, one line each."""
-        return self.folder / "trace.txt"
-
-    @property
-    def history(self) -> Path:
-        """The answers that clients got about keys: `raftlog chaos check` judges them."""
-        return self.folder / "history.jsonl"
-
-    @property
-    def story(self) -> Path:
-        """The failure in words."""
-        return self.folder / "failure.txt"
-
-
 def folder_of(job: Job, parent: Path) -> Path:
-    """Where the report of that job goes."""
     name = f"seed-{job.seed}"
     if job.mutant is not None:
         name += f"-{job.mutant}"
@@ -55,22 +30,22 @@ def folder_of(job: Job, parent: Path) -> Path:
     return parent / name
 
 
-def write(job: Job, parent: Path) -> Written:
-    """Run that job once more and write its report below `parent`. Raises OSError."""
+def write(job: Job, parent: Path) -> tuple[Path, Result]:
+    """Runs that job once more, and writes its report below `parent`: the failure in words (`failure.txt`), every event
+    (`trace.txt`), and what clients were answered about keys (`history.jsonl`). Returns the folder, and what came out.
+
+    Raises OSError.
+    """
     folder = folder_of(job, parent)
     folder.mkdir(parents=True, exist_ok=True)
-    written = Written(folder, Result(job, 0.0))
-    with written.trace.open("w", encoding="utf-8") as file:
+    with (folder / "trace.txt").open("w", encoding="utf-8") as file:
         with planted(job.mutant):
             again = run_job(job, Recorder(lambda line: print(line, file=file)))
-        if again.broken is not None:
-            print(
-                f"{again.broken.at_us / 1e6:11.6f}  BROKEN  {again.broken.property}: {again.broken.detail}", file=file
-            )
-    if again.broken is not None:
-        written.history.write_bytes(again.broken.history)
-    written.story.write_text("\n".join(story(again)) + "\n", encoding="utf-8")
-    return replace(written, again=again)
+        if (broken := again.broken) is not None:
+            print(f"{broken.at_us / 1e6:11.6f}  BROKEN  {broken.property}: {broken.detail}", file=file)
+            (folder / "history.jsonl").write_bytes(broken.history)
+    (folder / "failure.txt").write_text("\n".join(story(again)) + "\n", encoding="utf-8")
+    return folder, again
 
 
 def story(result: Result) -> list[str]:

@@ -35,7 +35,6 @@ class Summary:
     states: tuple[str, ...] = ()  # every "sometimes" state that there is
     seeds: int = 0
     simulated_ms: int = 0
-    totals: dict[str, int] = field(default_factory=dict)
     reached: dict[str, int] = field(default_factory=dict)  # state -> in how many seeds
     failures: list[Result] = field(default_factory=list)
     seeds_until_failure: int = 0
@@ -43,7 +42,6 @@ class Summary:
     _digests: dict[int, str] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
-        """One more seed is done."""
         self.seeds += 1
         if result.broken is not None:
             self.failures.append(result)
@@ -56,14 +54,12 @@ class Summary:
         for name, (key, _) in FLOORS.items():
             self._rates[name].append(stats.get(key, 0) * 60_000 / max(simulated_ms, 1))
         for name, number in stats.items():
-            self.totals[name] = self.totals.get(name, 0) + number
             if name.startswith(SOMETIMES) and number:
                 state = name.removeprefix(SOMETIMES)
                 self.reached[state] = self.reached.get(state, 0) + 1
 
     @property
     def hours(self) -> float:
-        """Simulated hours of the seeds that held."""
         return self.simulated_ms / 3_600_000
 
     @property
@@ -72,14 +68,9 @@ class Summary:
         return {name: int(median(rates)) if rates else 0 for name, rates in self._rates.items()}
 
     @property
-    def has_floors(self) -> bool:
-        """Whether the run is large enough to be judged by its medians."""
-        return self.seeds >= FLOORS_SEEDS and self.seconds >= SECONDS
-
-    @property
     def too_little(self) -> list[str]:
         """What happened less often than its floor, in a run that is judged by them."""
-        if not self.has_floors:
+        if self.seeds < FLOORS_SEEDS or self.seconds < SECONDS:
             return []
         medians = self.medians
         return [f"{name}: {medians[name]} < {floor}" for name, (_, floor) in FLOORS.items() if medians[name] < floor]

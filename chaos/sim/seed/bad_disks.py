@@ -15,6 +15,7 @@ from raftlog.chaos.sim.replica.answers import Answer, Applied
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.seed.agreement import agree
 from raftlog.chaos.sim.world.world import World
+from raftlog.cluster.protocol.disk_reports import Why
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
@@ -98,7 +99,7 @@ def _full(world: World, random: Random, voters: list[NodeId]) -> None:
     world.note(0, "full disks", *full)
     for node in full:
         world.disks[node].full = True
-    known: dict[NodeId, Known] = {}
+    known: dict[NodeId, FullFollower] = {}
 
     def is_done() -> bool:
         if world.now_us - writer.newest_us > STILL_US:
@@ -125,7 +126,7 @@ WRONG_MS: Final = 7_200_000
 HELD: Final = "a full follower is sent no entries while a majority can do without it"
 
 
-class Known(NamedTuple):
+class FullFollower(NamedTuple):
     """A full follower whose disk the leader of a term should know to be full."""
 
     term: int
@@ -133,18 +134,18 @@ class Known(NamedTuple):
     held_at: int = 0  # the last index of its log soon after; 0: not yet
 
 
-def _look_at(world: World, replica: Node, known: dict[NodeId, Known]) -> None:
+def _look_at(world: World, replica: Node, known: dict[NodeId, FullFollower]) -> None:
     """Raises Failure where a full follower got an entry that does not help to make room: the newest entry that lets go
     of something, and all before it, are sent (docs/decisions/0018). A new leader first has to hear of the full disk."""
     core, now_us = replica.core, world.now_us
     assert core is not None, "nothing crashes any more"
-    if replica.has_space or replica.leader in (0, replica.node):
+    if replica.state.syncer.has_space or replica.leader in (0, replica.node):
         known.pop(replica.node, None)
         return
     last, term = core.state.log.last.index, core.state.term
     each = known.get(replica.node)
     if each is None or each.term != term:
-        each = Known(term, now_us)
+        each = FullFollower(term, now_us)
     leading = world.leading()
     if each.held_at and leading is not None and each.held_at < last <= leading.state.disk_space.trim_index:
         each = each._replace(held_at=last)
@@ -160,7 +161,9 @@ def _slow(world: World, random: Random, voters: list[NodeId]) -> None:
     demanded during the pause between two hand-overs: a leader must not move on before it ends."""
     slow = voters[0]
     leading = world.replicas[slow]
-    if leading.pause_left_us():
+    view = leading.state.disks
+    times_ms = [at_ms for handover, at_ms in view.last_ms.items() if handover.why is Why.SLOW]
+    if times_ms and leading.now().monotonic_ms < max(times_ms) + view.rules.slow_pause_ms:
         return  # it handed over for its disk within the last minute, and leads again: it may not do so again yet
     world.note(0, "slow disk", slow)
     world.disks[slow].slow_us = random.randint(SLOW_US, 2 * SLOW_US)

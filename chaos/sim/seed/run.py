@@ -56,8 +56,7 @@ def run_seed(
 def _run(world: World, seconds: int) -> Outcome:
     swarm = world.swarm
     world.clients = clients = Clients(world, world.random_of("clients"), swarm.clients, swarm.client_every_us)
-    for replica in world.replicas.values():
-        replica.start()
+    world.start()
     nemesis.unleash(world)
     feed(world)
     world.run_until(seconds * 1_000_000)
@@ -68,6 +67,7 @@ def _run(world: World, seconds: int) -> Outcome:
     agree(world)
     find_out(world)
     reach_back(world)
+    clients.sinks.arrive()
     with_bad_disks(world)
     every_node_serves(world, waiting)
     with_full_disks(world)

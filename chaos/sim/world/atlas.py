@@ -30,8 +30,6 @@ COVERED: Final = ("snapshot", "ledger")
 class Atlas:
     """The damage of each disk, and the nodes that are lost by it."""
 
-    __slots__ = ("_configurations", "_disks", "_whole_disk", "doubtful", "hits", "lost", "unsound")
-
     def __init__(self, disks: Mapping[NodeId, SimDisk], configuration: Configuration) -> None:
         self._disks = disks
         self._configurations = [configuration]
@@ -51,7 +49,7 @@ class Atlas:
     def may_configure(self, configuration: Configuration) -> bool:
         """Whether the promise stays possible with that configuration: an operator asks before a change is proposed."""
         self._mend()
-        return self._has_majorities(configuration, {**self.lost, **self.doubtful, **self.unsound}, self.unsound)
+        return self._has_majorities(configuration, {**self.lost, **self.doubtful, **self.unsound})
 
     def replaced(self, node: NodeId) -> None:
         """That node has a new disk, under a new incarnation."""
@@ -69,10 +67,9 @@ class Atlas:
             return True  # it could not become worse, and must stay as loud
         if area in ("idx", "hard_state"):
             return True  # rebuilt from the log; of the hard state the other slot stays (`disk/faults.py`)
-        return self._stays_possible_without(node, area)
+        return self._stays_possible_without(node)
 
     def hit(self, node: NodeId, area: str, what: str) -> None:
-        """Takes note of damage that was done."""
         self.hits.append((node, area, what))
         if area in WHOLE_DISK:
             self._whole_disk[node] = True
@@ -110,16 +107,14 @@ class Atlas:
             elif node in self.lost and not (disk.is_hurt or self._whole_disk.get(node) or disk.is_half_repaired):
                 del self.lost[node]
 
-    def _stays_possible_without(self, node: NodeId | None, area: str = "") -> bool:
+    def _stays_possible_without(self, node: NodeId | None) -> bool:
         gone = {**self.lost, **self.doubtful, **self.unsound, **({node: ""} if node is not None else {})}
-        unsound = {*self.unsound, node} if area == STATE else self.unsound
-        return all(self._has_majorities(configuration, gone, unsound) for configuration in self._configurations)
+        return all(self._has_majorities(configuration, gone) for configuration in self._configurations)
 
-    def _has_majorities(
-        self, configuration: Configuration, gone: Mapping[NodeId, str], unsound: Collection[NodeId | None]
-    ) -> bool:
-        """A learner with a wrong state counts as a voter: it may be promoted before a digest point shows its state."""
-        promoted = [learner for learner in configuration.learners if learner in unsound]
+    def _has_majorities(self, configuration: Configuration, gone: Collection[NodeId]) -> bool:
+        """A learner that is gone counts as a voter: the leader may promote it before its damage or its wrong state is
+        found."""
+        promoted = [learner for learner in configuration.learners if learner in gone]
         for voters in ([*configuration.voters, *promoted], configuration.outgoing):
             if voters and 2 * len([voter for voter in voters if voter not in gone]) <= len(voters):
                 return False
@@ -140,10 +135,10 @@ class Atlas:
         """A line for each node, then one for each hit."""
         lines: list[str] = []
         for node, disk in sorted(self._disks.items()):
-            state = disk.durable_hard_state
+            state = disk.view.hard_state
             lines.append(
                 f"node {node}: {'LOST (' + self.lost[node] + ')' if node in self.lost else 'intact'}; durable to "
-                f"{disk.durable_last}, term {state.term}, vote {state.vote}, boot {state.boot}, log from "
+                f"{disk.view.durable_last}, term {state.term}, vote {state.vote}, boot {state.boot}, log from "
                 f"{disk.first_index}, snapshots {disk.snapshots() or 'none'}"
                 + (f"; refused: {disk.refused}" if disk.refused else "")
             )

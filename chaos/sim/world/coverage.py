@@ -6,13 +6,11 @@ reaches. A detector looks only when something rare happened (an event of a core,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
-from raftlog.chaos.sim.ground.outcome import Fault
 from raftlog.chaos.sim.network.cluster import Cluster
-from raftlog.chaos.sim.replica.surroundings import SeenNode
-from raftlog.raft.configuration import Configuration
+from raftlog.chaos.sim.replica.life import Life
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.events import BecameFollower, BecameLeader, ConflictTruncated, Event, MessageIgnored, TransferEnded
 from raftlog.raft.quorum import agreed, majority
@@ -102,6 +100,7 @@ SOMETIMES: Final[dict[str, str]] = {
     "repeated request": "a request came twice, and the session recognised the second",
     "session retried at another leader": "a request was taken under one leader, and again under another",
     "fenced owner refused": "a consumer group's owner moved it after somebody else had claimed it, and was refused",
+    "a sink's runner was fenced": "a younger one had claimed the group or opened the store, and the older one stopped",
     "clock entry": "an idle log got an entry so that the cluster clock went on",
     # the network
     "replayed message": "a message came again, long after",
@@ -147,41 +146,10 @@ COUNTED: Final[dict[str, str]] = {
 WINDOW_US: Final = 10_000_000
 
 
-def never_reached(stats: Mapping[str, int]) -> list[str]:
-    """The names that the summed stats of a run do not hold, in the order of SOMETIMES."""
-    return [name for name in SOMETIMES if not stats.get(f"sometimes: {name}")]
-
-
-class Covered(Cluster, Protocol):
-    """What the detectors look at."""
-
-    configuration: Configuration
-    acknowledged: int
-    stats: dict[str, int]
-    faults: list[Fault]
-
-    def sometimes(self, what: str) -> None:
-        """Notes that the world reached a state of `SOMETIMES`."""
-
-
 class Coverage:
     """Looks at one world, and calls its `sometimes`."""
 
-    __slots__ = (
-        "_asking",
-        "_began",
-        "_campaigns",
-        "_configured",
-        "_handing",
-        "_handlers",
-        "_leads",
-        "_older",
-        "_taken",
-        "_voting",
-        "world",
-    )
-
-    def __init__(self, world: Covered) -> None:
+    def __init__(self, world: Cluster) -> None:
         self.world = world
         self._began: dict[NodeId, int] = {}  # where the log of each process ended when it began
         self._asking: dict[NodeId, int] = {}  # pre-candidates, and their terms
@@ -211,13 +179,11 @@ class Coverage:
     # -- from the cores ----------------------------------------------------------------------------------------
 
     def happened(self, node: NodeId, event: Event) -> None:
-        """An event of a core."""
         handler = self._handlers.get(type(event).__name__)
         if handler is not None:
             handler(node, event)
 
-    def ready(self, replica: SeenNode, ready: Ready) -> None:
-        """A core wants something done."""
+    def ready(self, replica: Life, ready: Ready) -> None:
         if ready.fetches:
             for fetch in ready.fetches:
                 self.world.sometimes("applied from disk" if fetch.peer == NOBODY else "fed from disk")
@@ -234,7 +200,6 @@ class Coverage:
                 self._configured[replica.node] = entry.index
 
     def applied(self, entry: Entry, requests: Sequence[RequestBlock], effects: Effects) -> None:
-        """A state machine applied an entry."""
         for request, effect in zip(requests, effects.requests, strict=False):  # plain appends have no rows
             key = request.session, request.sequence
             if effect.result is Result.REPEATED:
@@ -289,7 +254,7 @@ class Coverage:
         if log.committed < event.index - 1:
             self._older[node] = event.index
 
-    def _look_at_older(self, replica: SeenNode) -> None:
+    def _look_at_older(self, replica: Life) -> None:
         core = replica.core
         state = core.state if core is not None else None
         if state is None or not isinstance(state.role, Leader) or state.log.committed >= self._older[replica.node]:
@@ -309,9 +274,9 @@ class Coverage:
             world.sometimes("configuration rolled back")
             del self._configured[node]
         disk = world.disks[node]
-        held = disk.between(event.kept, event.lost)
+        held = disk.view.between(event.kept, event.lost)
         if held:
-            holders = [other for other in world.disks.values() if other.has(held[0].index, held[0].term)]
+            holders = [other for other in world.disks.values() if other.view.has(held[0].index, held[0].term)]
             if 2 * len(holders) > len(world.configuration.voters):
                 world.sometimes("entry on a majority was cut")
         if any(event.kept + 1 < first <= event.lost for first in disk.segment_firsts):
@@ -333,7 +298,7 @@ class Coverage:
 
     # -- from the world ----------------------------------------------------------------------------------------
 
-    def started(self, replica: SeenNode, notices: Iterable[str] = ()) -> None:
+    def started(self, replica: Life, notices: Iterable[str] = ()) -> None:
         """A process began; `notices` list the repairs of its recovery."""
         world, core = self.world, replica.core
         assert core is not None
@@ -353,9 +318,8 @@ class Coverage:
                 world.sometimes("a damaged snapshot was set aside")
 
     def crashed(self, node: NodeId, why: str) -> None:
-        """A process ended."""
         world = self.world
-        voting, durable = self._voting.pop(node, None), world.disks[node].durable_hard_state
+        voting, durable = self._voting.pop(node, None), world.disks[node].view.hard_state
         if voting is not None and (voting.term, voting.vote) != (durable.term, durable.vote):
             world.sometimes("crash before the vote was durable")
         elif voting is not None and why == "after the sync":

@@ -6,28 +6,26 @@ digest of the trace is equal for equal seeds, on every run and with every hash s
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterable, Sequence
-from random import Random
 from typing import Any, Protocol
 
 from raftlog.chaos.judge.history import History
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.ground.loop import ProcessEnded
-from raftlog.chaos.sim.ground.machines import Host, Shown, load_machine
+from raftlog.chaos.sim.ground.machines import Host, ShippedMachine, load_machine
 from raftlog.chaos.sim.ground.outcome import Fault, Outcome
-from raftlog.chaos.sim.ground.swarm import Swarm, draw, quiet
-from raftlog.chaos.sim.ground.trace import DigestTrace, Trace
+from raftlog.chaos.sim.ground.swarm import Swarm, quiet
+from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.invariants import Witness
+from raftlog.chaos.sim.network.cluster import Cluster
 from raftlog.chaos.sim.network.dials import Dials
 from raftlog.chaos.sim.network.links import Links
 from raftlog.chaos.sim.network.network import Network
 from raftlog.chaos.sim.network.wires import Wires
 from raftlog.chaos.sim.replica.answers import settings_of, url_of
+from raftlog.chaos.sim.replica.life import Life
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.replica.scrubbing import PAUSES_US
-from raftlog.chaos.sim.replica.surroundings import SeenNode
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.chaos.sim.world.coverage import Coverage
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -46,9 +44,6 @@ from raftlog.statemachine.effects import Effects
 
 __all__ = ["Failure", "Fault", "Outcome", "World", "quiet"]
 
-PATIENCE_US = 3_000_000
-"""How long a client of the world's own waits for an answer."""
-
 MACHINE = "raftlog.statemachine.machine:StateMachine"
 
 
@@ -61,8 +56,11 @@ class Audience(Protocol):
     def applied(self, entry: Entry, effects: Effects, oldest: int) -> None: ...
 
 
-class World:
-    """Virtual time, the nodes, and what clients saw."""
+class World(Cluster):
+    """The nodes, and what clients saw."""
+
+    links: Links
+    dials: Dials
 
     def __init__(
         self,
@@ -73,25 +71,11 @@ class World:
         skip: frozenset[int] = frozenset(),
         machine: str = MACHINE,
     ) -> None:
-        self.seed = seed
-        self.random = self.random_of("world")
-        self.swarm = swarm or draw(self.random_of("swarm"))
-        self.trace: Trace = trace or DigestTrace()
-        self.skip = skip
-        self.now_us = 0
-        self.is_healed = False
-        self.stats: dict[str, int] = {}
-        self.faults: list[Fault] = []
-        self._fault_number = 0
-        self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._sequence = 0
+        super().__init__(seed, swarm, trace, skip)
         found = load_machine(machine)
         self.yours = found if isinstance(found, Host) else None
-        self.machine_class = Shown if isinstance(found, Host) else found
-        self.breach: Exception | None = None  # the first that a watched part found
-        self.patience_us = PATIENCE_US
-        self.point_entries = self.random_of("points").choice((5, 20, 50))
-        self.settings = settings_of(self)
+        self.machine_class = ShippedMachine if isinstance(found, Host) else found
+        self.settings = settings_of(self, self.random_of("points").choice((5, 20, 50)))
         self.scrub_us = self.random_of("scrub").choice(PAUSES_US)
         nodes = tuple(range(1, self.swarm.nodes + 1))
         for node in nodes:
@@ -103,7 +87,6 @@ class World:
             GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data
         )
         self.network_random = self.random_of("network")
-        self.crash_random = self.random_of("crash")
         self.links = Links(self)
         self.dials = Dials(self, self.links)
         self.wires = Wires(self, self.dials)
@@ -117,10 +100,6 @@ class World:
         self.clients: Audience | None = None
         self.acknowledged = 0  # the highest index that a client knows to be committed
 
-    def random_of(self, purpose: str) -> Random:
-        """A source of chance for one purpose only, so that what one part draws changes nothing for the others."""
-        return Random(f"{self.seed} {purpose}")
-
     def _formatted(self, node: NodeId) -> SimDisk:
         """A new disk for that node; the first entry of the log names the first members."""
         return SimDisk(
@@ -133,9 +112,13 @@ class World:
         )
 
     def newcomer(self) -> Member:
-        """A member that this world has not seen yet."""
         node = max(self.replicas) + 1
         return Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node))
+
+    def start(self) -> None:
+        """Every node starts."""
+        for replica in self.replicas.values():
+            replica.start()
 
     def join(self, member: Member) -> None:
         """A new machine with a new disk starts, and waits until a leader adds it as a member."""
@@ -157,54 +140,9 @@ class World:
         """The incarnation that `raftlog format` would have made for that node."""
         return f"{node:032x}"
 
-    # -- time --------------------------------------------------------------------------------------------------
-
-    def at(self, time_us: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Do something at a virtual time."""
-        self._sequence += 1
-        heapq.heappush(self._events, (time_us, self._sequence, action, arguments))
-
-    def after(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Do something later."""
-        self._sequence += 1
-        heapq.heappush(self._events, (self.now_us + delay_us, self._sequence, action, arguments))
-
-    def run_until(self, end_us: int, done: Callable[[], bool] | None = None) -> bool:
-        """Let things happen until then, or until `done` (asked every 10 ms); whether it ended by `done`."""
-        ask_us = self.now_us
-        events, pop = self._events, heapq.heappop
-        while events and events[0][0] <= end_us:
-            self.now_us, _, action, arguments = pop(events)
-            action(*arguments)
-            if done is not None and self.now_us >= ask_us:
-                if done():
-                    return True
-                ask_us = self.now_us + 10_000
-        self.now_us = end_us
-        return False
-
     # -- what the nodes use ------------------------------------------------------------------------------------
 
-    def sync_us(self) -> int:
-        """How long one write with its sync takes."""
-        random, swarm = self.random, self.swarm
-        if not self.is_healed and swarm.slow_sync and random.randrange(1_000) < swarm.slow_sync:
-            return random.randint(swarm.sync_max_us, 900_000)
-        return random.randint(swarm.sync_min_us, swarm.sync_max_us)
-
-    def may_crash(self, step: str, weight: int = 1) -> None:
-        """Raises ProcessEnded now and then: a crash can fall on any step of carrying out a Ready. `weight` makes up for
-        steps that are rare themselves."""
-        chance = self.swarm.crash_at_step
-        if chance and not self.is_healed and self.crash_random.getrandbits(20) * 100_000 >> 20 < chance * weight:
-            self.count(f"crash {step}")
-            raise ProcessEnded(step)
-
-    def step_cuts_power(self) -> bool:
-        """Whether a crash at a step is a power cut."""
-        return self.crash_random.randrange(1_000) < self.swarm.step_power_cut
-
-    def started(self, replica: SeenNode, notices: Sequence[str]) -> None:
+    def started(self, replica: Life, notices: Sequence[str]) -> None:
         """A process began; `notices` list the repairs of its recovery."""
         core = replica.core
         assert core is not None
@@ -216,7 +154,7 @@ class World:
         self.links.started(replica.node)
         self.dials.started(replica.node)
 
-    def refused(self, replica: SeenNode, reason: str) -> None:
+    def refused(self, replica: Life, reason: str) -> None:
         """A disk refused to be opened: that node is down for good, and says why."""
         self.sometimes("a node stops loudly")
         if NOTE in replica.disk.damaged:  # its note says that the state was wrong: the node is beyond repair
@@ -225,7 +163,7 @@ class World:
         self.trace.line(self.now_us, replica.node, "refuses", reason)
         self.trace.state(self.now_us, replica.node, None)
 
-    def crashed(self, replica: SeenNode, why: str) -> None:
+    def crashed(self, replica: Life, why: str) -> None:
         """A process died: its connections close, which its peers hear, and it comes back later."""
         self.count("crashes")
         self.coverage.crashed(replica.node, why)
@@ -239,24 +177,23 @@ class World:
             self.clients.ended(replica.node)
         self.after(self.crash_random.randint(1_000, self.swarm.down_max_us), self.restart, replica.node)
 
-    def state_replaced(self, replica: SeenNode) -> None:
+    def state_replaced(self, replica: Life) -> None:
         """That node has another state than before: none, or one from its disk or from a leader."""
         replica.corrupted = 0
         if NOTE not in replica.disk.damaged:  # else its next start may be refused
             self.atlas.unsound.pop(replica.node, None)
         self.witness.another_state(replica.node)
 
-    def fenced(self, replica: SeenNode, error: object) -> None:
+    def fenced(self, replica: Life) -> None:
         """A process found that its state is wrong, and ends. Raises Failure where the state is right."""
         if not replica.corrupted:
-            raise Failure("only a wrong state is fenced", f"node {replica.node}: {error}")
+            raise Failure("only a wrong state is fenced", f"node {replica.node}")
         self.sometimes("a wrong state was found out")
         if self.leading() is replica:
             self.sometimes("a leader's wrong state was found out")
-        self.note(replica.node, "fenced", str(error))
+        self.note(replica.node, "fenced", "")
 
     def restart(self, node: NodeId) -> None:
-        """Start that node, if it is down."""
         replica = self.replicas[node]
         if replica.core is None and not (replica.disk.refused or replica.is_retired or replica.is_held):
             replica.start()
@@ -270,7 +207,7 @@ class World:
             self.count(f"refused {type(refusal).__name__}")
             return False
 
-    def took(self, replica: SeenNode, ready: Ready) -> None:
+    def took(self, replica: Life, ready: Ready) -> None:
         """A replica took a Ready, and carries it out next."""
         self.coverage.ready(replica, ready)
         if ready.entries:
@@ -280,15 +217,13 @@ class World:
         for read in ready.reads:
             self.witness.read_ready(replica.node, read.context, read.index)
 
-    def applied(self, replica: SeenNode, entry: Entry, command: LogEntry, effects: Effects) -> None:
-        """A state machine applied an entry."""
+    def applied(self, replica: Life, entry: Entry, command: LogEntry, effects: Effects) -> None:
         self.witness.applied(replica.node, entry, effects, replica.machine, is_sound=not replica.corrupted)
         self.coverage.applied(entry, command.requests, effects)
         if self.clients is not None:
             self.clients.applied(entry, effects, replica.machine.oldest)
 
     def happened(self, node: NodeId, event: Event) -> None:
-        """An event of a core."""
         self.coverage.happened(node, event)
         match event:
             case BecameLeader():
@@ -331,39 +266,12 @@ class World:
                 newest, leading = state.term, replica
         return leading
 
-    # -- the record --------------------------------------------------------------------------------------------
-
-    def note(self, node: NodeId, *words: object) -> None:
-        """One line of the trace."""
-        self.trace.line(self.now_us, node, *words)  # type: ignore[arg-type]
-
-    def fault(self, kind: str, nodes: NodeId | Sequence[NodeId], detail: str = "", lasts_us: int = 0) -> bool:
-        """A fault is about to happen: recorded under a running number; False if it is to be left out (shrinking)."""
-        self._fault_number = number = self._fault_number + 1
-        if number in self.skip:
-            return False
-        hit = (nodes,) if isinstance(nodes, int) else tuple(nodes)
-        self.faults.append(Fault(number, self.now_us, kind, hit, detail))
-        self.trace.fault(self.now_us, number, kind, hit, detail, lasts_us)
-        self.count("faults")
-        self.count(f"fault: {kind}")
-        return True
-
-    def count(self, what: str) -> None:
-        """Something worth counting happened."""
-        self.stats[what] = self.stats.get(what, 0) + 1
-
-    def sometimes(self, what: str) -> None:
-        """A state that many seeds together must reach, or they prove little."""
-        self.count(f"sometimes: {what}")
-
     def end(self) -> None:
         """The world ends: no process goes on."""
         for replica in (*self.replicas.values(), *self.dials.behind.values()):
             replica.vanish()
 
     def outcome(self) -> Outcome:
-        """The run as numbers."""
         self.coverage.finished()
         stats = self.stats | {
             "checks": self.witness.checks,
@@ -422,7 +330,7 @@ class World:
             replica = self.replicas[member.node]
             if replica.disk.refused or replica.is_held or replica.is_retired:
                 continue
-            if replica.core is None or replica.core.state.floor:
+            if replica.core is None or replica.core.state.recall.floor:
                 return False
             log = replica.core.state.log
             if log.applied != log.last.index:

@@ -209,6 +209,8 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
         if not os.environ.get(CA_VARIABLE) and (named := running_at(urls)) is not None:
             named.use_files()
         return urls, "--endpoints or RAFTLOG_ENDPOINTS"
+    if _ENDPOINTS_VARIABLE in os.environ:  # typer takes an empty one for none
+        raise Failed(f"{_ENDPOINTS_VARIABLE} is empty: write http://HOST:PORT into it, or unset it", Exit.USAGE)
     if near := difflib.get_close_matches(_ENDPOINTS_VARIABLE, os.environ, 1, _NEAR):
         raise Failed(f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE)
     try:
@@ -280,12 +282,12 @@ def ended(work: Callable[[], None], with_json: bool = False) -> None:
 
 def _fail(error: Exception, code: Exit, hint: str, with_json: bool) -> NoReturn:
     if with_json:
-        told: dict[str, Any] = {"error": str(error), "exit": int(code), "code": code.name.lower()}
+        shown: dict[str, Any] = {"error": str(error), "exit": int(code), "code": code.name.lower()}
         if isinstance(error, ClientError):
-            told |= {"code": str(error.code), "outcome": str(error.outcome), "tried": list(error.tried)}
+            shown |= {"code": str(error.code), "outcome": str(error.outcome), "tried": list(error.tried)}
         if isinstance(error, OutcomeUnknown) and error.session:
-            told |= {"session": error.session, "sequence": error.sequence}
-        print(json.dumps(told, ensure_ascii=False), file=sys.stderr)
+            shown |= {"session": error.session, "sequence": error.sequence}
+        print(json.dumps(shown, ensure_ascii=False), file=sys.stderr)
     else:
         print(f"raftlog: {error}", file=sys.stderr)
         if hint:

@@ -66,10 +66,10 @@ def _where(error: Unavailable) -> str:
             f"No node answers at {', '.join(error.tried)}. Start a cluster with `raftlog up`, or name its nodes with "
             "--endpoints or RAFTLOG_ENDPOINTS."
         )
-    told = "A program accepts connections there; what it did instead of answering stands above. "
+    seen = "A program accepts connections there; what it did instead of answering stands above. "
     if any(url.startswith("https://") for url in error.tried):
-        return told + (
+        return seen + (
             "Check RAFTLOG_CA, and RAFTLOG_CERTIFICATE with RAFTLOG_KEY where the node requires a certificate "
             "(raftlog cert check FILE). The node's log has a line `tls_refused` with its reason."
         )
-    return told + "If it is a node with TLS, write https:// instead of http://, and name its authority (RAFTLOG_CA)."
+    return seen + "If it is a node with TLS, write https:// instead of http://, and name its authority (RAFTLOG_CA)."

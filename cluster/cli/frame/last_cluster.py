@@ -18,7 +18,7 @@ DEFAULT_ENDPOINTS: Final = tuple(f"http://127.0.0.1:{DEFAULT_PORT + number}" for
 """The default ports of `raftlog up` with three nodes."""
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningCluster(msgspec.Struct, frozen=True):
     """A cluster that a `raftlog up` runs, as long as that process lives."""
 
     pid: int
@@ -46,7 +46,7 @@ class Ambiguous(Exception):
         self.endpoints = endpoints
 
 
-_decode = msgspec.json.Decoder(Running).decode
+_decode = msgspec.json.Decoder(RunningCluster).decode
 
 
 def state_folder() -> Path:
@@ -66,7 +66,7 @@ def remember(endpoints: list[str], tls: TlsFiles | None = None, token_file: str 
     others = [each for each in _alive() if each.pid != pid]
     first = next((tuple(each.endpoints) for each in others if not each.is_beside), ())
     aside = file.with_suffix(".aside")
-    running = Running(pid, _started(pid), endpoints, is_beside=bool(first), tls=tls, token_file=token_file)
+    running = RunningCluster(pid, _started(pid), endpoints, is_beside=bool(first), tls=tls, token_file=token_file)
     aside.write_bytes(msgspec.json.encode(running) + b"\n")
     aside.replace(file)
     return first
@@ -77,7 +77,7 @@ def forget() -> None:
     _own_file().unlink(missing_ok=True)
 
 
-def remembered() -> tuple[Running | None, list[str]]:
+def remembered() -> tuple[RunningCluster | None, list[str]]:
     """The running cluster, None if there is none; and an endpoint of each other one.
 
     Of several the oldest counts, so that starting another one changes nothing for reads. Raises Ambiguous if only
@@ -92,14 +92,14 @@ def remembered() -> tuple[Running | None, list[str]]:
     return None, []
 
 
-def running_at(urls: Sequence[str]) -> Running | None:
+def running_at(urls: Sequence[str]) -> RunningCluster | None:
     """The running cluster that has all of these URLs."""
     return next((each for each in _alive() if urls and {*urls} <= {*each.endpoints}), None)
 
 
-def _alive() -> list[Running]:
+def _alive() -> list[RunningCluster]:
     """The running clusters, the oldest first. Removes the files of those that were killed."""
-    alive: list[tuple[int, Running]] = []
+    alive: list[tuple[int, RunningCluster]] = []
     for file in state_folder().glob("*.json"):
         with suppress(OSError):
             running = _read(file)
@@ -114,7 +114,7 @@ def _own_file() -> Path:
     return state_folder() / f"{os.getpid()}.json"
 
 
-def _read(file: Path) -> Running | None:
+def _read(file: Path) -> RunningCluster | None:
     try:
         return _decode(file.read_bytes())
     except (OSError, msgspec.MsgspecError):

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any, BinaryIO, Final
 
 from raftlog.cluster.api.encoding import Encoding, as_text, to_b64
+from raftlog.cluster.api.text import as_time
 from raftlog.cluster.runtime.file_errors import naming
 
 Row = Mapping[str, Any]
@@ -67,6 +68,16 @@ class View:
     columns: tuple[Column, ...]
     raw: Callable[[Row], bytes | None]
     is_open: bool = False
+
+
+TIME: Final = Column("time", lambda row: as_time(row["time_ms"]), 24)
+
+
+def view(*columns: str | Column, raw: str | Callable[[Row], bytes | None]) -> View:
+    """Columns, a name for each that is a field of the row as it is. `raw`: the field that is the raw output, one a
+    line, or a function that makes it."""
+    shown = tuple(Column(each) if isinstance(each, str) else each for each in columns)
+    return View(shown, lines_of(raw) if isinstance(raw, str) else raw)
 
 
 _Drawn = tuple[str, str, list[str]]
@@ -141,6 +152,11 @@ class Printer:
         self.format = format or (Format.TABLE if sys.stdout.isatty() else Format.TSV)
         self.encoding: Encoding = encoding
         self._stdout = stdout or sys.stdout.buffer
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a program reads the results as JSON."""
+        return self.format in (Format.JSON, Format.JSONL)
 
     def one(self, row: Row, view: View) -> None:
         """A single result: JSON is an object, not a list of one."""
@@ -297,7 +313,7 @@ def lines_of(name: str) -> Callable[[Row], bytes | None]:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[..., None]]:
-    """A bar on standard error, if that is a terminal. Called with done, total, and maybe a word more."""
+    """A bar on standard error, if that is a terminal. Called with done, total if known, and maybe a word more."""
     from rich.console import Console  # here: rich takes long to import
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -309,4 +325,6 @@ def bar(what: str) -> Iterator[Callable[..., None]]:
     columns = (TextColumn(what), BarColumn(), shown, TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=None, more="")
-        yield lambda done, total, more="": progress.update(task, completed=done, total=max(done, total), more=more)
+        yield lambda done, total, more="": progress.update(
+            task, completed=done, total=total and max(done, total), more=more
+        )

@@ -1,18 +1,13 @@
-"""Draws the overview of a cluster as a table, for people: `raftlog status` and `raftlog up` show it.
-
-It is apart from `raftlog.cluster.cli.admin` because it needs rich, which takes longer to import than most commands
-take to run.
-"""
+"""Draws the overview of a cluster as a table, for people: `raftlog status` and `raftlog up` show it."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING, Final
 
 from raftlog.cluster.cli.frame.output import UNBOUNDED, Row
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 COLUMNS: Final = {
     "node": "node",
@@ -31,12 +26,17 @@ COLUMNS: Final = {
 
 def print_status(shown: Row) -> None:
     """Prints the table; into a file or a pipe without folding any line."""
+    from rich.console import Console  # here: rich takes long to import
+
     console = Console(highlight=False)
     console.print(status_table(shown), width=None if console.is_terminal else UNBOUNDED)
 
 
 def status_table(shown: Row) -> Table:
     """The overview as a table, for people."""
+    from rich.markup import escape
+    from rich.table import Table
+
     leader = "[red]no leader[/red]" if shown["leader"] is None else f"leader [bold]{shown['leader']}[/bold]"
     facts = [leader]
     if "term" in shown:
@@ -60,10 +60,10 @@ def status_table(shown: Row) -> Table:
         style = {"leader": "yellow" if shown.get("trouble") else "green", "unreachable": "red"}.get(row["role"], "")
         cells = [row.get(field) for field in COLUMNS]
         table.add_row(*("" if each is None else f"{each}" for each in cells), style=style)
-    told = [f"node {row['node']} is cut off: {row['cut_off']}" for row in shown["nodes"] if "cut_off" in row]
-    told += filter(None, [shown.get("trouble")])
-    if told:
-        table.caption, table.caption_justify, table.caption_style = escape("\n".join(told)), "left", "red"
+    notes = [f"node {row['node']} is cut off: {row['cut_off']}" for row in shown["nodes"] if "cut_off" in row]
+    notes += filter(None, [shown.get("trouble")])
+    if notes:
+        table.caption, table.caption_justify, table.caption_style = escape("\n".join(notes)), "left", "red"
     return table
 
 

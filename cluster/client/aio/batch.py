@@ -1,27 +1,28 @@
 """Batches the asyncio client's appends: one batch is under way, and the next one forms meanwhile.
 
-`raftlog.cluster.client.aio.client` passes each append here.
+`raftlog.cluster.client.aio.client` passes each append here. The puts and deletes of
+`raftlog.cluster.client.aio.writes` wait in the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Generic, TypeVar
 
 from raftlog.cluster.api.records import Appended
 from raftlog.cluster.client.batch import (
     CLOSED,
-    LATE,
     WAITING_MAX,
     Append,
+    WaitingCall,
     answers_of,
     closed,
     crowded,
     error_of,
     halves,
-    late,
     records_of,
     size_of,
     take,
@@ -32,134 +33,116 @@ from raftlog.cluster.client.flow import Ticket
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.runtime import clock
 
-SendBatch = Callable[[Sequence[NewRecord], float | None, Callable[[Ticket], None]], Awaitable[Appended]]
-"""Appends the records as one request, by a deadline in seconds from now; None: it waits for a connection while nodes
-answer, and has the client's deadline then. Calls back with the sequence that it takes."""
+W = TypeVar("W", bound=WaitingCall)
 
-_LATE_S: Final = 0.001  # a timer may fire a little early
-_NEVER: Final = float("inf")
+SendBatch = Callable[[Sequence[NewRecord], Callable[[Ticket], None]], Awaitable[Appended]]
+"""Appends the records as one request, with the client's deadline. Calls back with the sequence that it takes."""
 
 
-class Batcher:
-    """Belongs to one event loop. `linger_s`: how long the first call of a batch waits for others. `patience_s`: longest
-    wait of a call without a deadline while no batch is answered."""
+class CallBatches(ABC, Generic[W]):
+    """Calls that wait for their batch. Belongs to one event loop.
 
-    def __init__(self, send: SendBatch, linger_s: float, records_max: int, patience_s: float) -> None:
-        self._send = send
-        self._linger_s = linger_s
+    `patience_s`: longest wait of a call while no batch is answered.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self.waiting: deque[W] = deque()
         self._patience_s = patience_s
-        self._records_max = records_max
-        self._waiting: deque[Append] = deque()
-        self._parts: deque[list[Append]] = deque()  # parts of a refused batch: they go first
-        self._sent: list[Append] = []
-        self._sent_until = 0.0  # the latest deadline in the sent batch: the flow ends it then
-        self._ticket: Ticket | None = None
         self._runner: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = _NEVER  # when the timer fires
 
-    def append(self, record: NewRecord, deadline: float = _NEVER) -> asyncio.Future[Appended]:
-        """The call's future. `deadline` is in seconds of `clock.monotonic`. Raises Unavailable at the limit."""
-        if len(self._waiting) >= WAITING_MAX:
+    @abstractmethod
+    async def send_next(self) -> None:
+        """Takes the next batch of the waiting calls, carries it out, and ends its calls."""
+
+    def add(self, call: W) -> asyncio.Future[Any]:
+        """The call's future. Raises Unavailable at the limit."""
+        if len(self.waiting) >= WAITING_MAX:
             raise crowded()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Appended] = loop.create_future()
-        self._waiting.append(Append(record, deadline, future, clock.monotonic()))
-        if deadline < self._due:
-            self._arm(deadline)
+        waiter: asyncio.Future[Any] = loop.create_future()
+        call.came, call.waiter = clock.monotonic(), waiter
+        self.waiting.append(call)
         if self._runner is None:
             self._runner = loop.create_task(self._run())  # its first step comes after the callbacks that are ready now
-        return future
+        return waiter
 
     async def close(self) -> None:
         """Ends the waiting calls: not applied, or unknown if they were sent."""
-        runner = self._runner
-        if runner is not None:
-            runner.cancel()
-            await asyncio.gather(runner, return_exceptions=True)
-            self._fail_waiting(closed)  # the runner may have ended before its first step
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.gather(self._runner, return_exceptions=True)
+        self._fail_waiting(closed)
 
     async def _run(self) -> None:
         try:
-            while self._waiting or self._parts:
-                if self._linger_s and not self._parts:
-                    await asyncio.sleep(self._linger_s)
-                batch = self._parts.popleft() if self._parts else take(self._waiting, self._records_max, size_of)
-                self._sent = [each for each in batch if not each.waiter.done()]
-                if self._sent:
-                    await self._carry_out(self._sent)
-                    self._sent = []
+            while self.waiting:
+                await self.send_next()
         finally:
             self._runner = None
-            self._fail_sent(CLOSED)
-            self._fail_waiting(closed)
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer, self._due = None, _NEVER
 
-    async def _carry_out(self, batch: list[Append]) -> None:
-        self._ticket = None
-        until = self._sent_until = max(each.deadline for each in batch)
-        left_s = None if until == _NEVER else until - clock.monotonic()
+    def fail_impatient(self, error: ClientError) -> None:
+        """If no node took a batch, the calls that have waited too long fail as well."""
+        if isinstance(error, Unavailable):
+            self._fail_waiting(lambda: error_of(error, 0, 1), clock.monotonic() - self._patience_s)
+
+    def _fail_waiting(self, error: Callable[[], ClientError], came_before: float = float("inf")) -> None:
+        while self.waiting and self.waiting[0].came <= came_before:
+            fail(self.waiting.popleft(), error())
+
+
+def answer(call: WaitingCall, result: object) -> None:
+    """Ends a call that is not cancelled."""
+    if not call.waiter.done():
+        call.waiter.set_result(result)
+
+
+def fail(call: WaitingCall, error: BaseException) -> None:
+    """Ends a call that is not cancelled with an error."""
+    if not call.waiter.done():
+        call.waiter.set_exception(error)
+
+
+class Batcher(CallBatches[Append]):
+    """The waiting appends. `linger_s`: how long the first call of a batch waits for others."""
+
+    def __init__(self, send: SendBatch, linger_s: float, records_max: int, patience_s: float) -> None:
+        super().__init__(patience_s)
+        self._send = send
+        self._linger_s = linger_s
+        self._records_max = records_max
+
+    async def send_next(self) -> None:
+        if self._linger_s:
+            await asyncio.sleep(self._linger_s)
+        parts = deque([take(self.waiting, self._records_max, size_of)])  # more than one once it was refused
         try:
-            answer = await self._send(records_of(batch), left_s, self._took)
+            while parts:
+                batch = [each for each in parts.popleft() if not each.waiter.done()]
+                parts.extendleft(reversed(await self._sent(batch) if batch else ()))
+        finally:
+            for each in (each for part in parts for each in part):
+                fail(each, closed())
+
+    async def _sent(self, batch: list[Append]) -> Sequence[list[Append]]:
+        """Sends a batch and ends its calls. Returns the halves to send in its place if it was refused."""
+        tickets: list[Ticket] = []
+        try:
+            appended = await self._send(records_of(batch), tickets.append)
         except ClientError as error:
-            parts = halves(batch, error)
-            if parts is not None:
-                self._sent = []
-                self._parts.extendleft(reversed(parts))
-                return
+            if (parts := halves(batch, error)) is not None:
+                return parts
             for position, each in enumerate(batch):
-                if not each.waiter.done():
-                    each.waiter.set_exception(error_of(error, position, len(batch)))
-            if isinstance(error, Unavailable):
-                self._fail_impatient(error)
+                fail(each, error_of(error, position, len(batch)))
+            self.fail_impatient(error)
+        except asyncio.CancelledError:  # the client is closed
+            ticket = tickets[-1] if tickets else None
+            for position, each in enumerate(batch):
+                fail(each, error_of(unknown(CLOSED, ticket), position, len(batch)))
+            raise
         except Exception as error:
             for each in batch:
-                if not each.waiter.done():
-                    each.waiter.set_exception(error)
+                fail(each, error)
         else:
-            for each, own in zip(batch, answers_of(answer, len(batch)), strict=True):
-                if not each.waiter.done():
-                    each.waiter.set_result(own)
-
-    def _fail_impatient(self, error: Unavailable) -> None:
-        """No node took a batch: the calls without a deadline that have waited as long fail as well."""
-        came_before = clock.monotonic() - self._patience_s
-        for each in self._unsent():
-            if each.deadline == _NEVER and each.came <= came_before:
-                each.waiter.set_exception(error_of(error, 0, 1))
-
-    def _took(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-
-    # -- deadlines: one timer for all -----------------------------------------------------------------------------
-
-    def _arm(self, deadline: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._due = asyncio.get_running_loop().call_at(deadline, self._expire), deadline
-
-    def _expire(self) -> None:
-        self._timer, self._due = None, _NEVER
-        now = clock.monotonic() + _LATE_S
-        self._fail_sent(LATE, min(now, self._sent_until - _LATE_S))
-        self._fail_waiting(late, now)
-        left = [each.deadline for each in self._unsent()]
-        left += [each.deadline for each in self._sent if each.deadline > now and not each.waiter.done()]
-        if left:
-            self._arm(min(left))
-
-    def _unsent(self) -> list[Append]:
-        return [each for part in (*self._parts, self._waiting) for each in part if not each.waiter.done()]
-
-    def _fail_sent(self, why: str, now: float = float("inf")) -> None:
-        for position, each in enumerate(self._sent):
-            if each.deadline <= now and not each.waiter.done():
-                each.waiter.set_exception(error_of(unknown(why, self._ticket), position, len(self._sent)))
-
-    def _fail_waiting(self, error: Callable[[], ClientError], now: float = float("inf")) -> None:
-        for each in self._unsent():
-            if each.deadline <= now:
-                each.waiter.set_exception(error())
-        self._waiting = deque(each for each in self._waiting if not each.waiter.done())
+            for each, own in zip(batch, answers_of(appended, len(batch)), strict=True):
+                answer(each, own)
+        return ()

@@ -202,9 +202,9 @@ class Carrier:
                 while (block := await connection.block(SILENCE_S)) is not None:
                     if isinstance(block, Lost):
                         raise BadStream(block.reason)
-                    for told in cursor.feed(block):
+                    for item in cursor.feed(block):
                         breaks = 0
-                        yield told
+                        yield item
                     if cursor.is_done():
                         return
                 cursor.end()

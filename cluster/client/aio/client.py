@@ -13,41 +13,28 @@ write, kept alive, and replaced after it expired. Any number of requests may be 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from raftlog.cluster.api import kv
-from raftlog.cluster.api.kv import TxnIn, Written
-from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, Members, TransferAnswer
+from raftlog.cluster.api.kv import Written
+from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.records import Appended
-from raftlog.cluster.api.sessions import Receipt, SessionAnswer
-from raftlog.cluster.api.status import DigestAnswer, Status
+from raftlog.cluster.api.sessions import SessionAnswer
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio.batch import Batcher
 from raftlog.cluster.client.aio.carrier import Carrier
 from raftlog.cluster.client.aio.writes import WriteBatcher
-from raftlog.cluster.client.answers import Item, LogPage, Page, Progress, Record, TxnResult, WatchEvent
-from raftlog.cluster.client.arguments import checked_methods
-from raftlog.cluster.client.batch import RECORDS_MAX
+from raftlog.cluster.client.answers import Item, Progress, Record, WatchEvent
+from raftlog.cluster.client.arguments import as_method, checked_methods
+from raftlog.cluster.client.batch import RECORDS_MAX, Append
 from raftlog.cluster.client.consumers import Consumer
 from raftlog.cluster.client.cursors import Cursor, LogCursor, WatchCursor
 from raftlog.cluster.client.decisions import (
     Policy,
     Routes,
-    SessionBook,
-    learn_leader,
-    learn_url,
-)
-from raftlog.cluster.client.errors import (
-    ClientError,
-    Compacted,
-    CompareFailed,
-    KeyNotFound,
-    NotApplied,
-    OutcomeUnknown,
-    SequenceSettled,
+    learn_members,
 )
 from raftlog.cluster.client.flow import (
     ApiRequest,
@@ -55,38 +42,22 @@ from raftlog.cluster.client.flow import (
     Ticket,
 )
 from raftlog.cluster.client.new_records import NewRecord, check_record
-from raftlog.cluster.client.requests import Consistency, compare, prefix_end, step
-from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.bearer import bearer_for
 from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
-__all__ = [
-    "Client",
-    "ClientError",
-    "Compacted",
-    "CompareFailed",
-    "Item",
-    "KeyNotFound",
-    "LogPage",
-    "NewRecord",
-    "NotApplied",
-    "OutcomeUnknown",
-    "Page",
-    "Policy",
-    "Progress",
-    "Record",
-    "SequenceSettled",
-    "SessionBook",
-    "Ticket",
-    "TxnResult",
-    "WatchEvent",
-    "compare",
-    "prefix_end",
-    "step",
-]
-
+P = ParamSpec("P")
 T = TypeVar("T")
 _new = tuple.__new__  # a NamedTuple without the cost of its constructor
+
+
+def _calls(request: Callable[P, ApiRequest[T]]) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """A method with the parameters of a request, which carries the request out."""
+
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        made = request(*args, **kwargs)
+        return self.call(made)
+
+    return as_method(method, request)
 
 
 @checked_methods
@@ -170,9 +141,7 @@ class Client:
     async def discover(self) -> Members:
         """Asks for the members, and remembers their URLs and the leader."""
         members = await self.call(requests.members())
-        for member in members.members:
-            learn_url(self.state.routes, member.node, member.url)
-        learn_leader(self.state.routes, members.leader, members.term)
+        learn_members(self.state.routes, members)
         return members
 
     # Log.
@@ -186,48 +155,25 @@ class Client:
         time_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> Appended:
-        """Appends one record, in one request with other appends that wait in this client."""
+        """Appends one record.
+
+        It goes in one request with other appends of this client, unless it has a `deadline_s` of its own.
+        """
         self.state.check_process()
         record = _new(NewRecord, (value, key, tuple(headers), time_ms))
         if headers or time_ms is not None:
             check_record(record)
-        if self._batcher is None:
+        if self._batcher is None or deadline_s is not None:
             return await self.append_many([record], deadline_s=deadline_s)
-        if deadline_s is None:
-            return await self._batcher.append(record)
-        return await self._batcher.append(record, clock.monotonic() + deadline_s)
+        appended: Appended = await self._batcher.add(Append(record))
+        return appended
 
-    async def append_many(self, records: Sequence[NewRecord], *, deadline_s: float | None = None) -> Appended:
-        """Appends records as one request: all of them consecutively, or none."""
-        return await self.call(requests.append(records), deadline_s=deadline_s)
+    append_many = _calls(requests.append)
 
-    async def _append_batch(
-        self, records: Sequence[NewRecord], deadline_s: float | None, took: Callable[[Ticket], None]
-    ) -> Appended:
-        return await self._carrier.call(requests.append(records), deadline_s=deadline_s, took=took)
+    async def _append_batch(self, records: Sequence[NewRecord], took: Callable[[Ticket], None]) -> Appended:
+        return await self._carrier.call(requests.append(records), took=took)
 
-    async def log_page(
-        self,
-        from_index: int,
-        *,
-        to: int | None = None,
-        limit: int | None = None,
-        wait_ms: int = 0,
-        internal: bool = False,
-        consistency: Consistency = "linearizable",
-        min_index: int | None = None,
-    ) -> LogPage:
-        """One page of the log from an index on. `wait_ms`: longest wait for a record."""
-        request = requests.log_page(
-            from_index,
-            to=to,
-            limit=limit,
-            wait_ms=wait_ms,
-            internal=internal,
-            consistency=consistency,
-            min_index=self._at_least(consistency, min_index),
-        )
-        return await self.call(request, deadline_s=self.deadline_s + wait_ms / 1000)
+    log_page = _calls(requests.log_page)
 
     async def log(
         self,
@@ -247,28 +193,14 @@ class Client:
         cursor = LogCursor(
             from_index, to=to, from_time_ms=from_time_ms, follow=follow, internal=internal, min_index=self.index
         )
-        async with aclosing(self.stream(cursor)) as told:
-            async for each in told:
+        async with aclosing(self.stream(cursor)) as items:
+            async for each in items:
                 if progress or isinstance(each, Record):
                     yield each
 
     # Key-value store.
 
-    async def get(
-        self,
-        key: bytes,
-        *,
-        at: int | None = None,
-        consistency: Consistency = "linearizable",
-        min_index: int | None = None,
-    ) -> Item | None:
-        """A key's value, now or at a revision; None if it is not there."""
-        try:
-            return await self.call(
-                requests.get(key, at=at, consistency=consistency, min_index=self._at_least(consistency, min_index))
-            )
-        except KeyNotFound:
-            return None
+    get = _calls(requests.get)
 
     async def put(
         self, key: bytes, value: bytes, *, if_revision: int | None = None, deadline_s: float | None = None
@@ -288,11 +220,11 @@ class Client:
     ) -> Written:
         self.state.check_process()
         if value is None:
-            request = requests.delete(key, if_revision=if_revision)
+            request = requests.delete(key, if_revision=if_revision, deadline_s=deadline_s)
         else:
-            request = requests.put(key, value, if_revision=if_revision)
+            request = requests.put(key, value, if_revision=if_revision, deadline_s=deadline_s)
         if self._writes is None or deadline_s is not None:
-            return await self.call(request, deadline_s=deadline_s)
+            return await self.call(request)
         answer = await self._writes.write(key, value, if_revision)
         if isinstance(answer, Written):
             return answer
@@ -300,36 +232,8 @@ class Client:
             return await self.call(request)
         return await self._carrier.go_on(request, answer)
 
-    async def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> Written:
-        """Deletes the keys [start, end); None: to the last key. Raises ValueError for an empty end."""
-        return await self.call(requests.delete_range(start, end), deadline_s=deadline_s)
-
-    async def range_page(
-        self,
-        start: bytes = b"",
-        end: bytes | None = None,
-        *,
-        limit: int | None = None,
-        continuation: str | None = None,
-        at: int | None = None,
-        keys_only: bool = False,
-        consistency: Consistency = "linearizable",
-        min_index: int | None = None,
-        prefix: bytes | None = None,
-    ) -> Page:
-        """One page of the keys [start, end), None: to the last key; or of the keys that begin with `prefix`."""
-        request = requests.range_page(
-            start,
-            end,
-            limit=limit,
-            continuation=continuation,
-            at=at,
-            keys_only=keys_only,
-            consistency=consistency,
-            min_index=self._at_least(consistency, min_index),
-            prefix=prefix,
-        )
-        return await self.call(request)
+    delete_range = _calls(requests.delete_range)
+    range_page = _calls(requests.range_page)
 
     async def range(
         self,
@@ -351,13 +255,8 @@ class Client:
             if (continuation := page.continuation) is None:
                 return
 
-    async def txn(self, transaction: TxnIn, *, deadline_s: float | None = None) -> TxnResult:
-        """Compares, then carries out `then` or `orelse`, atomically (`compare` and `step` make its parts)."""
-        return await self.call(requests.txn(transaction), deadline_s=deadline_s)
-
-    async def compact(self, revision: int) -> kv.CompactionAnswer:
-        """Allows the history of keys below a revision to be deleted."""
-        return await self.call(requests.compact(revision))
+    txn = _calls(requests.txn)
+    compact = _calls(requests.compact)
 
     async def watch(
         self,
@@ -370,8 +269,8 @@ class Client:
     ) -> AsyncGenerator[WatchEvent | Progress, None]:
         """Changes, one event per index, each once; from an index, a revision, or from now on. Has no end."""
         cursor = WatchCursor(prefix, key, from_index, from_revision)
-        async with aclosing(self.stream(cursor)) as told:
-            async for each in told:
+        async with aclosing(self.stream(cursor)) as items:
+            async for each in items:
                 if progress or isinstance(each, WatchEvent):
                     yield each
 
@@ -385,33 +284,13 @@ class Client:
         """Opens a session for the caller, beside that of this client's writes."""
         return await self.call(requests.open_session(ttl_ms or self._ttl_ms))
 
-    async def receipt(self, session: int, sequence: int) -> Receipt:
-        """The result of a sequence."""
-        return await self.call(requests.receipt(session, sequence))
-
-    async def void(self, session: int, sequence: int) -> Receipt:
-        """Makes a "not seen" final. Returns the result of the sequence."""
-        return await self.call(requests.void(session, sequence))
-
-    async def digest(self, index: int | None = None, *, log_from: int | None = None) -> DigestAnswer:
-        """The state digest at an index (None: now); with `log_from` also the digest of the log from there."""
-        return await self.call(requests.digest(index, log_from=log_from))
-
-    async def status(self) -> Status:
-        """The status of the node that answers."""
-        return await self.call(requests.status())
-
-    async def members(self) -> Members:
-        """The members of the cluster."""
-        return await self.call(requests.members())
-
-    async def change_members(self, change: ChangeIn) -> ChangeAnswer:
-        """Begins a change of the members; the rest follows by itself. Not sent again once it may have begun."""
-        return await self.call(requests.change_members(change))
-
-    async def transfer_leadership(self, to: int | None = None) -> TransferAnswer:
-        """Hands leadership to that node (None: the voter with the longest log), and waits until it leads."""
-        return await self.call(requests.transfer_leadership(to))
+    receipt = _calls(requests.receipt)
+    void = _calls(requests.void)
+    digest = _calls(requests.digest)
+    status = _calls(requests.status)
+    members = _calls(requests.members)
+    change_members = _calls(requests.change_members)
+    transfer_leadership = _calls(requests.transfer_leadership)
 
     # Any request.
 
@@ -427,17 +306,11 @@ class Client:
         `deadline_s` includes the wait for a connection. Without it the request has the client's `deadline_s` once it
         has a connection, and waits for that as long as nodes answer the requests before it. Raises ConnectionsBusy.
         """
+        deadline_s = request.deadline_s if deadline_s is None else deadline_s
+        if deadline_s is None and request.hold_ms:
+            deadline_s = self.deadline_s + request.hold_ms / 1000
         return await self._carrier.call(request, deadline_s=deadline_s, ticket=ticket)
 
-    async def stream(self, cursor: Cursor[T]) -> AsyncGenerator[T, None]:
+    def stream(self, cursor: Cursor[T]) -> AsyncGenerator[T, None]:
         """The items of a cursor. A stream that breaks off is opened again at another node."""
-        async with aclosing(self._carrier.stream(cursor)) as told:
-            async for each in told:
-                yield each
-
-    def _at_least(self, consistency: Consistency, min_index: int | None) -> int:
-        """A stale read of this client sees at least what it has seen before (pitfall 39: a client that sees time go
-        backward)."""
-        if min_index is not None:
-            return min_index
-        return self.index if consistency == "stale" else 0
+        return self._carrier.stream(cursor)

@@ -244,7 +244,7 @@ class Pool:
         if scheme == "https":
             if self._credentials is None:
                 return Lost(Failure.NOT_SENT, f"{url} needs TLS, and this client was made without")
-            context = self._credentials.client()
+            context = self._credentials.context("client")
         loop = asyncio.get_running_loop()
         self._making += 1
         self._give_place()

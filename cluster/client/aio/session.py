@@ -7,9 +7,10 @@ it at its end. At most `SessionBook.window_max` sequences are open at once; furt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from raftlog.cluster.api.sessions import SessionAnswer
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio.line import WaitQueue
 from raftlog.cluster.client.batch import closed
@@ -18,20 +19,15 @@ from raftlog.cluster.client.errors import ClientError, SessionExpired, window_fu
 from raftlog.cluster.client.flow import ApiRequest, Ticket
 from raftlog.cluster.runtime import clock
 
-T = TypeVar("T")
-
-
-class Carry(Protocol):
-    """Carries out a request, ahead of those that wait for a connection. `deadline_ms`: None for the client's own."""
-
-    def __call__(self, request: ApiRequest[T], deadline_ms: int | None = None) -> Awaitable[T]:
-        """Returns the answer. Raises ClientError."""
-
 
 class OwnSession:
-    """The session of one client. Belongs to one event loop. `ttl_ms`: its time to live at the cluster."""
+    """The session of one client. Belongs to one event loop. `ttl_ms`: its time to live at the cluster.
 
-    def __init__(self, carry: Carry, ttl_ms: int) -> None:
+    `carry` carries out a request by a deadline in ms (None: the client's own), ahead of those that wait for a
+    connection. It raises ClientError.
+    """
+
+    def __init__(self, carry: Callable[[ApiRequest[Any], int | None], Awaitable[Any]], ttl_ms: int) -> None:
         self.book: SessionBook | None = None
         self._carry = carry
         self._ttl_ms = ttl_ms
@@ -106,7 +102,7 @@ class OwnSession:
                 pass  # the session expires by itself
 
     async def _open(self, deadline_ms: int) -> None:
-        answer = await self._carry(requests.open_session(self._ttl_ms), deadline_ms)
+        answer: SessionAnswer = await self._carry(requests.open_session(self._ttl_ms), deadline_ms)
         if self._is_closed:  # the keepalives would never end
             raise closed()
         self.book = SessionBook(answer.session)
@@ -120,7 +116,7 @@ class OwnSession:
         while self.book is book:
             await asyncio.sleep(ttl_ms / 3000)
             try:
-                await self._carry(requests.keep_session(book.session))
+                await self._carry(requests.keep_session(book.session), None)
                 self._seen_at = clock.monotonic()
             except SessionExpired:
                 self.drop(book)

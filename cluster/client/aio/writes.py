@@ -8,19 +8,17 @@ answer of a write is a problem, that write goes on alone under the same sequence
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
-
-import msgspec
 
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.api.kv import BatchItem, Written
 from raftlog.cluster.client import requests
+from raftlog.cluster.client.aio.batch import CallBatches, answer, fail
 from raftlog.cluster.client.aio.session import OwnSession
-from raftlog.cluster.client.batch import CLOSED, WAITING_MAX, closed, crowded, error_of, take, unknown
+from raftlog.cluster.client.batch import CLOSED, WaitingCall, error_of, take, unknown
 from raftlog.cluster.client.decisions import ClientCall
-from raftlog.cluster.client.errors import ClientError, OutcomeUnknown, Unavailable
+from raftlog.cluster.client.errors import ClientError, OutcomeUnknown
 from raftlog.cluster.client.flow import ApiRequest, Ticket
 from raftlog.cluster.client.requests import KeyWrite
 from raftlog.cluster.runtime import clock
@@ -37,70 +35,45 @@ class RefusedWrite(NamedTuple):
     problem: Problem
 
 
-class _WaitingWrite(msgspec.Struct, eq=False):
+class _WaitingWrite(WaitingCall, eq=False):
     """One put or delete that waits."""
 
     key: bytes
     value: bytes | None  # None: a delete
     if_revision: int | None
-    came: float  # seconds of clock.monotonic
-    waiter: asyncio.Future[Written | RefusedWrite | None]
 
 
 CarryBatch = Callable[[ApiRequest[list[BatchItem]]], Awaitable[tuple[list[BatchItem], ClientCall]]]
 """Carries out a batch, with the client's `deadline_s`."""
 
 
-class WriteBatcher:
-    """The waiting writes.
-
-    Belongs to one event loop. `patience_s`: longest wait of a write while no batch is answered.
-    """
+class WriteBatcher(CallBatches[_WaitingWrite]):
+    """The waiting writes."""
 
     def __init__(self, session: OwnSession, carry: CarryBatch, patience_s: float) -> None:
+        super().__init__(patience_s)
         self._session = session
         self._carry = carry
-        self._patience_s = patience_s
-        self._waiting: deque[_WaitingWrite] = deque()
-        self._runner: asyncio.Task[None] | None = None
 
     async def write(self, key: bytes, value: bytes | None, if_revision: int | None) -> Written | RefusedWrite | None:
         """The result of a write. None: the caller sends it alone, because no other write waits. Raises ClientError."""
-        if len(self._waiting) >= WAITING_MAX:
-            raise crowded()
-        loop = asyncio.get_running_loop()
-        write = _WaitingWrite(key, value, if_revision, clock.monotonic(), loop.create_future())
-        self._waiting.append(write)
-        if self._runner is None:
-            self._runner = loop.create_task(self._run())  # its first step comes after the callbacks that are ready now
+        waiter: asyncio.Future[Written | RefusedWrite | None] = self.add(_WaitingWrite(key, value, if_revision))
         try:
-            return await write.waiter
+            return await waiter
         except asyncio.CancelledError:
-            if write.waiter.done() and not write.waiter.cancelled() and write.waiter.exception() is None:
-                answer = write.waiter.result()
-                if isinstance(answer, RefusedWrite):  # the answer came together with the cancellation
-                    self._session.settle(answer.ticket, is_unknown=True)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                found = waiter.result()
+                if isinstance(found, RefusedWrite):  # the answer came together with the cancellation
+                    self._session.settle(found.ticket, is_unknown=True)
             raise
 
-    async def close(self) -> None:
-        """Ends the waiting writes: not applied, or unknown if they were sent."""
-        if self._runner is not None:
-            self._runner.cancel()
-            await asyncio.gather(self._runner, return_exceptions=True)
-        self._fail_waiting(closed)
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                taken = take(self._waiting, WRITES_MAX, _size_of)
-                batch = [write for write in taken if not write.waiter.done()]  # without cancelled ones
-                if len(batch) == 1:
-                    for write in batch:
-                        _tell(write, None)
-                elif batch:
-                    await self._send(batch)
-        finally:
-            self._runner = None
+    async def send_next(self) -> None:
+        taken = take(self.waiting, WRITES_MAX, _size_of)
+        batch = [write for write in taken if not write.waiter.done()]  # without cancelled ones
+        if len(batch) == 1:
+            answer(batch[0], None)
+        elif batch:
+            await self._send(batch)
 
     async def _send(self, batch: list[_WaitingWrite]) -> None:
         """Carries out a batch and answers its writes. Writes without a free sequence wait for the next batch."""
@@ -111,9 +84,9 @@ class WriteBatcher:
             self._fail(batch, error)
             return
         except asyncio.CancelledError:
-            self._waiting.extendleft(reversed(batch))  # no write of it was sent
+            self.waiting.extendleft(reversed(batch))  # no write of it was sent
             raise
-        self._waiting.extendleft(reversed(batch[len(tickets) :]))
+        self.waiting.extendleft(reversed(batch[len(tickets) :]))
         sent = list(zip(batch, tickets, strict=False))
         writes = [KeyWrite(each.sequence, write.key, write.value, write.if_revision) for write, each in sent]
         book = tickets[0].book
@@ -122,7 +95,7 @@ class WriteBatcher:
         except OutcomeUnknown as error:
             for write, ticket in sent:
                 self._session.settle(ticket, is_unknown=True)
-                _fail(write, _unknown(error, ticket))
+                fail(write, _unknown(error, ticket))
         except ClientError as error:
             for ticket in tickets:
                 self._session.settle(ticket)
@@ -130,7 +103,7 @@ class WriteBatcher:
         except BaseException as error:  # the client was closed, or this program has a defect
             for write, ticket in sent:
                 self._session.settle(ticket, is_unknown=True)
-                _fail(write, unknown(CLOSED, ticket) if isinstance(error, asyncio.CancelledError) else error)
+                fail(write, unknown(CLOSED, ticket) if isinstance(error, asyncio.CancelledError) else error)
             raise
         else:
             for (write, ticket), item in zip(sent, results, strict=True):
@@ -139,37 +112,21 @@ class WriteBatcher:
     def _answer(self, write: _WaitingWrite, ticket: Ticket, call: ClientCall, item: BatchItem) -> None:
         if item.problem is None:
             self._session.settle(ticket)
-            _tell(write, item.written)
+            answer(write, item.written)
         elif write.waiter.done():  # cancelled, and its outcome is unknown
             self._session.settle(ticket, is_unknown=True)
         else:
-            _tell(write, RefusedWrite(ticket, call, item.problem))
+            answer(write, RefusedWrite(ticket, call, item.problem))
 
     def _fail(self, batch: list[_WaitingWrite], error: ClientError) -> None:
-        """Fails a batch that was not applied. If no node accepted it, writes that waited too long fail as well."""
+        """Fails a batch that was not applied."""
         for write in batch:
-            _fail(write, error_of(error, 0, 1))
-        if isinstance(error, Unavailable):
-            came_before = clock.monotonic() - self._patience_s
-            self._fail_waiting(lambda: error_of(error, 0, 1), came_before)
-
-    def _fail_waiting(self, error: Callable[[], ClientError], came_before: float = float("inf")) -> None:
-        while self._waiting and self._waiting[0].came <= came_before:
-            _fail(self._waiting.popleft(), error())
+            fail(write, error_of(error, 0, 1))
+        self.fail_impatient(error)
 
 
 def _size_of(write: _WaitingWrite) -> int:
     return 16 + len(write.key) + len(write.value or b"")
-
-
-def _tell(write: _WaitingWrite, answer: Written | RefusedWrite | None) -> None:
-    if not write.waiter.done():
-        write.waiter.set_result(answer)
-
-
-def _fail(write: _WaitingWrite, error: BaseException) -> None:
-    if not write.waiter.done():
-        write.waiter.set_exception(error)
 
 
 def _unknown(error: OutcomeUnknown, ticket: Ticket) -> ClientError:

@@ -72,7 +72,7 @@ class SyncBatcher:
             if len(self._waiting) >= WAITING_MAX:
                 raise crowded()
             waiter = _Waiter(threading.Condition(self._guard))
-            call = Append(record, deadline, waiter)
+            call = Append(record, deadline, waiter=waiter)
             self._waiting.append(call)
             if self._is_sending:
                 try:

@@ -13,72 +13,47 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Concatenate, ParamSpec, Self, TypeVar, cast
 
-from raftlog.cluster.api.kv import TxnIn, Written
-from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, Members, TransferAnswer
+from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.records import Appended
-from raftlog.cluster.api.sessions import Receipt, SessionAnswer
-from raftlog.cluster.api.status import DigestAnswer, Status
+from raftlog.cluster.api.sessions import SessionAnswer
 from raftlog.cluster.client import requests
-from raftlog.cluster.client.answers import Item, LogPage, Page, Record, TxnResult, WatchEvent
-from raftlog.cluster.client.arguments import checked_methods
-from raftlog.cluster.client.batch import RECORDS_MAX, UnknownInBatch, closed
+from raftlog.cluster.client.answers import Item, Record, WatchEvent
+from raftlog.cluster.client.arguments import as_method, checked_methods
+from raftlog.cluster.client.batch import RECORDS_MAX, closed
 from raftlog.cluster.client.blocking.batch import SyncBatcher
 from raftlog.cluster.client.blocking.sockets import SyncConnection, SyncPool
 from raftlog.cluster.client.consumers import SyncConsumer
 from raftlog.cluster.client.cursors import SILENCE_S, BadStream, Cursor, LogCursor, RawChunk, RawCursor, WatchCursor
-from raftlog.cluster.client.decisions import Policy, Routes, SessionBook, learn_leader, learn_url, pause_ms, penalise
+from raftlog.cluster.client.decisions import Policy, Routes, SessionBook, learn_members, pause_ms, penalise
 from raftlog.cluster.client.errors import (
     ClientError,
-    Compacted,
-    CompareFailed,
     Forbidden,
-    KeyNotFound,
     NotApplied,
     OutcomeUnknown,
-    SequenceSettled,
     SessionExpired,
-    Unavailable,
     window_full,
 )
 from raftlog.cluster.client.flow import ApiRequest, ClientState, Flow, Lost, Response, Send, Sleep, Ticket, exchange
 from raftlog.cluster.client.http1 import BadResponse
 from raftlog.cluster.client.new_records import NewRecord, check_record
-from raftlog.cluster.client.requests import Consistency, compare, prefix_end, step
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.bearer import bearer_for
 from raftlog.cluster.security.tls import TlsFiles, credentials_for
 
-__all__ = [
-    "ClientError",
-    "Compacted",
-    "CompareFailed",
-    "Item",
-    "KeyNotFound",
-    "LogPage",
-    "NewRecord",
-    "NotApplied",
-    "OutcomeUnknown",
-    "Page",
-    "Policy",
-    "RawChunk",
-    "Record",
-    "SequenceSettled",
-    "SessionBook",
-    "SessionExpired",
-    "SyncClient",
-    "Ticket",
-    "TxnResult",
-    "Unavailable",
-    "UnknownInBatch",
-    "WatchEvent",
-    "compare",
-    "prefix_end",
-    "step",
-]
-
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _calls(request: Callable[P, ApiRequest[T]]) -> Callable[Concatenate[SyncClient, P], T]:
+    """A method with the parameters of a request, which carries the request out."""
+
+    def method(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        made = request(*args, **kwargs)
+        return self.call(made)
+
+    return as_method(method, request)
 
 
 @checked_methods
@@ -163,9 +138,7 @@ class SyncClient:
         """Asks for the members, and remembers their URLs and the leader."""
         members = self.call(requests.members())
         with self._turn:
-            for member in members.members:
-                learn_url(self.state.routes, member.node, member.url)
-            learn_leader(self.state.routes, members.leader, members.term)
+            learn_members(self.state.routes, members)
         return members
 
     # Log.
@@ -189,37 +162,14 @@ class SyncClient:
         deadline = clock.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
         return self._batcher.append(record, deadline)
 
-    def append_many(self, records: Sequence[NewRecord], *, deadline_s: float | None = None) -> Appended:
-        """Appends records as one request: all of them consecutively, or none."""
-        return self.call(requests.append(records), deadline_s=deadline_s)
+    append_many = _calls(requests.append)
 
     def _append_batch(
         self, records: Sequence[NewRecord], deadline_s: float, took: Callable[[Ticket], None]
     ) -> Appended:
         return self.call(requests.append(records), deadline_s=deadline_s, took=took)
 
-    def log_page(
-        self,
-        from_index: int,
-        *,
-        to: int | None = None,
-        limit: int | None = None,
-        wait_ms: int = 0,
-        internal: bool = False,
-        consistency: Consistency = "linearizable",
-        min_index: int | None = None,
-    ) -> LogPage:
-        """One page of the log from an index on. `wait_ms`: longest wait for a record."""
-        request = requests.log_page(
-            from_index,
-            to=to,
-            limit=limit,
-            wait_ms=wait_ms,
-            internal=internal,
-            consistency=consistency,
-            min_index=self._at_least(consistency, min_index),
-        )
-        return self.call(request, deadline_s=self.deadline_s + wait_ms / 1000)
+    log_page = _calls(requests.log_page)
 
     def log(
         self,
@@ -234,7 +184,7 @@ class SyncClient:
         cursor = LogCursor(
             from_index, to=to, from_time_ms=from_time_ms, follow=follow, internal=internal, min_index=self.index
         )
-        return (told for told in self.stream(cursor) if isinstance(told, Record))
+        return (each for each in self.stream(cursor) if isinstance(each, Record))
 
     def log_raw(self, from_index: int, to: int, *, min_index: int | None = None) -> Iterator[RawChunk]:
         """Whole entries that hold the records [from_index, to), and their effects, as they are on disk; unchecked."""
@@ -242,61 +192,11 @@ class SyncClient:
 
     # Key-value store.
 
-    def get(
-        self,
-        key: bytes,
-        *,
-        at: int | None = None,
-        consistency: Consistency = "linearizable",
-        min_index: int | None = None,
-    ) -> Item | None:
-        """A key's value, now or at a revision; None if it is not there."""
-        at_least = self._at_least(consistency, min_index)
-        try:
-            return self.call(requests.get(key, at=at, consistency=consistency, min_index=at_least))
-        except KeyNotFound:
-            return None
-
-    def put(
-        self, key: bytes, value: bytes, *, if_revision: int | None = None, deadline_s: float | None = None
-    ) -> Written:
-        """Writes a key; with `if_revision` only if its mod revision is that (0: only if it is not there)."""
-        return self.call(requests.put(key, value, if_revision=if_revision), deadline_s=deadline_s)
-
-    def delete(self, key: bytes, *, if_revision: int | None = None, deadline_s: float | None = None) -> Written:
-        """Deletes a key; `deleted` is 0 if it was not there."""
-        return self.call(requests.delete(key, if_revision=if_revision), deadline_s=deadline_s)
-
-    def delete_range(self, start: bytes, end: bytes | None, *, deadline_s: float | None = None) -> Written:
-        """Deletes the keys [start, end); None: to the last key. Raises ValueError for an empty end."""
-        return self.call(requests.delete_range(start, end), deadline_s=deadline_s)
-
-    def range_page(
-        self,
-        start: bytes = b"",
-        end: bytes | None = None,
-        *,
-        limit: int | None = None,
-        continuation: str | None = None,
-        at: int | None = None,
-        keys_only: bool = False,
-        consistency: Consistency = "linearizable",
-        min_index: int | None = None,
-        prefix: bytes | None = None,
-    ) -> Page:
-        """One page of the keys [start, end), None: to the last key; or of the keys that begin with `prefix`."""
-        request = requests.range_page(
-            start,
-            end,
-            limit=limit,
-            continuation=continuation,
-            at=at,
-            keys_only=keys_only,
-            consistency=consistency,
-            min_index=self._at_least(consistency, min_index),
-            prefix=prefix,
-        )
-        return self.call(request)
+    get = _calls(requests.get)
+    put = _calls(requests.put)
+    delete = _calls(requests.delete)
+    delete_range = _calls(requests.delete_range)
+    range_page = _calls(requests.range_page)
 
     def range(
         self,
@@ -315,9 +215,7 @@ class SyncClient:
             if (continuation := page.continuation) is None:
                 return
 
-    def txn(self, transaction: TxnIn, *, deadline_s: float | None = None) -> TxnResult:
-        """Compares, then carries out `then` or `orelse`, atomically (`compare` and `step` make its parts)."""
-        return self.call(requests.txn(transaction), deadline_s=deadline_s)
+    txn = _calls(requests.txn)
 
     def watch(
         self,
@@ -329,7 +227,7 @@ class SyncClient:
     ) -> Iterator[WatchEvent]:
         """Changes, one event per index, each once; from an index, a revision, or from now on. Has no end."""
         cursor = WatchCursor(prefix, key, from_index, from_revision)
-        return (told for told in self.stream(cursor) if isinstance(told, WatchEvent))
+        return (each for each in self.stream(cursor) if isinstance(each, WatchEvent))
 
     # Consumer groups, sessions, and operations.
 
@@ -341,33 +239,13 @@ class SyncClient:
         """Opens a session for the caller, beside that of this client's writes."""
         return self.call(requests.open_session(ttl_ms or self._ttl_ms))
 
-    def receipt(self, session: int, sequence: int) -> Receipt:
-        """The result of a sequence."""
-        return self.call(requests.receipt(session, sequence))
-
-    def void(self, session: int, sequence: int) -> Receipt:
-        """Makes a "not seen" final. Returns the result of the sequence."""
-        return self.call(requests.void(session, sequence))
-
-    def digest(self, index: int | None = None, *, log_from: int | None = None) -> DigestAnswer:
-        """The state digest at an index (None: now); with `log_from` also the digest of the log from there."""
-        return self.call(requests.digest(index, log_from=log_from))
-
-    def status(self) -> Status:
-        """The status of the node that answers."""
-        return self.call(requests.status())
-
-    def members(self) -> Members:
-        """The members of the cluster."""
-        return self.call(requests.members())
-
-    def change_members(self, change: ChangeIn) -> ChangeAnswer:
-        """Begins a change of the members; the rest follows by itself. Not sent again once it may have begun."""
-        return self.call(requests.change_members(change))
-
-    def transfer_leadership(self, to: int | None = None) -> TransferAnswer:
-        """Hands leadership to that node (None: the voter with the longest log), and waits until it leads."""
-        return self.call(requests.transfer_leadership(to))
+    receipt = _calls(requests.receipt)
+    void = _calls(requests.void)
+    digest = _calls(requests.digest)
+    status = _calls(requests.status)
+    members = _calls(requests.members)
+    change_members = _calls(requests.change_members)
+    transfer_leadership = _calls(requests.transfer_leadership)
 
     # Any request.
 
@@ -383,7 +261,9 @@ class SyncClient:
         Otherwise `took` is called with each ticket that is taken for it."""
         self._check_open()
         now_ms = _now_ms()
-        deadline_ms = now_ms + int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
+        deadline_s = request.deadline_s if deadline_s is None else deadline_s
+        patience_ms = int(1000 * (self.deadline_s if deadline_s is None else deadline_s))
+        deadline_ms = now_ms + patience_ms + (request.hold_ms if deadline_s is None else 0)
         if ticket is not None or not (request.writes and self._uses_sessions):
             return self._run(exchange(self.state, request, ticket, now_ms=now_ms, deadline_ms=deadline_ms))
         try:
@@ -424,9 +304,9 @@ class SyncClient:
             connection, block = self._open(cursor.request())
             try:
                 while True:
-                    for told in cursor.feed(block):
+                    for item in cursor.feed(block):
                         breaks = 0
-                        yield told
+                        yield item
                     if cursor.is_done():
                         return
                     if connection.parser.is_done:
@@ -509,12 +389,6 @@ class SyncClient:
                         self._book = None
             except ClientError:
                 pass  # the next keepalive, or the next write, shows the error
-
-    def _at_least(self, consistency: Consistency, min_index: int | None) -> int:
-        """A stale read of this client sees at least what it has seen before (pitfall 39: time goes back)."""
-        if min_index is not None:
-            return min_index
-        return self.index if consistency == "stale" else 0
 
 
 def _now_ms() -> int:

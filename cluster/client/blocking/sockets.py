@@ -39,7 +39,7 @@ class SyncConnection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if scheme == "https" and credentials is not None:
             try:
-                self._socket = credentials.client().wrap_socket(self._socket, server_hostname=host.strip("[]"))
+                self._socket = credentials.context("client").wrap_socket(self._socket, server_hostname=host.strip("[]"))
             except OSError as error:
                 self._socket.close()
                 raise NoHandshake(str(error)) from error

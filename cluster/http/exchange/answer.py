@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -46,7 +46,6 @@ class ServerIdentity:
         return head
 
     def headers(self, content_type: str) -> list[tuple[str, str]]:
-        """The same headers, for a stream."""
         return [
             ("Content-Type", content_type),
             ("Cache-Control", "no-store"),
@@ -117,10 +116,7 @@ class HttpAnswer:
                 raise
 
     def write(self, transport: asyncio.Transport, connection: str = "", *, with_body: bool = True) -> None:
-        """Writes head and body, in one call unless the body is large.
-
-        `connection`: a header line about the connection.
-        """
+        """Writes head and body, in one call unless the body is large. `connection`: a header line about it."""
         extra = "".join([f"{name}: {value}\r\n" for name, value in self.extra]) if self.extra else ""
         body, identity = self.body, self.identity
         head = identity.heads.get((self.status, self.content_type)) or identity.head(self.status, self.content_type)
@@ -140,13 +136,7 @@ class HttpAnswer:
         """Does nothing: everything is written."""
 
 
-def encode_answer(identity: ServerIdentity, body: Any, index: int, term: int) -> HttpAnswer:
-    """A struct of `raftlog.cluster.api` as a JSON answer."""
-    return HttpAnswer(identity, encode_json(body), index, term)
-
-
 def problem_answer(identity: ServerIdentity, problem: Problem, extra: Sequence[tuple[str, str]] = ()) -> HttpAnswer:
-    """The answer with that problem."""
     answer = HttpAnswer(
         identity,
         encode_json(problem),

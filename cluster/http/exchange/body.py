@@ -1,4 +1,4 @@
-"""Reads the body of a request: within its limits, its budget and its deadline, or drops it.
+"""Reads the body of a request: within its limits, its budget and its deadline, or drops it; and decodes it.
 
 The fast path has most bodies whole already. Handlers read the others from aiohttp here.
 """
@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
+import msgspec
 from aiohttp import StreamReader, web
 
-from raftlog.cluster.admission.budget import SMALL_BYTES, bodies_full
+from raftlog.cluster.admission.budget import SMALL_BYTES
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer
 from raftlog.cluster.http.exchange.call import Call, Handled, finished
 from raftlog.cluster.http.exchange.service import Service
+from raftlog.cluster.security.names import Holder
+
+T = TypeVar("T")
+_TRUNCATED: Final = "Input data was truncated"
 
 
-class BodyConnection(Protocol):
-    """The fields of its connection that a body needs (`raftlog.cluster.http.connections`)."""
+class SlowSide(Protocol):
+    """aiohttp's side of a connection (`raftlog.cluster.http.connections`), as its requests use it."""
 
     refusal: ApiError | None  # why no further bytes are read
     reading: StreamReader | None  # the body that a request waits for
+    read_task: asyncio.Task[Any] | None  # serves the present request, which changes nothing
+
+    @property
+    def holder(self) -> Holder | None: ...
 
 
 async def read_body(service: Service, call: Call) -> bytes:
@@ -42,7 +51,7 @@ async def read_body(service: Service, call: Call) -> bytes:
         if len(whole) > bytes_max:
             raise _body_too_large(str(len(whole)), bytes_max)
         if not call.hold(service.load.bodies, len(whole)):
-            raise bodies_full(service.load.bodies)
+            raise service.load.bodies.full()
         call.whole = whole
         return whole
     parts: list[bytes] = []
@@ -69,7 +78,7 @@ async def _read(service: Service, call: Call, parts: list[bytes] | None, bytes_m
     due = service.clock() + stall_s
     if call.headers.get("Expect", "").lower() == "100-continue" and call.request.transport is not None:
         call.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    connection: BodyConnection = cast(Any, call.request.protocol)
+    connection: SlowSide = cast(Any, call.request.protocol)
     refused = connection.refusal  # by a name: the compiler would take the attribute for None from here on
     if refused is not None:
         raise refused
@@ -83,7 +92,7 @@ async def _read(service: Service, call: Call, parts: list[bytes] | None, bytes_m
                     raise _body_too_large(f"more than {bytes_max}", bytes_max)
                 if parts is not None:
                     if not call.hold(service.load.bodies, size):
-                        raise bodies_full(service.load.bodies)
+                        raise service.load.bodies.full()
                     parts.append(part)
                 if since >= SMALL_BYTES:
                     since, due = 0, service.clock() + stall_s
@@ -118,3 +127,34 @@ async def with_body(
 
 def _body_too_large(size: str, bytes_max: int) -> ApiError:
     return ApiError(Code.TOO_LARGE, f"the body has {size} bytes: the limit is {bytes_max} (limits.body_bytes_max)")
+
+
+def decode(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, what: str) -> T:
+    """The body as that type. Raises ApiError bad_request with msgspec's message: what it expected, and where.
+
+    Positions count bytes from the start of `body`."""
+    try:
+        return decoder.decode(body)
+    except UnicodeDecodeError as error:  # its position counts within that one string
+        at = max(body.find(error.object), 0) + error.start
+        if isinstance(decoder, msgspec.json.Decoder):
+            at = _not_utf8_at(body)
+        raise ApiError(
+            Code.BAD_REQUEST, f"{what}: byte {at} is not UTF-8 text ({error.reason}): give such bytes as base64"
+        ) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        why = str(error)
+        if not body:
+            why = "it is empty"
+        elif why == _TRUNCATED:
+            why = f"it ends too early (byte {len(body)})"
+        raise ApiError(Code.BAD_REQUEST, f"{what}: {why}") from error
+
+
+def _not_utf8_at(body: bytes) -> int:
+    """The position at which the body stops being UTF-8."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return len(body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -15,15 +14,13 @@ from raftlog.cluster.admission.budget import SMALL_BYTES, Budget, Share
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import (
     H_DEADLINE,
-    H_KEY,
     H_LOG,
-    H_PASSED_ON,
     H_PRINCIPAL,
-    H_REQUEST_ID,
     H_SEQUENCE,
     H_SESSION,
     H_SETTLED,
     H_TIME,
+    REQUEST_HEADERS,
 )
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer
@@ -34,20 +31,7 @@ from raftlog.cluster.security.names import Holder
 READS: Final = frozenset({"GET", "HEAD"})
 """Methods that change nothing."""
 _SCHEME: Final = "bearer "
-_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
-_OWN_NAMES: Final = (
-    H_SESSION,
-    H_SEQUENCE,
-    H_SETTLED,
-    H_DEADLINE,
-    H_REQUEST_ID,
-    H_KEY,
-    H_TIME,
-    H_LOG,
-    H_PASSED_ON,
-    H_PRINCIPAL,
-)
-_OWN_HEADERS: Final = frozenset(name.lower() for name in _OWN_NAMES)
+_OWN_HEADERS: Final = frozenset(name.lower() for name in REQUEST_HEADERS)
 CONSISTENCY: Final = ("linearizable", "stale")
 READ_PARAMETERS: Final = frozenset({"consistency", "min_index"})
 
@@ -136,7 +120,6 @@ class Call:
         return self.method not in READS and H_SESSION in self.headers
 
     def set_deadline(self, service: Service) -> None:
-        """From the header, else the default. Raises ApiError bad_request."""
         text = self.headers.get(H_DEADLINE)
         limits = service.limits
         ms = (
@@ -148,8 +131,7 @@ class Call:
 
     def check_log(self, log_id: str) -> None:
         """A client that names a log means only that log. After a restore, another log with the same keys and indexes
-        may
-        have the same address. Raises ApiError foreign_log."""
+        may have the same address. Raises ApiError foreign_log."""
         named = self.headers.get(H_LOG)
         if named is not None and named != log_id:
             raise ApiError(
@@ -159,7 +141,6 @@ class Call:
             )
 
     def query(self, known: Collection[str] = ()) -> Query:
-        """The query parameters. Raises ApiError for one that is not in `known`."""
         return Query(self.query_text, known) if self.query_text else NO_PARAMETERS
 
     def session(self) -> SessionHeaders:
@@ -206,13 +187,12 @@ class Call:
             if not lower.startswith("raftlog-"):
                 continue
             if lower not in _OWN_HEADERS:
-                raise ApiError(Code.BAD_REQUEST, f"unknown header {name[:60]!r}: {nearest_name(name, _OWN_NAMES)}")
+                raise ApiError(Code.BAD_REQUEST, f"unknown header {name[:60]!r}: {nearest_name(name, REQUEST_HEADERS)}")
             if lower in seen:
                 raise ApiError(Code.BAD_REQUEST, f"header {name} is given twice: give it once")
             seen.add(lower)
 
     def time_ms(self) -> int | None:
-        """The client's time header, if any."""
         text = self.headers.get(H_TIME)
         return None if text is None else parse_number(text, f"header {H_TIME}", 0, NUMBER_MAX)
 
@@ -255,14 +235,17 @@ async def finished(service: Service, call: Call, handled: Handled) -> HttpAnswer
     return await handled
 
 
+def checked_value(service: Service, value: bytes, what: str) -> bytes:
+    """The value of a key or record. Raises ApiError too_large."""
+    limit = service.limits.value_bytes_max
+    if len(value) > limit:
+        raise ApiError(Code.TOO_LARGE, f"{what} has {len(value)} bytes: the limit is {limit} (limits.value_bytes_max)")
+    return value
+
+
 @functools.lru_cache(256)
 def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
-
-
-def is_request_id(text: str) -> bool:
-    """Whether a client's request id can stand in a header and a log line."""
-    return _REQUEST_ID.fullmatch(text) is not None
 
 
 def read_index(service: Service, call: Call, query: Query) -> Awaitable[Any]:

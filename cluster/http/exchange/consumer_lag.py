@@ -29,7 +29,6 @@ _SCANS_MAX: Final = 8
 
 
 def position_of(log_id: str, next_: int) -> Position:
-    """A position as the API shows it."""
     return Position(log_id, {SHARD: next_})
 
 
@@ -47,7 +46,6 @@ class Lags:
         return max(0, self._node.last_user_index + 1 - group.next)
 
     async def status(self, name: bytes, group: ConsumerGroup) -> ConsumerStatus:
-        """The status of the group, as the API shows it."""
         lag = self.records(group)
         seconds = 0.0 if lag == 0 else await self._seconds(group.next)
         return ConsumerStatus(
@@ -61,7 +59,6 @@ class Lags:
         )
 
     async def statuses(self, groups: Iterable[tuple[bytes, ConsumerGroup]]) -> list[ConsumerStatus]:
-        """The status of several groups, in their order."""
         return [await self.status(name, group) for name, group in groups]
 
     async def farthest(self, count: int) -> list[ConsumerStatus]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.replica.interface import NodeInterface
 
 READER_S: Final = 0.0002
 """Seconds that each woken reader delays the next round: about five times the cost of waking it."""
@@ -23,21 +24,12 @@ Piece = tuple[tuple[bytes | memoryview, ...], int]
 """The bytes to send, and the position after them."""
 
 
-class TailedNode(Protocol):
-    """The facts of a node that a follower needs."""
-
-    @property
-    def applied(self) -> int: ...
-    @property
-    def oldest(self) -> int: ...
-
-
 class LogTail:
     """The end of one node's log. Belongs to the event loop."""
 
     def __init__(
         self,
-        node: TailedNode,
+        node: NodeInterface,
         clock: Callable[[], float],
         wait_beyond: Callable[[int, float], Coroutine[Any, Any, None]],
         gather_s: float,
@@ -108,15 +100,15 @@ class LogTail:
                     self._beyond = applied
                     await self._wait_beyond(applied, self._clock() + self._check_s)
                     self._beyond = 0
-        except ApiError as error:
-            for reader in self._readers:
-                if not reader.done():
-                    reader.set_exception(_again(error))
         except Exception as error:  # else readers would wait for ever; the next one begins new rounds
+            cause = error
+            if not isinstance(cause, ApiError):
+                cause = ApiError(Code.INTERNAL, f"the rounds of the log's end failed: {error}")
             for reader in self._readers:
                 if not reader.done():
-                    reader.set_exception(ApiError(Code.INTERNAL, f"the rounds of the log's end failed: {error}"))
-            raise
+                    reader.set_exception(_again(cause))
+            if cause is not error:
+                raise
         finally:
             self._rounds = None
             self._beyond = 0

@@ -67,7 +67,6 @@ class ChunkOverhead:
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of the unfinished head."""
         return self._head + len(self._line) if self._part is _Part.HEAD else 0
 
     def check(self, data: bytes, chunks_max: int = CHUNKS_MAX) -> int:
@@ -106,7 +105,6 @@ class ChunkOverhead:
         return len(data)
 
     def _begun(self, line: bytes) -> None:
-        """The line is unfinished."""
         self._line = line
         if self._part is _Part.END and line != b"\r":
             raise _malformed(line)

@@ -51,24 +51,25 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
     pool = Pool(1, service.credentials)
     try:
         data = encode_request(call.method, call.path, host, headers, body)
-        told = await pool.send(leader.url, data, left_s + GRACE_S)
+        answer = await pool.send(leader.url, data, left_s + GRACE_S)
     finally:
         pool.close()
-    if isinstance(told, Lost):
-        if told.failure.is_unseen:
+    if isinstance(answer, Lost):
+        if answer.failure.is_unseen:
             raise ApiError(
-                Code.NO_LEADER, f"this node does not lead, and cannot reach {at}: {told.reason}; ask it there"
+                Code.NO_LEADER, f"this node does not lead, and cannot reach {at}: {answer.reason}; ask it there"
             )
-        raise ApiError(Code.LEADER_LOST, f"passed on to {at}, which did not answer: {told.reason}; look at the members")
-    answer = HttpAnswer(
+        raise ApiError(
+            Code.LEADER_LOST, f"passed on to {at}, which did not answer: {answer.reason}; look at the members"
+        )
+    return HttpAnswer(
         service.identity,
-        told.body,
-        _number(told.head, H_INDEX),
-        _number(told.head, H_TERM),
-        status=told.head.status,
-        content_type=told.head.content_type or JSON,
+        answer.body,
+        _number(answer.head, H_INDEX),
+        _number(answer.head, H_TERM),
+        status=answer.head.status,
+        content_type=answer.head.content_type or JSON,
     )
-    return answer
 
 
 def _is_safe(service: Service, call: Call, url: str) -> bool:
@@ -93,6 +94,6 @@ def _principal(service: Service, call: Call) -> tuple[tuple[str, str], ...]:
 
 
 def _number(head: ResponseHead, name: str) -> int:
-    answered = head.headers
-    text = answered.get(name.lower(), "")
+    fields = head.headers
+    text = fields.get(name.lower(), "")
     return int(text) if text.isascii() and text.isdigit() else 0

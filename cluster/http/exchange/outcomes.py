@@ -16,7 +16,7 @@ from raftlog.cluster.protocol.request import Settled, code_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.block_fast import encode_single, encode_values
 from raftlog.statemachine.answers import Answer, Reason, answer_of
-from raftlog.statemachine.commands import SHARE_PARTS, Limits, Operation, Result, share_of
+from raftlog.statemachine.commands import SHARE_PARTS, Operation, Result, share_of
 
 Records = Sequence[BlockRecord] | Sequence[bytes]
 """The records of a request; if all of them append nothing but a value, the values."""
@@ -135,14 +135,14 @@ def done_of(service: Service, settled: Settled, session: SessionHeaders) -> Appl
     effect = settled.effect
     if effect.result is _APPLIED and not effect.answer:
         return _new(AppliedRequest, (settled.first, settled.last, settled.term, "applied", effect.revision, None))
-    answer = told(settled, session)
+    answer = first_answer(settled, session)
     if answer.result is Result.APPLIED:
         result = "repeated" if effect.result is Result.REPEATED else "applied"
         return AppliedRequest(answer.first, answer.last, settled.term, result, answer.revision, answer)
     refuse(service, answer, settled.term, session)
 
 
-def told(settled: Settled, session: SessionHeaders) -> Answer:
+def first_answer(settled: Settled, session: SessionHeaders) -> Answer:
     """The state machine's answer; for a repeated request its first one. Raises ApiError for an expired session and a
     voided sequence."""
     result = settled.effect.result
@@ -227,13 +227,10 @@ def refuse(service: Service, answer: Answer, term: int, session: SessionHeaders,
     code = code_of(answer.reason)
     where = f" (session {session.session}, sequence {session.sequence})" if session.session else ""
     if answer.reason in _SHARES:
-        text = _share_text(service.node.machine.limits, *_SHARES[answer.reason])
+        name, what, mend = _SHARES[answer.reason]
+        limit: int = getattr(service.node.machine.limits, name)
+        share = share_of(limit, SHARE_PARTS)
+        text = f"this user has its share of {what}: {share} of the {limit} in all ({name}): {mend}"
     else:
         text = "the request was refused" if answer.reason is None else _REASONS[answer.reason]
     raise ApiError(code, f"{text}{where}", index=answer.last, term=term, **more)
-
-
-def _share_text(limits: Limits, name: str, what: str, mend: str) -> str:
-    limit = getattr(limits, name)
-    share = share_of(limit, SHARE_PARTS)
-    return f"this user has its share of {what}: {share} of the {limit} in all ({name}): {mend}"

@@ -115,14 +115,12 @@ class Query:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no parameter was given."""
         return not self._values
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def text(self, name: str) -> str:
-        """The parameter as text; empty if it is not given."""
         value = self._values.get(name, b"")
         try:
             return value.decode("utf-8")
@@ -136,7 +134,6 @@ class Query:
         return parse_number(self.text(name), f"parameter {name}", low, NUMBER_MAX)
 
     def number_or(self, name: str, default: int, low: int = 0, high: int = NUMBER_MAX) -> int:
-        """The same with a default."""
         if name not in self._values:
             return default
         return parse_number(self.text(name), f"parameter {name}", low, high)

@@ -10,9 +10,10 @@ from typing import Any
 from raftlog.cluster.admission.access import Access
 from raftlog.cluster.admission.budget import SCANS_MAX
 from raftlog.cluster.admission.load import LoadBounds
-from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.errors import ApiError, Code, Problem
+from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.config.settings import LimitSettings, Settings
-from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, encode_answer
+from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, encode_json
 from raftlog.cluster.http.exchange.consumer_lag import Lags
 from raftlog.cluster.http.exchange.follow import LogTail
 from raftlog.cluster.replica.interface import NodeInterface
@@ -21,8 +22,6 @@ from raftlog.cluster.security.tls import Credentials
 
 @dataclass(slots=True)
 class Service:
-    """The objects that all handlers share."""
-
     node: NodeInterface
     limits: LimitSettings
     entry_bytes_max: int
@@ -32,7 +31,6 @@ class Service:
     access: Access
     settings: Settings
     credentials: Credentials | None = None  # with TLS
-    is_insecure: bool = False  # the node listens beyond loopback with security.insecure
     open_digests: int = 0
     open_backups: int = 0
     is_leaving: bool = False  # every answer closes its connection
@@ -53,8 +51,20 @@ class Service:
     def answer(self, body: Any, index: int | None = None, term: int | None = None) -> HttpAnswer:
         """A struct as JSON; index and term are the node's if they are not given."""
         node = self.node
-        return encode_answer(
-            self.identity, body, node.applied if index is None else index, node.term if term is None else term
+        index = node.applied if index is None else index
+        return HttpAnswer(self.identity, encode_json(body), index, node.term if term is None else term)
+
+    def problem(self, error: ApiError, request_id: str, *, has_session: bool = False) -> Problem:
+        """The error as the sender of that request gets it. `has_session`: it is a write that names a session."""
+        node = self.node
+        return make_problem(
+            error,
+            node=self.identity.node_id,
+            request_id=request_id,
+            leader=node.leader_hint(),
+            index=node.applied,
+            term=node.term,
+            has_session=has_session,
         )
 
     async def wait_beyond(self, index: int, deadline: float) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Final
 
-from raftlog.cluster.admission.budget import SMALL_BYTES, Share, answers_full
+from raftlog.cluster.admission.budget import SMALL_BYTES, Share
 from raftlog.cluster.admission.quota import Meter
 from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.headers import H_INDEX, H_REQUEST_ID, H_TERM
-from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.http.exchange.answer import DRAIN_BYTES, StreamedAnswer
 from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.follow import Piece
@@ -50,9 +48,7 @@ class Stream(StreamedAnswer):
         self._meter = meter
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._service.load.close_stream(self._meter)
         self._made.keep(0)
 
@@ -110,7 +106,7 @@ class Stream(StreamedAnswer):
         until = service.clock() + service.limits.stream_stall_ms / 1000
         while size > SMALL_BYTES and not self._made.hold(size):
             if service.clock() >= until:
-                raise answers_full(service.load.answers)
+                raise service.load.answers.full()
             await asyncio.sleep(_ROOM_POLL_S)
 
     def end(self, *parts: bytes) -> None:
@@ -133,15 +129,8 @@ class Stream(StreamedAnswer):
 
     def problem(self, error: ApiError, **more: int) -> Problem:
         """The error that ends the stream, as its last message carries it."""
-        node = self._service.node
-        return make_problem(
-            ApiError(error.code, error.message, **{**error.more, **more}),
-            node=self._service.identity.node_id,
-            request_id=self._call.request_id,
-            leader=node.leader_hint(),
-            index=node.applied,
-            term=node.term,
-        )
+        ended = ApiError(error.code, error.message, **{**error.more, **more})
+        return self._service.problem(ended, self._call.request_id)
 
     def _send(self, parts: Sequence[bytes | memoryview]) -> None:
         transport = self._transport()

@@ -129,7 +129,6 @@ class Body:
         return not has_come or self._waits >= BODY_WAITS_MAX
 
     def joined(self) -> bytes:
-        """All bytes of the body."""
         return b"".join(self._parts)
 
 
@@ -140,17 +139,16 @@ class HeadWatch:
 
     def __init__(self, limits: LimitSettings, late: Callable[[ApiError], None]) -> None:
         """`late` is called with the error for a head that did not end in time."""
-        self._limits, self._late = limits, late
+        self._limits = limits
+        self._late: Callable[[ApiError], None] | None = late
         self._timer: asyncio.TimerHandle | None = None
         self._bytes = 0
 
     @property
     def has_begun(self) -> bool:
-        """Whether a head is awaited."""
         return self._timer is not None
 
     def begin(self) -> None:
-        """First or further bytes of the head are here."""
         if self._timer is None:
             seconds = self._limits.head_timeout_ms / 1_000
             self._timer = asyncio.get_running_loop().call_later(seconds, self._is_over)
@@ -175,13 +173,10 @@ class HeadWatch:
 
     def forget(self) -> None:
         """The connection has gone: lets go of it."""
-        self._late = _nothing
+        self._late = None
 
     def _is_over(self) -> None:
         self._timer = None
-        ms = self._limits.head_timeout_ms
-        self._late(ApiError(Code.DEADLINE, f"the head of this request did not end in {ms} ms (limits.head_timeout_ms)"))
-
-
-def _nothing(_: ApiError) -> None:
-    """Does nothing."""
+        ms, late = self._limits.head_timeout_ms, self._late
+        if late is not None:
+            late(ApiError(Code.DEADLINE, f"the head of this request did not end in {ms} ms (limits.head_timeout_ms)"))

@@ -14,11 +14,9 @@ from aiohttp.web_protocol import RequestHandler
 
 from raftlog.cluster.admission.budget import Share
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.call import AskedOfNode, Call
-from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.fast.bounds import AdmissionQueue, Body, HeadWatch
 from raftlog.cluster.http.fast.head import HeadParser, RequestHead
+from raftlog.cluster.http.gate import Api
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.names import Holder
 from raftlog.cluster.security.tls import shown_holder
@@ -44,25 +42,6 @@ class ConnectionState(Enum):
     CLOSED = auto()
 
 
-class Gate(Protocol):
-    """The methods of `raftlog.cluster.http.gate.Api` that a connection calls."""
-
-    service: Service
-
-    def begin(self, call: Call) -> Any: ...
-    def end(self, call: Call, asked: AskedOfNode) -> Any: ...
-    def problem(self, identifier: str, error: ApiError) -> HttpAnswer: ...
-
-
-class Front(Protocol):
-    """The parts of a connection that aiohttp's side of it reads and calls."""
-
-    holder: Holder | None  # of the client's certificate
-
-    def began(self) -> None: ...
-    def answered(self, *, is_whole: bool) -> None: ...
-
-
 class Slow(Protocol):
     """The methods of `raftlog.cluster.http.connections.Server` that a connection calls: it makes aiohttp's handlers."""
 
@@ -72,7 +51,7 @@ class Slow(Protocol):
     def entered(self, connection: ByteFlow, address: str) -> None: ...
     def left(self, connection: ByteFlow, address: str) -> None: ...
     def full_for(self, address: str) -> ApiError | None: ...
-    def make_handler(self, front: Front | None) -> RequestHandler: ...
+    def make_handler(self, front: Any) -> RequestHandler: ...
 
 
 class ByteFlow:
@@ -111,7 +90,7 @@ class ByteFlow:
         "holder",
     )
 
-    def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
+    def __init__(self, server: Slow, gate: Api, parser: HeadParser, keepalive_s: float) -> None:
         self._server, self._gate, self._parser = server, gate, parser
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
@@ -152,13 +131,11 @@ class ByteFlow:
             self._transport.close()
 
     def check_certificate(self) -> None:
-        """Ends the connection if the client's certificate has been revoked meanwhile."""
         credentials = self._gate.service.credentials
         if credentials is not None and credentials.revocation(self._transport) is not None:
             self.abort()
 
     def abort(self) -> None:
-        """Closes at once."""
         if not self._transport.is_closing():
             self._transport.abort()
 

@@ -22,8 +22,9 @@ from aiohttp.web_protocol import RequestHandler
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import AskedOfNode, Call
 from raftlog.cluster.http.fast.bounds import BODY_WAIT_SECONDS, Body
-from raftlog.cluster.http.fast.byte_flow import ByteFlow, ConnectionState, Gate, Slow
+from raftlog.cluster.http.fast.byte_flow import ByteFlow, ConnectionState, Slow
 from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
+from raftlog.cluster.http.gate import Api
 from raftlog.cluster.http.routes.table import has_share
 from raftlog.cluster.runtime import clock
 
@@ -52,7 +53,7 @@ class FastConnection(ByteFlow):
 
     __slots__ = ("_asked", "_began", "_call", "_is_handling", "_left", "_serving")
 
-    def __init__(self, server: Slow, gate: Gate, parser: HeadParser, keepalive_s: float) -> None:
+    def __init__(self, server: Slow, gate: Api, parser: HeadParser, keepalive_s: float) -> None:
         super().__init__(server, gate, parser, keepalive_s)
         self._left = 0  # bytes to come of the request that aiohttp serves
         self._is_handling = False  # aiohttp serves a request
@@ -205,7 +206,7 @@ class FastConnection(ByteFlow):
         call = Call(method, target, path, query, headers, None, body, has_options, key)
         if self.holder is not None:
             call.holder = self.holder
-        begun = self._gate.begin(call)
+        begun: Any = self._gate.begin(call)
         self._began = call.started
         if type(begun) is tuple:
             self._call, self._asked = call, begun
@@ -217,12 +218,11 @@ class FastConnection(ByteFlow):
             self._step()
 
     def _settled(self, _: object) -> None:
-        """The node has settled its question."""
         call, asked = self._call, self._asked
         assert call is not None
         assert asked is not None
         try:
-            answer = self._gate.end(call, asked)
+            answer: Any = self._gate.end(call, asked)
         except BaseException:  # cancelled, as in `_step`
             self.abort()
             raise
@@ -297,7 +297,6 @@ class FastConnection(ByteFlow):
     # -- at aiohttp -----------------------------------------------------------------------------------------------
 
     def _lend(self, head: RequestHead) -> None:
-        """Hands one request to aiohttp."""
         self._settle_body()
         self._state = ConnectionState.SLOW
         self._left = head.end - self._at + head.length
@@ -348,7 +347,6 @@ class FastConnection(ByteFlow):
         self._advance()
 
     def _hand_over(self) -> None:
-        """Gives the connection to aiohttp for good."""
         self._settle_body()
         self._state = ConnectionState.HANDED_OVER
         self._left = 0
@@ -363,5 +361,3 @@ class FastConnection(ByteFlow):
         if self._is_reading_paused and not self._transport.is_closing():
             self._is_reading_paused = False
             self._transport.resume_reading()
-
-    # -- time -----------------------------------------------------------------------------------------------------

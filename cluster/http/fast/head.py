@@ -1,8 +1,7 @@
 """Recognises the head of a simple HTTP request in a socket's bytes: pure.
 
 The fast path calls it for each request. It accepts a small part of HTTP/1.1 (RFC 9112), in which the end of a request
-is beyond doubt: one form of a request line, a host, ordinary header lines, each name once, a length in digits. Any
-other
+is certain: one form of a request line, a host, ordinary header lines, each name once, a length in digits. Any other
 head is `ODD`: aiohttp reads it, from its first byte on.
 """
 
@@ -13,17 +12,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from raftlog.cluster.api.headers import (
-    H_DEADLINE,
-    H_KEY,
-    H_LOG,
-    H_PRINCIPAL,
-    H_REQUEST_ID,
-    H_SEQUENCE,
-    H_SESSION,
-    H_SETTLED,
-    H_TIME,
-)
+from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, REQUEST_HEADERS
 from raftlog.cluster.http.exchange.query import KEY_PATH
 
 HEAD_BYTES_MAX: Final = 8 << 10
@@ -100,15 +89,7 @@ KNOWN_NAMES: Final = (
     "Transfer-Encoding",
     "Upgrade",
     "Last-Event-ID",
-    H_SESSION,
-    H_SEQUENCE,
-    H_SETTLED,
-    H_DEADLINE,
-    H_REQUEST_ID,
-    H_KEY,
-    H_TIME,
-    H_LOG,
-    H_PRINCIPAL,
+    *REQUEST_HEADERS,
 )
 """Every header that a handler reads, spelt as the handler does."""
 _KNOWN: Final = {name.lower().encode(): name for name in KNOWN_NAMES}
@@ -144,7 +125,6 @@ class HeadParser:
         self._lines: dict[bytes, tuple[str, str] | None] = {}
 
     def parse(self, data: bytes, start: int) -> RequestHead:
-        """The head that begins at `start`."""
         end = data.find(b"\r\n\r\n", start)
         if end < 0 or end - start > self.bytes_max:
             return _PARTIAL if end < 0 and self._may_become_one(data, start) else _ODD

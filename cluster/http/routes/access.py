@@ -17,9 +17,8 @@ from raftlog.cluster.api.access import (
 )
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.body import decode, read_body
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
-from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.security.names import HolderKind

@@ -14,9 +14,8 @@ from raftlog.cluster.api.headers import H_KEY, JSON, MSGPACK, NDJSON
 from raftlog.cluster.api.records import Appended, RecordIn, ValueIn
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json
-from raftlog.cluster.http.exchange.body import with_body
-from raftlog.cluster.http.exchange.call import NO_SESSION, Call, Handled, SessionHeaders
-from raftlog.cluster.http.exchange.decoding import decode
+from raftlog.cluster.http.exchange.body import decode, with_body
+from raftlog.cluster.http.exchange.call import NO_SESSION, Call, Handled, SessionHeaders, checked_value
 from raftlog.cluster.http.exchange.outcomes import Records, commit, done_of, send_record
 from raftlog.cluster.http.exchange.query import Query, check_key, unescape
 from raftlog.cluster.http.exchange.service import Service
@@ -51,10 +50,10 @@ def append(service: Service, call: Call) -> Handled:
         query = call.query(_PARAMETERS)
         if media_type in _BATCHES:
             return _append_batch(service, call, query, media_type, body)
-        _checked_value(service, body, "the body")
+        checked_value(service, body, "the body")
         key, session = _bare_key(call, query), call.session()
     elif len(body) > service.limits.value_bytes_max:
-        _checked_value(service, body, "the body")
+        checked_value(service, body, "the body")
     return send_record(service, call, session, _APPEND, key, body, is_plain=True), appended, session
 
 
@@ -130,7 +129,7 @@ def _from_json(service: Service, items: Sequence[RecordIn]) -> list[BlockRecord]
         if item.value is not None or item.value_b64 is not None:
             value = _bytes_of(item.value, item.value_b64, "value", number)
             if len(value) > value_max:
-                _checked_value(service, value, f"value of record {number}")
+                checked_value(service, value, f"value of record {number}")
         if item.headers is not None:
             pairs = [(name, content.encode()) for name, content in item.headers]
             headers = _checked_headers(service, pairs, number)
@@ -150,7 +149,7 @@ def _checked_values(service: Service, values: list[bytes]) -> list[bytes]:
     _check_count(service, len(values))
     if max(map(len, values)) > service.limits.value_bytes_max:
         for number, value in enumerate(values):
-            _checked_value(service, value, f"value of record {number}")
+            checked_value(service, value, f"value of record {number}")
     return values
 
 
@@ -164,7 +163,7 @@ def _from_msgpack(service: Service, items: Sequence[bytes | list[Any]]) -> Recor
     for number, item in enumerate(items):
         if type(item) is bytes:
             if len(item) > value_max:
-                _checked_value(service, item, f"value of record {number}")
+                checked_value(service, item, f"value of record {number}")
             records.append(BlockRecord(_APPEND, None, item))
             continue
         if len(item) != 4:
@@ -176,7 +175,7 @@ def _from_msgpack(service: Service, items: Sequence[bytes | list[Any]]) -> Recor
             key = check_key(_expect_bytes(key, f"key of record {number}"), f"key of record {number}")
         if value is not None:
             what = f"value of record {number}"
-            value = _checked_value(service, _expect_bytes(value, what), what)
+            value = checked_value(service, _expect_bytes(value, what), what)
         if time_ms is not None and (type(time_ms) is not int or not 0 <= time_ms <= NUMBER_MAX):
             raise ApiError(
                 Code.BAD_REQUEST,
@@ -211,15 +210,6 @@ def _check_count(service: Service, count: int) -> None:
             Code.TOO_LARGE,
             f"the body holds {count} records: the limit is {service.limits.records_max} (limits.records_max)",
         )
-
-
-def _checked_value(service: Service, value: bytes, what: str) -> bytes:
-    if len(value) > service.limits.value_bytes_max:
-        raise ApiError(
-            Code.TOO_LARGE,
-            f"{what} has {len(value)} bytes: the limit is {service.limits.value_bytes_max} (limits.value_bytes_max)",
-        )
-    return value
 
 
 def _checked_headers(service: Service, pairs: list[tuple[str, bytes]], number: int) -> bytes:

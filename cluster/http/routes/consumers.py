@@ -19,11 +19,10 @@ from raftlog.cluster.api.consumers import (
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.values import NUMBER_MAX, SHARD
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.body import decode, read_body
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.consumer_lag import position_of
-from raftlog.cluster.http.exchange.decoding import decode
-from raftlog.cluster.http.exchange.outcomes import commit, refuse, told
+from raftlog.cluster.http.exchange.outcomes import commit, first_answer, refuse
 from raftlog.cluster.http.exchange.query import unescape
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.raft.codec.block import BlockRecord
@@ -134,7 +133,7 @@ async def _commit(
     session = call.session()
     record = BlockRecord(int(Operation.CONSUMER), name, encode_consumer(command))
     settled = await commit(service, call, (record,), session)
-    answer = told(settled, session)
+    answer = first_answer(settled, session)
     group = answer.consumer
     if answer.result is Result.APPLIED:
         return answer, "repeated" if settled.effect.result is Result.REPEATED else "applied", settled.term

@@ -11,23 +11,22 @@ import google_crc32c
 import msgpack
 import msgspec
 
-from raftlog.cluster.admission.budget import answers_full
 from raftlog.cluster.api.encoding import Encoding
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
-from raftlog.cluster.api.kv import CompactIn, CompactionAnswer, Got, KeyValue, Ranged, Written
+from raftlog.cluster.api.kv import CompactIn, CompactionAnswer, KeyAnswer, KeyValue, RangeAnswer, Written
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, encode_json
-from raftlog.cluster.http.exchange.body import read_body, with_body
+from raftlog.cluster.http.exchange.body import decode, read_body, with_body
 from raftlog.cluster.http.exchange.call import (
     NO_SESSION,
     READ_PARAMETERS,
     Call,
     Handled,
     SessionHeaders,
+    checked_value,
     finished,
     read_index,
     wait_applied,
 )
-from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import AppliedRequest, commit, done_of, send_record, submit
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, check_key, unescape
 from raftlog.cluster.http.exchange.service import Service
@@ -75,10 +74,7 @@ def put(service: Service, call: Call) -> Handled:
     if value is None:
         return with_body(service, call, put)
     if len(value) > service.limits.value_bytes_max:
-        raise ApiError(
-            Code.TOO_LARGE,
-            f"the value has {len(value)} bytes: the limit is {service.limits.value_bytes_max} (limits.value_bytes_max)",
-        )
+        checked_value(service, value, "the value")
     if_revision = query.number("if_revision") if call.query_text else None
     session = call.session() if call.has_options else NO_SESSION
     return send_record(service, call, session, _PUT, key, value, if_revision), written, session
@@ -166,7 +162,7 @@ def got(service: Service, call: Call, _: object, what: _What) -> HttpAnswer:
             ),
         )
     return HttpAnswer(
-        service.identity, encode_json(Got(key_value(key, version, encoding), revision, index, term)), index, term
+        service.identity, encode_json(KeyAnswer(key_value(key, version, encoding), revision, index, term)), index, term
     )
 
 
@@ -232,13 +228,13 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
         last = found[-1][0]
         continuation = _token_text(_Token(_TOKEN_VERSION, node.log_id, at, index, term, start, end, keys_only, last))
     if not call.hold_answer(service, sum([len(key) + len(version.value) for key, version in found])):
-        raise answers_full(service.load.answers)
+        raise service.load.answers.full()
     kvs: list[KeyValue] = []
     for first in range(0, len(found), SLICE_RECORDS):
         part = found[first : first + SLICE_RECORDS]
         kvs += [key_value(key, version, encoding, keys_only=keys_only) for key, version in part]
         await asyncio.sleep(0)  # the found versions do not change when more is applied
-    return service.answer(Ranged(kvs, more, count, continuation, at, index, term), index, term)
+    return service.answer(RangeAnswer(kvs, more, count, continuation, at, index, term), index, term)
 
 
 def _bounds(query: Query) -> tuple[bytes, bytes]:
@@ -289,7 +285,6 @@ async def compact(service: Service, call: Call) -> HttpAnswer:
 
 
 def encoding_of(query: Query) -> Encoding:
-    """The parameter `encoding`."""
     return "base64" if query.choice("encoding", ENCODINGS) == "base64" else "auto"
 
 

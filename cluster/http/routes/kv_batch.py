@@ -8,20 +8,18 @@ the cost of HTTP, which is the largest part of a small write's cost for client a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import H_SEQUENCE, H_SESSION, H_SETTLED, MSGPACK
 from raftlog.cluster.api.kv import BatchAnswer, BatchIn, BatchItem, WriteIn
-from raftlog.cluster.api.problems import make_problem
 from raftlog.cluster.api.values import NUMBER_MAX, Number
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.body import read_body
-from raftlog.cluster.http.exchange.call import Call, SessionHeaders
-from raftlog.cluster.http.exchange.decoding import decode
+from raftlog.cluster.http.exchange.body import decode, read_body
+from raftlog.cluster.http.exchange.call import Call, SessionHeaders, checked_value
 from raftlog.cluster.http.exchange.outcomes import done_of
 from raftlog.cluster.http.exchange.query import check_key, parse_number
 from raftlog.cluster.http.exchange.service import Service
@@ -77,12 +75,8 @@ def _submit(
     """The submitted write, or the error if the node does not take it."""
     sequence, record = each
     try:
-        value = record.value
-        if value is not None and len(value) > service.limits.value_bytes_max:
-            limit = service.limits.value_bytes_max
-            raise ApiError(
-                Code.TOO_LARGE, f"a value has {len(value)} bytes: the limit is {limit} (limits.value_bytes_max)"
-            )
+        if record.value is not None:
+            checked_value(service, record.value, "a value")
         block = encode_block((record,), session=session, sequence=sequence, settled=settled, admission=admission)
         return service.node.submit(block, 1, deadline=call.deadline, session=session, sequence=sequence)
     except ApiError as error:
@@ -90,29 +84,18 @@ def _submit(
 
 
 def _item(service: Service, call: Call, each: asyncio.Future[Settled] | ApiError, session: SessionHeaders) -> BatchItem:
-    """The result of one write."""
     try:
         if isinstance(each, ApiError):
             raise each
         return BatchItem(written=written_of(done_of(service, each.result(), session)))
     except ApiError as error:
-        node = service.node
-        problem = make_problem(
-            error,
-            node=service.identity.node_id,
-            request_id=call.request_id,
-            leader=node.leader_hint(),
-            index=node.applied,
-            term=node.term,
-            has_session=session.session > 0,
-        )
-        return BatchItem(problem=problem)
+        return BatchItem(problem=service.problem(error, call.request_id, has_session=session.session > 0))
 
 
 def _decode(service: Service, call: Call, body: bytes) -> list[_Write]:
-    """The writes of the body. Raises ApiError."""
     if call.media_type() == MSGPACK:
-        writes = list(_from_msgpack(decode(_PACKED_BODY, body, "the body as msgpack")))
+        packed = decode(_PACKED_BODY, body, "the body as msgpack")
+        writes = [_write(*each, f"writes[{number}]") for number, each in enumerate(packed)]
     else:
         given = decode(_JSON_BODY, body, "the body as JSON").writes
         writes = [_from_json(item, f"writes[{number}]") for number, item in enumerate(given)]
@@ -148,11 +131,6 @@ def _session(call: Call, sequences: Sequence[int]) -> tuple[int, int]:
     if len(set(sequences)) != len(sequences):
         raise ApiError(Code.BAD_REQUEST, "two writes have the same sequence: give each its own")
     return session, settled
-
-
-def _from_msgpack(packed: list[Any]) -> Iterator[_Write]:
-    for number, (sequence, key, value, if_revision) in enumerate(packed):
-        yield _write(sequence, key, value, if_revision, f"writes[{number}]")
 
 
 def _from_json(item: WriteIn, where: str) -> _Write:

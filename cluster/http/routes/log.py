@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -14,16 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from raftlog.cluster.admission.access import READ_ALL
-from raftlog.cluster.admission.budget import answers_full
 from raftlog.cluster.api.encoding import Encoding
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.headers import H_NEXT, JSON, MSGPACK
-from raftlog.cluster.api.records import LogPageJson, LogPagePacked, LogRecord, TrimIn, Trimmed
+from raftlog.cluster.api.records import LogPageJson, LogPagePacked, TrimAnswer, TrimIn
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode_msgpack
-from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.body import decode, read_body
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, long_wait, read_index
-from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.records.rows import (
@@ -42,7 +39,6 @@ from raftlog.raft.types import Entry
 from raftlog.statemachine.access import needs
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.commands import Operation
-from raftlog.statemachine.digest import LogRow
 from raftlog.statemachine.effects import Effects
 
 FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
@@ -69,8 +65,6 @@ SLICE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """The request of a reader of the log."""
-
     start: int
     stop: int  # the index after the last requested one
     limit: int  # most records to show; of a raw stream to scan
@@ -135,7 +129,6 @@ def looked_again(service: Service, call: Call, query: LogQuery) -> LogQuery:
 
 
 def _sight(service: Service, call: Call, query: LogQuery) -> Permissions | None:
-    """What the reader may see; None: all records. Raises ApiError."""
     access = service.access
     permissions = access.permissions(call)
     if permissions is None:
@@ -190,16 +183,14 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
         found.next = row.index + 1
         found.decoded += 1
         if (query.with_internal or is_user_row(row)) and (query.sees is None or is_visible(row, query.sees)):
-            shown = as_packed(row) if query.format == "msgpack" else encode_json(_as_record(row, query, names))
-            found.shown.append(shown)
+            if query.format == "msgpack":
+                found.shown.append(as_packed(row))
+            else:
+                record, name = as_record(row, query.encoding), names.get(row.index)
+                record = record if name is None else msgspec.structs.replace(record, principal=name)
+                found.shown.append(encode_json(record))
             found.size += row_bytes(row)
     return True
-
-
-def _as_record(row: LogRow, query: LogQuery, names: Mapping[int, str]) -> LogRecord:
-    record = as_record(row, query.encoding)
-    name = names.get(row.index)
-    return record if name is None else msgspec.structs.replace(record, principal=name)
 
 
 async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer:
@@ -219,7 +210,7 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
         shown += found.shown
         size += found.size if query.format == "msgpack" else sum(map(len, found.shown))  # JSON may be six times larger
         if not call.hold_answer(service, size):
-            raise answers_full(service.load.answers)
+            raise service.load.answers.full()
         if found.scanned:
             if left > 0:
                 await asyncio.sleep(0)  # yields after each slice: other requests must not wait for a whole page
@@ -267,5 +258,5 @@ async def trim(service: Service, call: Call) -> HttpAnswer:
     body = decode(_TRIM_BODY, await read_body(service, call), "the body as JSON")
     done = await submit(service, call, (BlockRecord(int(Operation.TRIM), argument=body.before),))
     oldest = service.node.machine.oldest
-    answer = Trimmed(Outcome.APPLIED, oldest, done.last, done.term, _FREED_LATER.format(oldest))
+    answer = TrimAnswer(Outcome.APPLIED, oldest, done.last, done.term, _FREED_LATER.format(oldest))
     return service.answer(answer, done.last, done.term)

@@ -25,9 +25,8 @@ from raftlog.cluster.config.cluster_file import (
 )
 from raftlog.cluster.config.joining import joining_lines
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.body import read_body
+from raftlog.cluster.http.exchange.body import decode, read_body
 from raftlog.cluster.http.exchange.call import Call
-from raftlog.cluster.http.exchange.decoding import decode
 from raftlog.cluster.http.exchange.leader_proxy import passed_on
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
@@ -51,8 +50,8 @@ async def transfer_leadership(service: Service, call: Call) -> HttpAnswer:
     heard."""
     call.query()
     body = await read_body(service, call)
-    if (told := await passed_on(service, call, body)) is not None:
-        return told
+    if (leaders_answer := await passed_on(service, call, body)) is not None:
+        return leaders_answer
     asked = decode(_TRANSFER, body, "the body as JSON") if body else TransferIn()
     node = service.node
     seconds = await node.transfer(asked.to or NOBODY, call.deadline)
@@ -67,8 +66,8 @@ async def change_members(service: Service, call: Call) -> HttpAnswer:
     """Adds, promotes, removes, replaces a member or moves its addresses; answered once the change has begun."""
     call.query()
     body = await read_body(service, call)
-    if (told := await passed_on(service, call, body)) is not None:
-        return told
+    if (leaders_answer := await passed_on(service, call, body)) is not None:
+        return leaders_answer
     asked = decode(_CHANGE, body, "the body as JSON")
     call.action = f"{asked.change} node {asked.node}"
     node = service.node
@@ -91,10 +90,6 @@ async def change_members(service: Service, call: Call) -> HttpAnswer:
         settings,
     )
     return service.answer(answer)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The requested change.
 
 
 def _check_url(service: Service, url: str | None) -> None:
@@ -168,10 +163,6 @@ def _member(asked: ChangeIn, node: int, old: Member | None, members: Configurati
                 why="invalid",
             )
     return Member(node, incarnation, peer, url)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The join file.
 
 
 async def _join_file(service: Service, members: Configuration, newcomer: Member) -> str:

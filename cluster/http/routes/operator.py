@@ -25,7 +25,7 @@ from raftlog.statemachine.access import needs
 VERSION: Final = version("raftlog")
 OPENAPI: Final = pkgutil.get_data("raftlog.cluster.api", "openapi.yaml") or b""
 _NO_DIGEST: Final = SetDigestHex(0, "0" * 16, "0", "0")
-_TEXT: Final = "text/plain; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
 _YAML: Final = "application/yaml"
 
 
@@ -33,10 +33,12 @@ async def get_status(service: Service, call: Call) -> HttpAnswer:
     """This node's view of itself, of the consumer groups and, on the leader, of its followers."""
     call.query()
     permissions = service.access.permissions(call)
-    status = msgspec.structs.replace(service.node.status(), is_insecure=service.is_insecure)
+    is_insecure = service.settings.is_exposed and service.settings.security.insecure
+    status = msgspec.structs.replace(service.node.status(), is_insecure=is_insecure)
     if permissions is not None and not permissions.allows(needs.OPERATE):
-        # Enough to find the leader and a place in the log. A digest of the state would confirm a guess of a value.
-        return service.answer(msgspec.structs.replace(status, state=_NO_DIGEST, followers=[]))
+        status = msgspec.structs.replace(status, state=_NO_DIGEST)  # a digest would confirm a guess of a value
+        if not permissions.allows(needs.WATCH):  # enough to find the leader and a place in the log
+            return service.answer(msgspec.structs.replace(status, followers=[]))
     consumers = await service.lags.farthest(service.limits.consumers_shown_max)
     return service.answer(msgspec.structs.replace(status, consumers=consumers))
 
@@ -47,12 +49,12 @@ async def get_members(service: Service, call: Call) -> HttpAnswer:
     return service.answer(service.node.members())
 
 
-async def get_livez(service: Service, call: Call) -> HttpAnswer:
+async def get_livez(service: Service, call: Call | None = None) -> HttpAnswer:
     """200 as long as the process serves; it never depends on a leader."""
     return _text(service, b"ok\n")
 
 
-async def get_readyz(service: Service, call: Call) -> HttpAnswer:
+async def get_readyz(service: Service, call: Call | None = None) -> HttpAnswer:
     """200 when this node knows a leader and has caught up, else 503 with the reason."""
     node = service.node
     if service.is_stopping:
@@ -76,11 +78,10 @@ async def get_readyz(service: Service, call: Call) -> HttpAnswer:
     return _text(service, b"ok\n")
 
 
-async def get_metrics(service: Service, call: Call) -> HttpAnswer:
-    """All metrics, for Prometheus."""
-    told = service.node.metrics
-    told.show_consumers(await service.lags.farthest(service.limits.consumers_shown_max))
-    return _text(service, told.text(), content_type=metrics.CONTENT_TYPE)
+async def get_metrics(service: Service, call: Call | None = None) -> HttpAnswer:
+    registry = service.node.metrics
+    registry.show_consumers(await service.lags.farthest(service.limits.consumers_shown_max))
+    return _text(service, registry.text(), content_type=metrics.CONTENT_TYPE)
 
 
 async def get_version(service: Service, call: Call) -> HttpAnswer:
@@ -92,12 +93,10 @@ async def get_version(service: Service, call: Call) -> HttpAnswer:
 
 
 async def get_openapi(service: Service, call: Call) -> HttpAnswer:
-    """The description of these routes."""
     return _text(service, OPENAPI, content_type=_YAML)
 
 
 async def get_routes(service: Service, call: Call) -> HttpAnswer:
-    """The routes, one line each."""
     lines = [f"raftlog {VERSION}, node {service.node.node_id}, log {service.node.log_id}", "", *service.routes, ""]
     return _text(service, "\n".join(lines).encode())
 
@@ -149,6 +148,6 @@ async def _stream_backup(service: Service, call: Call) -> Stream:
     return stream
 
 
-def _text(service: Service, body: bytes, status: int = 200, content_type: str = _TEXT) -> HttpAnswer:
+def _text(service: Service, body: bytes, status: int = 200, content_type: str = TEXT) -> HttpAnswer:
     node = service.node
     return HttpAnswer(service.identity, body, node.applied, node.term, status=status, content_type=content_type)

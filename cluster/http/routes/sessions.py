@@ -9,10 +9,9 @@ import msgspec
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.body import drop_body, read_body
+from raftlog.cluster.http.exchange.body import decode, drop_body, read_body
 from raftlog.cluster.http.exchange.call import NO_SESSION, READ_PARAMETERS, Call, SessionHeaders, read_index
-from raftlog.cluster.http.exchange.decoding import decode
-from raftlog.cluster.http.exchange.outcomes import commit, refuse, submit, told
+from raftlog.cluster.http.exchange.outcomes import commit, first_answer, refuse, submit
 from raftlog.cluster.http.exchange.query import parse_number, unescape
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.records.rows import RESULTS
@@ -55,7 +54,7 @@ async def _of_session(service: Service, call: Call, operation: Operation) -> Htt
     record = BlockRecord(int(operation), argument=session)
     # It names the session that it is about, but has no sequence of it: the block has none.
     settled = await commit(service, call, (record,), NO_SESSION)
-    answer = told(settled, SessionHeaders(session))
+    answer = first_answer(settled, SessionHeaders(session))
     if answer.result is not Result.APPLIED:
         refuse(service, answer, settled.term, SessionHeaders(session))
     return service.answer(SessionDone(session, settled.last, settled.term), settled.last, settled.term)
@@ -78,7 +77,7 @@ async def void(service: Service, call: Call) -> HttpAnswer:
     sequence = _number(call.parts[1], "the sequence in the path")
     await drop_body(service, call)
     settled = await commit(service, call, (BlockRecord(int(Operation.VOID), argument=sequence),), headers)
-    answer = told(settled, headers)
+    answer = first_answer(settled, headers)
     if answer.result is not Result.APPLIED and answer.reason not in _DECIDED:
         refuse(service, answer, settled.term, headers)
     return _receipt(service, call, headers.session, sequence, service.node.machine.applied_index, settled.term)

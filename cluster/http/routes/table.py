@@ -65,6 +65,7 @@ async def _head_of_stream(service: Service, call: Call) -> HttpAnswer:
     return HttpAnswer(service.identity, b"", service.node.applied, service.node.term, content_type=kind)
 
 
+_CHANGES_ALL: Final = {"for_operators": True, "takes_session": False}
 ROUTES: Final = (
     Route("POST", "/v1/log", Need.PARTS, append.append),
     Route("GET", "/v1/log", needs.READ_LOG, _get_log),
@@ -99,43 +100,19 @@ ROUTES: Final = (
     Route("DELETE", "/v1/consumers/{consumer}", Need.PARTS, consumers.delete_consumer),
     Route("POST", "/v1/consumers/{consumer}/claim", Need.PARTS, consumers.claim),
     Route("GET", "/v1/access", needs.ACCESS, access.get_access, for_operators=True),
-    Route(
-        "POST",
-        "/v1/access",
-        Need.PRINCIPAL,
-        access.change_access,
-        for_operators=True,
-        takes_session=False,
-        is_first_admin=True,
-    ),
+    Route("POST", "/v1/access", Need.PRINCIPAL, access.change_access, **_CHANGES_ALL, is_first_admin=True),
     Route("GET", "/v1/access/can", Need.PRINCIPAL, access.can, for_operators=True),
     Route("GET", "/v1/digest", needs.READ_LOG, digest.get_digest),
     Route("GET", "/v1/backup", needs.OPERATE, operator.get_backup),
-    Route("GET", "/v1/explain/leaderless", needs.OPERATE, explain.explain_leaderless, True),
-    Route("GET", "/v1/explain/{index}", needs.OPERATE, explain.explain_index, for_operators=True),
+    Route("GET", "/v1/explain/leaderless", needs.WATCH, explain.explain_leaderless, True),
+    Route("GET", "/v1/explain/{index}", needs.WATCH, explain.explain_index, for_operators=True),
     Route("GET", "/v1/status", Need.PRINCIPAL, operator.get_status, True),
     Route("GET", "/v1/members", Need.PRINCIPAL, operator.get_members, True),
-    Route(
-        "POST",
-        "/v1/members",
-        needs.MEMBERS,
-        members.change_members,
-        for_operators=True,
-        takes_session=False,
-        is_passed_on=True,
-    ),
-    Route(
-        "POST",
-        "/v1/leader/transfer",
-        needs.OPERATE,
-        members.transfer_leadership,
-        for_operators=True,
-        takes_session=False,
-        is_passed_on=True,
-    ),
+    Route("POST", "/v1/members", needs.MEMBERS, members.change_members, **_CHANGES_ALL, is_passed_on=True),
+    Route("POST", "/v1/leader/transfer", needs.OPERATE, members.transfer_leadership, **_CHANGES_ALL, is_passed_on=True),
     Route("GET", "/livez", Need.NOTHING, operator.get_livez, True),
     Route("GET", "/readyz", Need.NOTHING, operator.get_readyz, True),
-    Route("GET", "/metrics", needs.OPERATE, operator.get_metrics, True),
+    Route("GET", "/metrics", needs.WATCH, operator.get_metrics, True),
     Route("GET", "/version", Need.PRINCIPAL, operator.get_version, True),
     Route("GET", "/openapi.yaml", Need.PRINCIPAL, operator.get_openapi, True),
     Route("GET", "/", Need.PRINCIPAL, operator.get_routes, True),
@@ -191,7 +168,6 @@ def has_share(target: str) -> bool:
 
 
 def allowed_methods(call: Call) -> str:
-    """The value of an Allow header."""
     methods = dict(_FIXED.get(call.path, {}))
     if call.path.startswith(KEY_PATH):
         methods |= KEY_ROUTES

@@ -10,9 +10,8 @@ from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.kv import CompareIn, OperationIn, TxnAnswer, TxnIn, TxnStepAnswer
 from raftlog.cluster.http.exchange.answer import HttpAnswer
-from raftlog.cluster.http.exchange.body import read_body
-from raftlog.cluster.http.exchange.call import Call
-from raftlog.cluster.http.exchange.decoding import decode
+from raftlog.cluster.http.exchange.body import decode, read_body
+from raftlog.cluster.http.exchange.call import Call, checked_value
 from raftlog.cluster.http.exchange.outcomes import submit
 from raftlog.cluster.http.exchange.query import check_key
 from raftlog.cluster.http.exchange.service import Service
@@ -110,12 +109,8 @@ def _step(service: Service, item: OperationIn, where: str) -> TxnOperation:
         raise ApiError(Code.BAD_REQUEST, f"{where} ({name}): only get has a limit")
     if end is None:
         check_key(key, f"{where}.key")
-    if value is not None and len(value) > service.limits.value_bytes_max:
-        raise ApiError(
-            Code.TOO_LARGE,
-            f"{where}.value has {len(value)} bytes: the limit is {service.limits.value_bytes_max} "
-            "(limits.value_bytes_max)",
-        )
+    if value is not None:
+        checked_value(service, value, f"{where}.value")
     return TxnOperation(_STEPS[name], key, value, end, item.limit)
 
 

@@ -45,8 +45,6 @@ _PAUSE_MESSAGES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """The request of a watcher."""
-
     start: bytes
     end: bytes
     position: int
@@ -127,13 +125,13 @@ async def _slice(service: Service, asked: _Watch, position: int) -> Piece:
         return (), position
     parts: list[bytes] = []
     following = position
-    told = 0
+    encoded = 0
     for entry, effects in await service.node.read_log(position, SLICE_RECORDS, SLICE_BYTES):
         for message in watch_messages(entry, effects, position, asked.start, asked.end, asked.encoding):
             if message.revision >= asked.from_revision:
                 parts.append(_message(asked, message))
-                told += 1
-                if told % _PAUSE_MESSAGES == 0:
+                encoded += 1
+                if encoded % _PAUSE_MESSAGES == 0:
                     await asyncio.sleep(0)
         following = entry.index + 1
     return (b"".join(parts),) if parts else (), following

@@ -7,7 +7,6 @@ lines with a missing or an escaped quote. Such a line is still good if the one r
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone
 from typing import Final
 
 FIELDS: Final = ("host", "user", "method", "path", "status", "sent", "referer", "agent")
@@ -16,13 +15,8 @@ FIELDS: Final = ("host", "user", "method", "path", "status", "sent", "referer", 
 _HEAD: Final = re.compile(rb"(\S+) \S+ (\S+(?: \S+)*?) \[([^\]]*)\]")
 _REQUEST: Final = re.compile(rb' "((?:[^"\\]|\\.)*)("|$)')
 _STATUS: Final = re.compile(rb" (\d{3}) (\d+|-)")
-_TIME: Final = re.compile(rb"(\d{1,2})/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)")
-_MONTHS: Final = {
-    name: number
-    for number, name in enumerate(
-        (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), start=1
-    )
-}
+_TIME: Final = re.compile(rb"\d{1,2}/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}")
+TIME: Final = "%d/%b/%Y:%H:%M:%S %z"
 
 
 def is_access_line(line: bytes) -> bool:
@@ -46,27 +40,10 @@ def read_field(line: bytes, field: str) -> bytes | None:
     return None if found in (None, b"", b"-") else found
 
 
-def read_time_ms(line: bytes) -> int | None:
-    """The line's time as Unix milliseconds, or None."""
+def time_of(line: bytes) -> str | None:
+    """The line's time as text of the form `TIME`, or None."""
     head = _HEAD.match(line)
-    told = None if head is None else _TIME.fullmatch(head[3])
-    if told is None:
-        return None
-    day, month, year, hour, minute, second, sign, offset_hours, offset_minutes = told.groups()
-    offset = timedelta(hours=int(offset_hours), minutes=int(offset_minutes))
-    try:
-        when = datetime(
-            int(year),
-            _MONTHS[month],
-            int(day),
-            int(hour),
-            int(minute),
-            int(second),
-            tzinfo=timezone(-offset if sign == b"-" else offset),
-        )
-    except (KeyError, ValueError):
-        return None
-    return round(when.timestamp() * 1000)
+    return None if head is None else head[3].decode("latin-1")
 
 
 def _after_time(rest: bytes, field: str) -> bytes | None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import codecs
-import datetime
-import decimal
 import json
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, BinaryIO, Final
@@ -20,7 +18,6 @@ from raftlog.cluster.importer.formats.lines import LONG_LINE_BYTES_MAX, InputCol
 from raftlog.cluster.importer.formats.rows import finite
 
 ROWS_AT_ONCE: Final = 2_000
-_PIECE: Final = 256 << 10
 _BLANK: Final = " \t\r\n"
 
 
@@ -143,21 +140,12 @@ def _values(column: Any) -> list[Any]:
         column = column.cast(pyarrow.float32())
         kind = column.type
     values: list[Any] = column.to_pylist()
-    if types.is_floating(kind):
-        return [finite(each) for each in values]
-    if types.is_nested(kind):
-        return [finite(each) for each in values]
-    return values
+    return [finite(each) for each in values] if types.is_floating(kind) or types.is_nested(kind) else values
 
 
-def _as_json(value: Any) -> Any:
-    match value:
-        case bytes():
-            return base64.b64encode(value).decode()
-        case decimal.Decimal() | datetime.timedelta():
-            return str(value)
-        case _:
-            return value.isoformat() if hasattr(value, "isoformat") else str(value)
+def _as_json(value: Any) -> str:
+    """A value that msgspec does not know, such as a time of pandas."""
+    return str(value.isoformat() if hasattr(value, "isoformat") else value)
 
 
 def rejected_lines(chunks: Iterable[bytes], files: Container[str] | None = None) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ from raftlog.cluster.importer.formats.lines import (
     InputFormat,
     InputOptions,
     Line,
-    Rejected,
+    RejectedLine,
     check_fields,
     detect,
     look_of,
@@ -53,7 +53,7 @@ _MARKUP: Final = re.compile(rb"\s*<(?:[!?]|html\b)", re.IGNORECASE)
 _TEXT_SUFFIXES: Final = ("txt", "log", "out", "text")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
     """What the user gave. None or empty: to be decided."""
 
@@ -87,7 +87,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Decided:
+class InputDecision:
     """How to read the input, and sentences for the user. A type in `types` is empty if its column has no value."""
 
     reading: InputOptions
@@ -96,7 +96,7 @@ class Decided:
     has_rows: bool = True
 
 
-def decide(sample: Sample, options: ImportOptions) -> Decided:
+def decide(sample: Sample, options: ImportOptions) -> InputDecision:
     """Decides everything, or raises InputError with the option that settles the doubt."""
     _check_text(sample, options)
     format, why = _format(sample, options)
@@ -127,7 +127,7 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
         check_fields(reading)
     except InputError as error:
         raise InputError(f"{sample.name}: {error}") from error
-    reading = _with(reading, names=_names(sample, reading))
+    reading = replace(reading, names=_names(sample, reading))
     lines = first_lines(sample, reading)
     parsed = [*zip(lines, parse([line.data for line in lines], reading), strict=True)]
     good = [(line, row) for line, row in parsed if line.data.strip() and not isinstance(row, ValueError)]
@@ -135,7 +135,7 @@ def decide(sample: Sample, options: ImportOptions) -> Decided:
     types = tuple(InputColumn(column.name, column.type or "string") for column in found)
     if format in OBJECTS:
         _check_names(sample, reading, [row for _, row in good], types)
-    decided = Decided(_with(reading, types=types), types=found, has_rows=bool(parsed))
+    decided = InputDecision(replace(reading, types=types), types=found, has_rows=bool(parsed))
     decided.notices.append(f"{sample.name}: {', '.join(notes)}")
     if types:
         shown = ", ".join(f"{column.name} {column.type}" for column in types[:COLUMNS_SHOWN])
@@ -152,8 +152,8 @@ def _renamed(names: Sequence[str]) -> list[str]:
     """A sentence about the columns that have another name where they are asked for."""
     changed = [f"{name} is {new}" for name, new in zip(names, beside(names), strict=True) if name != new]
     more = f", and {len(changed) - COLUMNS_SHOWN} more" if len(changed) > COLUMNS_SHOWN else ""
-    told = f"in SQL and Spark {', '.join(changed[:COLUMNS_SHOWN])}{more}: the log has columns of these names"
-    return [told] if changed else []
+    sentence = f"in SQL and Spark {', '.join(changed[:COLUMNS_SHOWN])}{more}: the log has columns of these names"
+    return [sentence] if changed else []
 
 
 def _check_text(sample: Sample, options: ImportOptions) -> None:
@@ -187,7 +187,7 @@ def _odd_rows(reading: InputOptions, parsed: Sequence[tuple[Line, Any]]) -> list
     for (line, row), found in zip(parsed, read_batch([line for line, _ in parsed], reading), strict=True):
         if not line.data.strip():
             continue
-        if isinstance(found, Rejected):
+        if isinstance(found, RejectedLine):
             rejected.append((line.number, found.reason))
         elif (fault := odd(row, reading)) is not None:
             stored.append((line.number, fault))
@@ -199,10 +199,6 @@ def _odd_rows(reading: InputOptions, parsed: Sequence[tuple[Line, Any]]) -> list
         )
         if each
     ]
-
-
-def _with(reading: InputOptions, **changes: Any) -> InputOptions:
-    return replace(reading, **changes)
 
 
 def first_lines(sample: Sample, reading: InputOptions) -> list[Line]:
@@ -334,7 +330,9 @@ def _check_names(sample: Sample, reading: InputOptions, found: Sequence[Any], ty
             raise InputError(f"{sample.name}: {what} {name}: {fault}")
 
 
-def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Line, Any]], decided: Decided) -> None:
+def _decide_time(
+    sample: Sample, options: ImportOptions, good: Sequence[tuple[Line, Any]], decided: InputDecision
+) -> None:
     """Decides how times are read. Raises InputError if no time of the first batch can be read."""
     reading, zone = decided.reading, options.time_zone or "UTC"
     times.zone_of(zone)
@@ -355,28 +353,29 @@ def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Li
     if options.time_format is not None:
         rule = _rule(options.time_format, zone, sample, options)
         count = sum(times.reader(rule)(value) is not None for value in values)
-        told = times.Decision((rule.form,), count, len(values)) if count else times.Decision((), 0, len(values))
+        decision = times.Decision((rule.form,), count, len(values)) if count else times.Decision((), 0, len(values))
     else:
-        told = times.recognise(values, zone)
-        rule = _rule(told.forms[0] if told.forms else times.SYSLOG_3164, zone, sample, options)
-        if not told.forms and reading.format is InputFormat.SYSLOG:
+        decision = times.recognise(values, zone)
+        rule = _rule(decision.forms[0] if decision.forms else times.SYSLOG_3164, zone, sample, options)
+        if not decision.forms and reading.format is InputFormat.SYSLOG:
             count = sum(times.reader(rule)(value) is not None for value in values)
-            told = times.Decision((rule.form,) if count else (), count, len(values))
-    if not told.forms:
+            decision = times.Decision((rule.form,) if count else (), count, len(values))
+    if not decision.forms:
         raise InputError(_unreadable(sample, name, found, options))
-    if len(told.forms) > 1:
+    if len(decision.forms) > 1:
         line, value = next((line, value) for line, value in found if value not in (None, ""))
-        choices = " or ".join(f"--time-format '{form}'" for form in told.forms)
-        if told.read < told.of:
+        choices = " or ".join(f"--time-format '{form}'" for form in decision.forms)
+        if decision.read < decision.of:
             raise InputError(
                 f"{sample.name}: the times in {name} have several forms, as line {line.number}: {_shown(value)}; no "
-                f"form reads more than {told.read} of the first {told.of}; give {choices}; others have no time then"
+                f"form reads more than {decision.read} of the first {decision.of}; give {choices}; others have no time "
+                f"then"
             )
         raise InputError(
-            f"{sample.name}: line {line.number}: {name} {_shown(value)} can be read in {len(told.forms)} ways; give "
-            f"{choices}"
+            f"{sample.name}: line {line.number}: {name} {_shown(value)} can be read in {len(decision.forms)} ways; "
+            f"give {choices}"
         )
-    decided.reading = _with(reading, times=rule)
+    decided.reading = replace(reading, times=rule)
     if rule.form in times.UNITS:
         meaning = {"s": "Unix seconds", "ms": "Unix milliseconds", "us": "Unix microseconds", "ns": "Unix nanoseconds"}
         form = meaning[rule.form]
@@ -386,7 +385,7 @@ def _decide_time(sample: Sample, options: ImportOptions, good: Sequence[tuple[Li
         form += ", without a year: the newest in which it is not after the file's last write"
     first = next(value for _, value in found if times.reader(rule)(value) is not None)
     decided.notices.append(
-        f"time: {name}, {form}; {told.read:,} of the first {len(found):,} rows have one, as {_shown(first)}"
+        f"time: {name}, {form}; {decision.read:,} of the first {len(found):,} rows have one, as {_shown(first)}"
     )
     decided.notices += _doubts(rule, found)
 
@@ -397,7 +396,7 @@ def _doubts(rule: TimeRule, found: Sequence[tuple[Line, Any]]) -> list[str]:
     for line, value in found:
         if value not in (None, "") and (why := times.doubt(rule, value)) is not None:
             lines.setdefault(why, []).append(line)
-    told = {
+    meanings = {
         times.TWICE: f"{'the import stops there' if rule.twice == 'stop' else f'the {rule.twice} one counts'} "
         f"(--time-twice earlier, later or stop); --strict stops there",
         times.NEVER: "clocks were put forward over it, so the record has no time; --strict stops there",
@@ -406,7 +405,7 @@ def _doubts(rule: TimeRule, found: Sequence[tuple[Line, Any]]) -> list[str]:
     return [
         f"{len(lines[why])} of the first {len(found):,} rows have a time that {why} in zone {rule.zone}, as line "
         f"{lines[why][0].number}: {what}"
-        for why, what in told.items()
+        for why, what in meanings.items()
         if why in lines
     ]
 

@@ -22,7 +22,7 @@ import msgspec
 
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats import access_log, rows, syslog
-from raftlog.cluster.importer.formats.dialect import Dialect, closed_row, is_row_open, names_of
+from raftlog.cluster.importer.formats.dialect import Dialect, closed_row, is_row_open
 from raftlog.cluster.importer.formats.times import ISO, Read, TimeRule, reader
 from raftlog.raft.codec.block import encode_headers
 from raftlog.statemachine.commands import KEY_BYTES_MAX
@@ -81,7 +81,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedLine:
     """A line without a valid record, and the reason."""
 
     number: int
@@ -162,20 +162,6 @@ def holds_several(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return text[end:].lstrip(" \t\r\n,").startswith("{")
-
-
-def begin(format: InputFormat, key: str | None, time: str | None, first_line: bytes) -> InputOptions:
-    """Checks the options against the format and the first line. Raises InputError."""
-    columns: tuple[str, ...] = ()
-    dialect = Dialect("\t") if format is InputFormat.TSV else Dialect()
-    if format in TABLES:
-        (first,) = rows.csv_rows([first_line.removeprefix(b"\xef\xbb\xbf")], dialect)
-        if isinstance(first, ValueError):
-            raise InputError(f"line 1: {first}")
-        columns = names_of(first)
-    reading = InputOptions(format, key, time, columns, dialect)
-    check_fields(reading)
-    return reading
 
 
 def check_fields(reading: InputOptions) -> None:
@@ -279,12 +265,7 @@ def _row_lines(source: Iterator[bytes], waiting: deque[bytes], dialect: Dialect)
     raise AssertionError("count has no end")
 
 
-def read(line: Line, reading: InputOptions) -> NewRecord | Rejected:
-    """The record in the line, or the reason why it has none."""
-    return read_batch([line], reading)[0]
-
-
-def read_batch(lines: Sequence[Line], reading: InputOptions) -> list[NewRecord | Rejected]:
+def read_batch(lines: Sequence[Line], reading: InputOptions) -> list[NewRecord | RejectedLine]:
     """The record in each line, or the reason why it has none."""
     values = [raw.removesuffix(b"\n") for _, raw, _ in lines]
     is_plain = not (reading.key or reading.time or reading.headers or reading.select or reading.format in _FIXED)
@@ -296,19 +277,19 @@ def read_batch(lines: Sequence[Line], reading: InputOptions) -> list[NewRecord |
             if columns is not None:
                 return [*map(_record, zip(values, columns[0], repeat(()), columns[1]))]
     build = _builder(reading)
-    found: list[NewRecord | Rejected] = []
+    found: list[NewRecord | RejectedLine] = []
     for line, data, row in zip(lines, values, parse(values, reading), strict=True):
         if not data.strip():
-            found.append(Rejected(line.number, "blank line", data))
+            found.append(RejectedLine(line.number, "blank line", data))
             continue
         if len(data) > LINE_BYTES_MAX:
             reason = f"{len(data):,} bytes: a record of a line has at most {LINE_BYTES_MAX:,}"
-            found.append(Rejected(line.number, reason, data))
+            found.append(RejectedLine(line.number, reason, data))
             continue
         try:
             found.append(build(data, row))
         except ValueError as error:
-            found.append(Rejected(line.number, str(error), data))
+            found.append(RejectedLine(line.number, str(error), data))
     return found
 
 
@@ -405,7 +386,7 @@ def _builder(reading: InputOptions) -> Callable[[bytes, rows.InputRow], NewRecor
 
 def _time_reader(reading: InputOptions) -> Read | None:
     if reading.format is InputFormat.ACCESS:
-        return access_log.read_time_ms
+        return lambda line: _read_access_time(access_log.time_of(line))
     name = reading.time or ("time" if reading.format is InputFormat.SYSLOG else None)
     if name is None:
         return None
@@ -417,6 +398,7 @@ def _value_reader(reading: InputOptions) -> Read:
     return _read_iso_or_ms if reading.times is None else reader(reading.times)
 
 
+_read_access_time: Final = reader(TimeRule(access_log.TIME))
 _read_iso: Final = reader(TimeRule(ISO))
 _read_ms: Final = reader(TimeRule("ms"))
 

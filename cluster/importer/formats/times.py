@@ -224,9 +224,9 @@ def doubt(rule: TimeRule, value: Any) -> str | None:
 
 
 def _pattern_reader(rule: TimeRule, zone: tzinfo) -> Read:
-    match = _compiled(rule.form).fullmatch
+    pattern = _compiled(rule.form)
+    match, has_zone = pattern.fullmatch, "z" in pattern.groupindex
     fixed = zone.utcoffset(None)
-    has_zone = "%z" in rule.form or "%Z" in rule.form
 
     def read_text(text: str) -> int | None:
         if (found := match(text)) is None:

@@ -19,7 +19,7 @@ SERVER_MIN: Final = 150_000
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedTable:
     """A table of the publication: its columns, and the SELECT that gives what the stream would."""
 
     relation: Relation
@@ -137,7 +137,7 @@ def find_slot(connection: PgConnection, name: str) -> ReplicationSlot | None:
     return None
 
 
-def published(connection: PgConnection, publication: str) -> list[Published]:
+def published(connection: PgConnection, publication: str) -> list[PublishedTable]:
     """The tables of the publication, as the stream would give them."""
     tables = connection.query(
         "SELECT c.oid, p.schemaname, p.tablename, c.relreplident, c.relkind, p.rowfilter FROM pg_publication_tables p "
@@ -156,7 +156,7 @@ def _published(
     identity: str,
     kind: str,
     rows: str,
-) -> Published:
+) -> PublishedTable:
     columns = connection.query(
         "SELECT a.attname, a.atttypid, i.indisprimary IS TRUE, i.indisreplident IS TRUE, a.attnum "
         f"FROM pg_publication_tables p JOIN pg_attribute a ON a.attrelid = {number} AND a.attname = ANY(p.attnames) "
@@ -194,7 +194,7 @@ def _published(
         for place, (name, each) in enumerate(found.items())
         if each[1]
     )
-    return Published(relation, key, select)
+    return PublishedTable(relation, key, select)
 
 
 def _quoted(schema: str, table: str) -> str:

@@ -2,7 +2,8 @@
 
 `raftlog.cluster.importer.postgres.source` feeds it. A position is the end of the last whole transaction, and the number
 of records of the next one that are done. A transaction has the same changes in the same order whenever it is read, so
-the reading can go on in its middle.
+the reading can go on in its middle. The newest record waits for the next message: the last one of a transaction says
+so, and a reader can show whole transactions only.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _before(table: PgTable, old: Row, is_full: bool) -> bytes:
 
 
 class Changes:
-    """The changes after a position. `lsn`, `commit` and `done` are the position after the newest message.
+    """The changes after a position. `lsn`, `commit` and `done` are the position after the newest record given.
 
     `keys` has the primary keys of the published tables by the tables' numbers. `look_up` gives them as they are now.
     """
@@ -48,7 +49,9 @@ class Changes:
     def __init__(self, lsn: int, commit: int, done: int, keys: PrimaryKeys, look_up: Callable[[], PrimaryKeys]) -> None:
         self.lsn = lsn
         self.commit = commit  # of the transaction that has begun; 0 between transactions
-        self.done = done  # its records so far
+        self.done = done  # its records that were given
+        self._made = 0  # its records so far
+        self._waiting: NewRecord | None = None  # the newest record of the transaction
         self._skip_of, self._skip = (commit, done) if done else (0, 0)
         self._look_up = look_up
         self._keys = keys
@@ -63,9 +66,9 @@ class Changes:
             if self._place is not None:
                 raise MessageError("PostgreSQL began a transaction within another")
             self._place = place_of(message.lsn, message.xid, message.time_us)
-            self.commit, self.done = message.lsn, 0
+            self.commit, self.done, self._made = message.lsn, 0, 0
         elif isinstance(message, Commit):
-            self._committed(message)
+            return self._committed(message)
         elif isinstance(message, Relation):
             primary = self._primary_of(message) if message.identity == FULL else ()
             self._tables[message.number] = PgTable(message, primary)
@@ -73,11 +76,14 @@ class Changes:
             raise MessageError("PostgreSQL sent a change outside a transaction")
         else:
             records = self._changed(message, self._place)
-            if not self._skip:
-                return records
-            if self.commit != self._skip_of:
-                raise self._another(0)
-            return [record for number, record in enumerate(records, self.done - len(records)) if number >= self._skip]
+            if self._skip:
+                if self.commit != self._skip_of:
+                    raise self._another(0)
+                records = records[max(0, self._skip - self._made + len(records)) :]
+            found = [*([] if self._waiting is None else [self._waiting]), *records]
+            self._waiting = found.pop() if found else None
+            self.done = self._made - (self._waiting is not None)
+            return found
         return []
 
     def _primary_of(self, relation: Relation) -> tuple[str, ...]:
@@ -104,15 +110,18 @@ class Changes:
         key = self._keys.get(relation.number)
         return None if key is None else names_of_key(relation, key)
 
-    def _committed(self, message: Commit) -> None:
+    def _committed(self, message: Commit) -> list[NewRecord]:
+        """The last record of the transaction."""
         if self._place is None or message.lsn != self.commit:
             raise MessageError(f"PostgreSQL sent a commit at {as_lsn(message.lsn)} without its beginning")
         if message.lsn == self._skip_of:
-            if self.done < self._skip:
-                raise self._another(self.done)
+            if self._made < self._skip:
+                raise self._another(self._made)
             self._skip_of = self._skip = 0
         self._place = None
         self.lsn, self.commit, self.done = max(self.lsn, message.end), 0, 0
+        last, self._waiting = self._waiting, None
+        return [] if last is None else [last._replace(value=b'%b,"last":true}' % (last.value or b"")[:-1])]
 
     def passed(self, lsn: int) -> None:
         """PostgreSQL has sent everything whose commit is before the position."""
@@ -172,5 +181,5 @@ class Changes:
         return table
 
     def _next(self) -> int:
-        self.done += 1
-        return self.done
+        self._made += 1
+        return self._made

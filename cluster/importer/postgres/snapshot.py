@@ -59,7 +59,7 @@ _table: Final = msgspec.json.Decoder(_TableHead).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class SnapshotPosition:
     """Where the reading of a snapshot stands: the line of the table's head, the next line, and the rows so far."""
 
     table: int = 0  # 0: before the first table
@@ -134,8 +134,8 @@ def aside_of(path: Path) -> Path:
 
 
 def rows_of(
-    path: Path, id: str, reached: Reached, batch: int, bytes_max: int
-) -> Iterator[tuple[list[NewRecord], Reached]]:
+    path: Path, id: str, reached: SnapshotPosition, batch: int, bytes_max: int
+) -> Iterator[tuple[list[NewRecord], SnapshotPosition]]:
     """The records after a position, some at a time, each with the position after them. Raises SourceError, OSError."""
     head = read_head(path)
     if head is None or head.id != id:
@@ -166,10 +166,10 @@ def rows_of(
                 records.append(_record(table, line, place, rows))
                 size += len(line)
                 if len(records) >= batch or size >= bytes_max:
-                    yield records, Reached(table_at, at, rows)
+                    yield records, SnapshotPosition(table_at, at, rows)
                     records, size = [], 0
         if records:
-            yield records, Reached(table_at, at, rows)
+            yield records, SnapshotPosition(table_at, at, rows)
 
 
 def _opened(line: bytes) -> PgTable:

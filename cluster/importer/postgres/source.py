@@ -29,7 +29,7 @@ from raftlog.cluster.importer.postgres.connection import (
 )
 from raftlog.cluster.importer.postgres.messages import decode
 from raftlog.cluster.importer.postgres.snapshot import (
-    Reached,
+    SnapshotPosition,
     TableSnapshotWriter,
     aside_of,
     read_head,
@@ -90,12 +90,12 @@ class PgPosition:
     commit: int = 0
     done: int = 0
     snapshot: str = ""
-    reached: Reached = field(default_factory=Reached)
+    reached: SnapshotPosition = field(default_factory=SnapshotPosition)
 
 
 def _position(given: Any) -> PgPosition:
     try:
-        return PgPosition(**{**given, "reached": Reached(**given["reached"])})
+        return PgPosition(**{**given, "reached": SnapshotPosition(**given["reached"])})
     except (KeyError, TypeError):
         raise SourceError(f"{given!r} is no position of a copy from PostgreSQL: name another state file") from None
 

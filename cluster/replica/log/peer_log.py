@@ -14,7 +14,7 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.protocol.log_frames import (
     SLICE_BYTES_MAX,
-    Had,
+    PeerLogReply,
     Question,
     QuestionKind,
     encode_question,
@@ -59,7 +59,7 @@ class PeerLog:
         self.passed_on = 0  # slices that peers gave for this node's readers
         self._node, self._core, self._links, self._disk, self._applier = node, core, links, disk, applier
         self._number = boot << 32
-        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Had]]] = {}
+        self._waiting: dict[int, tuple[NodeId, asyncio.Future[PeerLogReply]]] = {}
         self._good: NodeId | None = None  # the peer that answered last
         self._turns = asyncio.Semaphore(READS_MAX)
         self._in_vain = -PATIENCE_S  # when a read was given up because peers did not answer
@@ -81,7 +81,7 @@ class PeerLog:
         bytes_max: int = 0,
         *,
         timeout_s: float | None = None,
-    ) -> Had:
+    ) -> PeerLogReply:
         """Asks that peer and returns its answer. Raises NoAnswer."""
         links = self._links
         if not links.is_bulk_up(peer):
@@ -92,7 +92,7 @@ class PeerLog:
             raise NoAnswer(f"{_WAITING_MAX} questions wait already")
         self._number = number = self._number + 1
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Had] = loop.create_future()
+        future: asyncio.Future[PeerLogReply] = loop.create_future()
         self._waiting[number] = (peer, future)
         timer = loop.call_later(timeout_s or ANSWER_S, _give_up, future, timeout_s or ANSWER_S)
         try:
@@ -149,8 +149,8 @@ class PeerLog:
         Peers that cannot be reached are asked again until `PATIENCE_S` are over. After that, later reads ask each peer
         once for a while. If all peers answered that they do not have the entries, the read fails at once.
         """
-        told: dict[NodeId, NoAnswer] = {}
-        task = asyncio.get_running_loop().create_task(self._first(ask, is_wanted, told))
+        reasons: dict[NodeId, NoAnswer] = {}
+        task = asyncio.get_running_loop().create_task(self._first(ask, is_wanted, reasons))
         try:
             # Each silent peer takes ANSWER_S, and the read waits for its turns, too.
             await asyncio.wait({task}, timeout=PATIENCE_S)
@@ -160,30 +160,30 @@ class PeerLog:
             task.cancel()
         if not is_wanted():
             return None
-        if not all(each.is_certain for each in told.values()) and not self._is_hasty():
+        if not all(each.is_certain for each in reasons.values()) and not self._is_hasty():
             self._in_vain = clock.monotonic()
-        raise self._nobody(what, told)
+        raise self._nobody(what, reasons)
 
     async def _first(
         self,
         ask: Callable[[NodeId], Coroutine[Any, Any, T]],
         is_wanted: Callable[[], bool],
-        told: dict[NodeId, NoAnswer],
+        reasons: dict[NodeId, NoAnswer],
     ) -> T | None:
-        """The answer of the first peer that has the entries; None if there is none, `told` says why."""
+        """The answer of the first peer that has the entries; None if there is none, `reasons` says why."""
         while is_wanted():
-            told.clear()
-            told.update(dict.fromkeys(self.peers(), NoAnswer(f"no answer within {PATIENCE_S:g} s")))
-            for peer in list(told):
+            reasons.clear()
+            reasons.update(dict.fromkeys(self.peers(), NoAnswer(f"no answer within {PATIENCE_S:g} s")))
+            for peer in list(reasons):
                 try:
                     async with self._turns:
                         answer = await ask(peer)
                 except NoAnswer as error:
-                    told[peer] = error
+                    reasons[peer] = error
                 else:
                     self._good = peer
                     return answer
-            if all(each.is_certain for each in told.values()) or self._is_hasty() or self._is_stopping:
+            if all(each.is_certain for each in reasons.values()) or self._is_hasty() or self._is_stopping:
                 return None
             await asyncio.sleep(PAUSE_S)
         return None
@@ -192,15 +192,15 @@ class PeerLog:
         """Whether a read was given up lately because peers did not answer."""
         return clock.monotonic() - self._in_vain < PATIENCE_S
 
-    def _nobody(self, what: str, told: dict[NodeId, NoAnswer]) -> ApiError:
-        why = "; ".join(f"node {peer}: {reason}" for peer, reason in sorted(told.items())) or "it has none"
+    def _nobody(self, what: str, reasons: dict[NodeId, NoAnswer]) -> ApiError:
+        why = "; ".join(f"node {peer}: {reason}" for peer, reason in sorted(reasons.items())) or "it has none"
         return ApiError(
             Code.DEADLINE,
             f"node {self._node} was built from a snapshot, its disk has the log from {self._disk.oldest} on, and no "
             f"peer gave {what} ({why}): ask again, or another node",
         )
 
-    def take(self, peer: NodeId, had: Had) -> None:
+    def take(self, peer: NodeId, had: PeerLogReply) -> None:
         """Takes a peer's answer."""
         asked, future = self._waiting.get(had.number, (None, None))
         if asked == peer and future is not None and not future.done():
@@ -224,6 +224,6 @@ class PeerLog:
             self.lost(peer)
 
 
-def _give_up(future: asyncio.Future[Had], after_s: float) -> None:
+def _give_up(future: asyncio.Future[PeerLogReply], after_s: float) -> None:
     if not future.done():
         future.set_exception(NoAnswer(f"it has not answered within {after_s:g} s"))

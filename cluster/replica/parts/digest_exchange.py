@@ -22,7 +22,7 @@ def follow(replica: ReplicaState) -> None:
     """Reports a digest point that was just applied, and asks the peers for their digests. Called after a turn in which
     the state machine came to another point."""
     points = replica.watch.points
-    points.is_healing = replica.core.state.floor > 0
+    points.is_healing = replica.core.state.recall.floor > 0
     if points.follow(replica.machine.point):
         _ask(replica, clock.monotonic())
         _judge(replica)
@@ -32,7 +32,7 @@ def take(replica: ReplicaState, peer: NodeId, report: Frame) -> None:
     """Takes the report of a peer. Raises Corrupt."""
     incarnation, is_asking, reports = decode_points(report)
     points = replica.watch.points
-    points.is_healing = replica.core.state.floor > 0
+    points.is_healing = replica.core.state.recall.floor > 0
     points.take(peer, incarnation, reports)
     if is_asking:
         frame = encode_points(replica.identity.incarnation, is_asking=False, reports=points.reports())
@@ -43,7 +43,7 @@ def take(replica: ReplicaState, peer: NodeId, report: Frame) -> None:
 def housekeeping(replica: ReplicaState, now: Now, mono: float) -> None:
     """Asks again until the newest point is agreed. The leader commits the next point when it is due."""
     points = replica.watch.points
-    points.is_healing = replica.core.state.floor > 0
+    points.is_healing = replica.core.state.recall.floor > 0
     if points.must_ask(mono):
         _ask(replica, mono)
         _judge(replica)  # the members may have changed

@@ -90,7 +90,7 @@ def _tell(replica: ReplicaState, mono: float) -> None:
     report = own(replica)._replace(sync_us=view.times.any_us, wall_ms=clock.wall_ms())
     for peer in _connected(replica):
         if view.reports.is_due(peer, report, mono) and replica.links.send_bulk(peer, encode_report(report)):
-            view.reports.told(peer, report, mono)
+            view.reports.sent(peer, report, mono)
 
 
 # -- clocks -----------------------------------------------------------------------------------------------------
@@ -160,15 +160,15 @@ def look(replica: ReplicaState, now: Now, mono: float) -> None:
 
 def all_disks(replica: ReplicaState) -> Disks:
     """The disks of all voters, as this leader knows them now."""
-    told = replica.core.status()
+    facts = replica.core.status()
     since_ms = replica.core.state.now.monotonic_ms - replica.options.election_timeout_max_ms
     is_there = replica.links.has_dialled  # a closed link is none that answers, and nothing is known of its disk
-    answering = [each.node for each in told.followers if each.last_contact_ms >= since_ms and is_there(each.node)]
+    answering = [each.node for each in facts.followers if each.last_contact_ms >= since_ms and is_there(each.node)]
     return Disks(
         node=replica.identity.node,
-        configuration=told.configuration,
+        configuration=facts.configuration,
         reports=reports(replica),
-        followers=told.followers,
+        followers=facts.followers,
         answering=answering,
     )
 
@@ -203,7 +203,7 @@ def _hand_over(replica: ReplicaState, handover: Handover, disks: Disks, now: Now
         return  # one is under way
     view.last_ms[handover] = now.monotonic_ms
     view.handed_over = handover, now.monotonic_ms
-    replica.metrics.handovers.labels(str(handover.why)).inc()
+    replica.metrics.count("raftlog_disk_handovers_total", handover.why)
     replica.logger.warning(
         "handing_over",
         to=handover.to,

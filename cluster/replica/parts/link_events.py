@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec
 
 from raftlog.cluster.protocol.forward_frames import decode_answers, decode_forward, decode_read, decode_read_reply
-from raftlog.cluster.protocol.log_frames import decode_had, decode_question, is_about_log
+from raftlog.cluster.protocol.log_frames import decode_log_reply, decode_question, is_about_log
 from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, reads, serving, writes
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.runtime import clock
@@ -63,7 +63,7 @@ def take_frames(replica: ReplicaState, peer: NodeId, disk: str, frames: Sequence
 def refused(replica: ReplicaState, event: MessageIgnored) -> None:
     """Counts a message or frame that this node refused. Logs it with its sender, unless there are too many lines."""
     is_member = replica.core.state.configuration.member(event.sender) is not None
-    replica.metrics.messages_refused.labels(str(event.sender) if is_member else "others").inc()
+    replica.metrics.count("raftlog_messages_refused_total", str(event.sender) if is_member else "others")
     lines = replica.served.refused
     if lines.allows(f"{event.sender} {event.kind}"):
         log_event(replica.logger.bind(left_out=lines.take_left_out()), event, replica.core.state.term)
@@ -76,7 +76,7 @@ def _take_frame(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
         if kind == FRAME_READ:
             serving.take(replica, peer, decode_question(frame))
         else:
-            replica.peer_log.take(peer, decode_had(frame))
+            replica.peer_log.take(peer, decode_log_reply(frame))
     elif kind == FRAME_FORWARD:
         writes.take_forwarded(replica, decode_forward(frame, peer, clock.monotonic()))
     elif kind == FRAME_FORWARD_REPLY:

@@ -11,7 +11,7 @@ import asyncio
 
 from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.files.errors import DiskError
-from raftlog.cluster.protocol.log_frames import SLICE_BYTES_MAX, Had, Question, QuestionKind, encode_had
+from raftlog.cluster.protocol.log_frames import SLICE_BYTES_MAX, PeerLogReply, Question, QuestionKind, encode_log_reply
 from raftlog.cluster.replica.log.peer_log import BUSY, SERVED_MAX
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.raft.types import GENESIS, NodeId
@@ -40,7 +40,7 @@ async def _serve(replica: ReplicaState, peer: NodeId, question: Question) -> Non
     _reply(replica, peer, had)
 
 
-async def _answer(replica: ReplicaState, question: Question) -> Had:
+async def _answer(replica: ReplicaState, question: Question) -> PeerLogReply:
     disk, reader, life = replica.disk, replica.reader, replica.life
     if life.is_fenced or life.is_stopping:
         return _had(replica, question, "it is fenced" if life.is_fenced else "it is being stopped")
@@ -64,11 +64,11 @@ async def _answer(replica: ReplicaState, question: Question) -> Had:
     return _had(replica, question, f"its disk has no index {question.first}: it begins at {disk.oldest}")
 
 
-def _had(replica: ReplicaState, question: Question, reason: str = "") -> Had:
+def _had(replica: ReplicaState, question: Question, reason: str = "") -> PeerLogReply:
     applied, oldest = replica.applier.applied, replica.machine.oldest
-    return Had(question.number, reason, oldest, replica.disk.oldest, applied, 0, GENESIS)
+    return PeerLogReply(question.number, reason, oldest, replica.disk.oldest, applied, 0, GENESIS)
 
 
-def _reply(replica: ReplicaState, peer: NodeId, had: Had) -> None:
-    replica.links.send_bulk(peer, encode_had(had))
+def _reply(replica: ReplicaState, peer: NodeId, had: PeerLogReply) -> None:
+    replica.links.send_bulk(peer, encode_log_reply(had))
     replica.links.flush()

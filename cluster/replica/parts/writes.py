@@ -119,7 +119,7 @@ def _refuse_on_full_disk(replica: ReplicaState) -> None:
 def _forward(replica: ReplicaState, leader: NodeId, mono: float) -> None:
     pending = replica.writes.pending
     while requests := pending.take(mono, joining=False)[0]:
-        replica.metrics.forwards.labels("sent").inc(len(requests))
+        replica.metrics.count("raftlog_forwards_total", "sent", len(requests))
         for run in frames_of(requests):
             number = pending.forwarding(run, leader)
             if not replica.links.send_bulk(leader, encode_forward(number, run, mono)):
@@ -142,7 +142,7 @@ def leadership_changed(replica: ReplicaState, leader: NodeId) -> None:
 
 def take_forwarded(replica: ReplicaState, requests: list[Inflight]) -> None:
     """Queues or refuses the requests that a peer forwarded."""
-    replica.metrics.forwards.labels("taken").inc(len(requests))
+    replica.metrics.count("raftlog_forwards_total", "taken", len(requests))
     pending = replica.writes.pending
     for request in requests:
         try:

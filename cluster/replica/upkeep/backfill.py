@@ -16,9 +16,9 @@ from typing import Final
 
 from raftlog.cluster.api.status import BackfillStatus
 from raftlog.cluster.disk.kept_segments import KeptSegment, Search
-from raftlog.cluster.disk.older_segments import Filling, Overtaken, PieceWrong, last_mark
+from raftlog.cluster.disk.older_segments import Overtaken, PieceWrong, SegmentFill, last_mark
 from raftlog.cluster.files.errors import NoSpace
-from raftlog.cluster.protocol.log_frames import Had, QuestionKind
+from raftlog.cluster.protocol.log_frames import PeerLogReply, QuestionKind
 from raftlog.cluster.replica import readiness
 from raftlog.cluster.replica.log.peer_log import NoAnswer
 from raftlog.cluster.replica.state import ReplicaState
@@ -97,7 +97,7 @@ async def _fetch_segment(replica: ReplicaState) -> None:
     if backfill.began is None:
         backfill.began = (replica.disk.oldest, clock.monotonic())
         replica.logger.info("backfill_begins", first=replica.machine.oldest, last=replica.disk.oldest - 1)
-    told: dict[NodeId, str] = {}
+    reasons: dict[NodeId, str] = {}
     try:
         kept = await _find_kept(replica)
         if kept is not None and kept.last == replica.disk.backfill.top:
@@ -106,21 +106,21 @@ async def _fetch_segment(replica: ReplicaState) -> None:
             return
         for peer in replica.peer_log.peers():
             if backfill.avoided.get(peer, 0.0) > clock.monotonic():
-                told[peer] = "what it gave was wrong"
+                reasons[peer] = "what it gave was wrong"
                 continue
             try:
                 await _piece(replica, peer, kept)
             except NoAnswer as error:
-                told[peer] = str(error)
+                reasons[peer] = str(error)
             except PieceWrong as error:
                 backfill.wrong += 1
                 backfill.avoided[peer] = clock.monotonic() + AVOID_S
-                told[peer] = str(error)
+                reasons[peer] = str(error)
                 replica.logger.error("backfill_wrong", peer=peer, reason=str(error), mend="`raftlog disk check` there")
             else:
                 backfill.waits = ""
                 return
-        _wait(replica, "; ".join(f"node {peer}: {why}" for peer, why in sorted(told.items())) or "there is no peer")
+        _wait(replica, "; ".join(f"node {peer}: {why}" for peer, why in sorted(reasons.items())) or "there is no peer")
     except PieceWrong as error:  # the kept segment cannot be read as it could a moment ago
         _wait(replica, str(error))
     except Overtaken:
@@ -167,7 +167,7 @@ async def _take_kept(replica: ReplicaState, kept: KeptSegment) -> None:
     replica.logger.info("backfill_kept_segment", first=kept.first, last=kept.last.index)
 
 
-def _check_goes_on(replica: ReplicaState, filling: Filling) -> None:
+def _check_goes_on(replica: ReplicaState, filling: SegmentFill) -> None:
     """Raises Overtaken if the segment is not wanted any more, or the job must pause."""
     is_wanted = replica.disk.backfill.top == filling.top and replica.machine.oldest <= filling.top.index
     if not is_wanted or not replica.syncer.has_space or not _may_go_on(replica):
@@ -205,7 +205,7 @@ async def _piece(replica: ReplicaState, peer: NodeId, kept: KeptSegment | None) 
     replica.logger.info("backfill_segment", first=segment.first, last=top.index, peer=peer, bytes=filling.bytes)
 
 
-async def _before(replica: ReplicaState, peer: NodeId, first: int, had: Had) -> Mark:
+async def _before(replica: ReplicaState, peer: NodeId, first: int, had: PeerLogReply) -> Mark:
     """The mark before the entry that begins with `first`.
 
     It comes from the entry before. If that is gone on all nodes, it comes from the head of the peer's segment, and
@@ -224,7 +224,7 @@ async def _before(replica: ReplicaState, peer: NodeId, first: int, had: Had) -> 
     return mark
 
 
-async def _write(replica: ReplicaState, filling: Filling, take: partial[None]) -> None:
+async def _write(replica: ReplicaState, filling: SegmentFill, take: partial[None]) -> None:
     """Checks and writes the fetched slice in small steps."""
     began, size = clock.monotonic(), filling.bytes
     take()

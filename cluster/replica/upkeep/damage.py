@@ -28,8 +28,8 @@ from raftlog.cluster.protocol.damage_policy import (
     LOOK_S,
     POINT_S,
     RETRY_S,
-    Asked,
     Leadership,
+    Probe,
     are_links_up,
     are_others_well,
     is_alone,
@@ -137,8 +137,8 @@ def _tell(replica: ReplicaState, findings: Sequence[Finding], by: str) -> None:
     """Logs new findings, and has a damaged snapshot replaced."""
     damage = replica.damage
     for each in findings:
-        told = [(one.file, one.position) for one in damage.findings]
-        if (each.file, each.position) in told or len(told) >= TOLD_MAX:
+        places = [(one.file, one.position) for one in damage.findings]
+        if (each.file, each.position) in places or len(places) >= TOLD_MAX:
             continue
         damage.findings.append(each)
         replica.logger.error(
@@ -203,7 +203,7 @@ async def _is_point_reported(replica: ReplicaState, leadership: Leadership) -> b
         point = await replica.driver.submit(POINT_BLOCK, 1, deadline=until)
     except ApiError:
         return False
-    asked = Asked(point.last, point.term, leadership)
+    asked = Probe(point.last, point.term, leadership)
     while clock.monotonic() < until and not replica.life.is_over:
         now = Leadership(state.term, state.leader)
         points, configuration = replica.watch.points, state.configuration

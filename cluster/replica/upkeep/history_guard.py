@@ -62,8 +62,8 @@ async def check(replica: ReplicaState, change: MemberChange) -> None:
         return  # the change removes no voter, and all present voters have the log
     if leaving and having and all(lacking[each] for each in leaving):
         return  # no voter leaves that has the log: a wiped one need not wait until the others have fetched it
-    told = [f"node {each}: {why}" for each, why in lacking.items() if why]
-    why = "; ".join(told) or "a new node begins without it"
+    reasons = [f"node {each}: {why}" for each, why in lacking.items() if why]
+    why = "; ".join(reasons) or "a new node begins without it"
     raise ApiError(
         Code.MEMBERS_CHANGING,
         f"{replica.name}: after this change, of the voters {list(after)} only {having or 'none'} would hold the "

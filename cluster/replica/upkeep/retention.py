@@ -44,6 +44,8 @@ async def _look(replica: ReplicaState) -> None:
 
 async def _delete_and_trim(replica: ReplicaState) -> None:
     retention = replica.retention
+    if not replica.syncer.has_space:
+        await snapshots.make_room(replica)
     deleted = await replica.disk.compact(replica.machine.oldest, replica.core.state.log.first)
     if deleted:
         retention.deleted += deleted

@@ -150,22 +150,39 @@ async def saved(replica: ReplicaState, mark: Mark) -> None:
     goes on to do so. The log stays on disk until it is trimmed: compaction is not retention.
     """
     snapshots = replica.snapshots
-    limits = replica.settings.limits
     if mark.index > snapshots.index:
         snapshots.index, snapshots.older = mark.index, snapshots.index
     snapshots.is_damaged = False
     replica.damage.snapshot_saved()
-    trailing = max(limits.trailing_log_bytes, replica.disk.snapshot_bytes * limits.trailing_log_percent // 100)
-    trailing = min(trailing, _kept_bytes(replica) * TRAILING_PERCENT // 100)
-    keep_after = await replica.disk.end_before(mark.index, trailing)
-    told = replica.core.status()
-    if told.first == 1 and told.is_changing:
-        keep_after = 0  # a node that joins gets the whole log, and no snapshot: `history_guard` counts on it
+    keep_after = await _trailing_end(replica, mark)
     under_way = [each.snapshot_index for each in replica.core.status().followers if each.snapshot_index]
     if not replica.syncer.has_space:  # trimmed entries must free space, even if a follower needs them
-        keep_after = max(keep_after, await replica.disk.end_before(min(mark.index, replica.machine.oldest - 1), 0))
+        keep_after = max(keep_after, await _trimmed_end(replica, mark))
         under_way.clear()
     replica.core.compact(mark, min([keep_after, *under_way]))
+
+
+async def make_room(replica: ReplicaState) -> None:
+    """Lets the core of a full disk forget the trimmed entries that its newest snapshot covers, so that their files can
+    be deleted. It writes nothing: a full disk may have no room for another snapshot."""
+    if (mark := replica.core.state.log.snapshot).index:
+        replica.core.compact(mark, await _trimmed_end(replica, mark))
+
+
+async def _trimmed_end(replica: ReplicaState, mark: Mark) -> int:
+    """The end of the trimmed entries that a snapshot covers."""
+    return await replica.disk.end_before(min(mark.index, replica.machine.oldest - 1), 0)
+
+
+async def _trailing_end(replica: ReplicaState, mark: Mark) -> int:
+    """The end behind which entries are kept for followers that are slow."""
+    limits = replica.settings.limits
+    trailing = max(limits.trailing_log_bytes, replica.disk.snapshot_bytes * limits.trailing_log_percent // 100)
+    trailing = min(trailing, _kept_bytes(replica) * TRAILING_PERCENT // 100)
+    facts = replica.core.status()
+    if facts.first == 1 and facts.is_changing:
+        return 0  # a node that joins gets the whole log, and no snapshot: `history_guard` counts on it
+    return await replica.disk.end_before(mark.index, trailing)
 
 
 # -- a follower's, or a leader's ------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from raftlog import Client, ClientError
 from raftlog.chaos.deploy.deployment import Deployment
 from raftlog.cluster.api.errors import Outcome, Problem
 from raftlog.cluster.api.headers import H_DEADLINE
-from raftlog.cluster.client.aio.client import Client, ClientError
 from raftlog.cluster.client.flow import Lost
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import Door, Load, check_no_election, problem_of

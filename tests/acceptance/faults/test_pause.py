@@ -7,7 +7,7 @@ import msgspec
 
 from raftlog.cluster.api.errors import Outcome
 from raftlog.cluster.api.headers import H_DEADLINE, H_SEQUENCE, H_SESSION, H_SETTLED
-from raftlog.cluster.api.kv import Got
+from raftlog.cluster.api.kv import KeyAnswer
 from raftlog.cluster.api.records import Appended
 from raftlog.cluster.client.aio.client import Client
 from raftlog.cluster.client.flow import Lost, Response
@@ -86,9 +86,9 @@ async def test_no_stale_read_and_one_answer_a_sequence(cluster: LocalCluster) ->
         assert answers <= at, f"{value}: answered {answers}, but the log has {at}"
 
 
-def _got(answer: Response) -> Got:
+def _got(answer: Response) -> KeyAnswer:
     """The body of a get."""
-    return msgspec.json.decode(answer.body, type=Got)
+    return msgspec.json.decode(answer.body, type=KeyAnswer)
 
 
 def _appended(answer: Response) -> Appended:

@@ -5,12 +5,13 @@ import pytest
 
 from bench.instruments.conditions import Conditions
 from bench.instruments.machine import Disk
-from bench.studies.overload import Asked, Phase, Result, counts, tell
+from bench.studies.overload import Answers, Phase, Result, counts, tell
+from raftlog.cluster.runtime.metrics import Metrics
 
 PEAK = Phase(64, 1_000.0, 0.0, {}, 5.0, 9.0)
 LOAD = Phase(12_000, 900.0, 50.0, {}, 900.0, 2_000.0)
-REFUSALS = Asked("POST /v1/log", {200: 9, 429: 70}, 60.0, 500.0)
-STATUS = Asked("GET /v1/status", {200: 80}, 100.0, 400.0)
+REFUSALS = Answers("POST /v1/log", {200: 9, 429: 70}, 60.0, 500.0)
+STATUS = Answers("GET /v1/status", {200: 80}, 100.0, 400.0)
 GOOD = Result(
     "now",
     Conditions(Disk("ext4", 1, 1.0, 1.0), 0.0),
@@ -64,12 +65,11 @@ def test_an_overload_report_lists_its_measurements() -> None:
     assert "GET /v1/status: 80 × 200; p50 100 ms, at most 400 ms" in told
 
 
-def test_answers_are_counted_by_their_status() -> None:
-    """Of the node's own counters only appends count; answers neither applied nor busy are listed by their status."""
-    name = "raftlog_http_requests_total"
-    rows = [("/v1/log", 200, 5), ("/v1/log", 429, 3), ("/v1/log", 503, 2), ("/livez", 200, 9)]
-    text = f"# TYPE {name} counter\n" + "".join(
-        f'{name}{{route="{route}",status="{status}"}} {number}\n' for route, status, number in rows
-    )
-    seen = counts(text.encode())
-    assert (seen.applied, seen.refused, dict(seen.failed)) == (5, 3, {"503": 2})
+def test_answers_are_counted_by_their_code() -> None:
+    """Of the node's own counters only appends count as applied; answers neither applied nor busy are listed."""
+    metrics = Metrics()
+    metrics.http.answered += [("/v1/log", 200, 0.0)] * 5 + [("/v1/log", 429, 0.0)] * 3 + [("/livez", 200, 0.0)] * 9
+    metrics.count("raftlog_http_problems_total", "busy", 3)
+    metrics.count("raftlog_http_problems_total", "no_leader", 2)
+    seen = counts(metrics.text())
+    assert (seen.applied, seen.refused, dict(seen.failed)) == (5, 3, {"no_leader": 2})

@@ -1,20 +1,19 @@
-"""Processes of the harness are signalled by pid and never outlive it."""
+"""Processes of the harness never outlive it."""
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from raftlog.chaos.deploy.processes import ProcessError, Processes
+from raftlog.chaos.deploy.processes import Guard
+from raftlog.cluster.node.local_cluster import wait_stopped
 from tests.support import wait_until
 
 pytestmark = pytest.mark.serial
 
-IDLE = [sys.executable, "-S", "-c", "import signal; print('up', flush=True); signal.pause()"]
+IDLE = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 
 BUSY = """
 import threading
@@ -26,23 +25,17 @@ for _ in range(3):
 """
 
 HARNESS = """
-import os, signal, sys
-from pathlib import Path
-from raftlog.chaos.deploy.processes import Processes
-processes = Processes()
-child = processes.start("child", sys.argv[2:], log=Path(sys.argv[1]))
+import signal, subprocess, sys
+from raftlog.chaos.deploy.processes import Guard
+guard = Guard()
+child = subprocess.Popen(sys.argv[1:], start_new_session=True)
+guard.watch(child.pid)
 print(child.pid, flush=True)
 signal.pause()
 """
 
 
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    with Processes() as owner:
-        yield owner
-
-
-def _gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     """Whether no such process runs: it ended and was reaped, or is an unreaped zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
@@ -56,67 +49,40 @@ def _threads(pid: int) -> list[str]:
     return [stat.read_bytes().rpartition(b")")[2].split()[0].decode() for stat in stats]
 
 
-def test_close_ends_running_processes(tmp_path: Path) -> None:
-    """Leaving the owner kills every process, a paused one too, and waits for it."""
-    with Processes() as owner:
-        running = owner.start("running", IDLE, log=tmp_path / "a.log")
-        paused = owner.start("paused", IDLE, log=tmp_path / "b.log")
-        paused.pause()
-    assert (running.is_running, paused.is_running) == (False, False)
-    assert running.wait(0) == paused.wait(0) == -signal.SIGKILL
+def test_a_closed_guard_has_killed_what_it_watched() -> None:
+    """Leaving the guard kills every process, a paused one too; one that has ended before is no error."""
+    with Guard() as guard:
+        processes = [subprocess.Popen(IDLE) for _ in range(3)]
+        for each in processes:
+            guard.watch(each.pid)
+        processes[1].send_signal(signal.SIGSTOP)
+        processes[2].kill()
+        processes[2].wait(10)
+    assert [each.wait(10) for each in processes] == [-signal.SIGKILL] * 3
 
 
-def test_no_thread_of_a_paused_process_runs(tmp_path: Path) -> None:
-    """When `pause` returns, every thread stands, also one that kept a core busy; SIGCONT lets them go on."""
-    with Processes() as owner:
-        busy = owner.start("busy", [sys.executable, "-c", BUSY], log=tmp_path / "busy.log")
+def test_no_thread_of_a_paused_process_runs() -> None:
+    """Once `wait_stopped` returns, every thread stands, also one that kept a core busy; SIGCONT lets them go on."""
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
         wait_until(lambda: len(_threads(busy.pid)) == 4, 10, what="four threads")
         for _ in range(20):
-            busy.pause()
+            busy.send_signal(signal.SIGSTOP)
+            assert wait_stopped(busy.pid, 30)
             assert _threads(busy.pid) == ["T"] * 4
-            busy.signal(signal.SIGCONT)
+            busy.send_signal(signal.SIGCONT)
             wait_until(lambda: "T" not in _threads(busy.pid), 10, what="the threads to go on")
+        busy.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_processes_end_when_their_harness_dies(tmp_path: Path, number: signal.Signals) -> None:
+def test_processes_end_when_their_harness_dies(number: signal.Signals) -> None:
     """kill -9 of the harness, which leaves it no chance, and Ctrl-C, which it did not expect: its process is gone."""
     with subprocess.Popen(
-        [sys.executable, "-c", HARNESS, tmp_path / "child.log", *IDLE],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-c", HARNESS, *IDLE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as harness:
         assert harness.stdout is not None
         child = int(harness.stdout.readline())
-        assert not _gone(child)
+        assert not is_gone(child)
         harness.send_signal(number)
         harness.wait(10)
-    wait_until(lambda: _gone(child), what="the child to end with its harness")
-
-
-def test_a_signal_to_an_ended_process_fails_with_the_end_of_its_log(processes: Processes, tmp_path: Path) -> None:
-    """No other process is hit under a reused number: the error shows the end of the log instead."""
-    process = processes.start("brief", [sys.executable, "-c", "raise SystemExit('why')"], log=tmp_path / "log")
-    assert process.wait(10) == 1
-    with pytest.raises(ProcessError, match=r"brief cannot get SIGSTOP: it has ended(?s:.*)why"):
-        process.pause()
-    process.kill()
-
-
-def test_a_process_that_does_not_end_is_an_error(processes: Processes, tmp_path: Path) -> None:
-    """Waiting ends with an error, and the process goes on."""
-    process = processes.start("idle", IDLE, log=tmp_path / "log")
-    with pytest.raises(ProcessError, match=r"idle did not end within 0\.01 s"):
-        process.wait(0.01)
-    assert process.is_running
-
-
-def test_environment_is_added(processes: Processes, tmp_path: Path) -> None:
-    """The process sees what it is given beside what the harness has."""
-    code = "import os; print(os.environ['CHAOS_WORD'], 'PATH' in os.environ)"
-    process = processes.start(
-        "env", [sys.executable, "-c", code], log=tmp_path / "log", environment={"CHAOS_WORD": "x"}
-    )
-    assert process.wait(10) == 0
-    assert (tmp_path / "log").read_text() == "x True\n"
-    assert "CHAOS_WORD" not in os.environ
+    wait_until(lambda: is_gone(child), what="the child to end with its harness")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.chaos.deploy.processes import Processes
+from raftlog.chaos.deploy.processes import Guard
 from raftlog.chaos.deploy.toxiproxy import Toxiproxy, ToxiproxyError, ToxiproxyHungError
 from tests.support import HANG_S, free_port, free_ports
 
@@ -18,14 +18,14 @@ SHORT_S = 0.15  # how long silence is listened to
 
 
 @pytest.fixture
-def processes() -> Iterator[Processes]:
-    with Processes() as owner:
+def guard() -> Iterator[Guard]:
+    with Guard() as owner:
         yield owner
 
 
 @pytest.fixture
-def proxies(processes: Processes, toxiproxy_path: Path, tmp_path: Path) -> Iterator[Toxiproxy]:
-    with Toxiproxy(processes, free_port(), tmp_path) as server:
+def proxies(guard: Guard, toxiproxy_path: Path, tmp_path: Path) -> Iterator[Toxiproxy]:
+    with Toxiproxy(guard, free_port(), tmp_path) as server:
         yield server
 
 
@@ -191,30 +191,28 @@ def test_toxiproxy_refusals_name_the_fault(proxies: Toxiproxy, through: int, ech
         proxies.add_toxic("p", "rain", "rain", "upstream")
 
 
-def test_a_second_server_is_refused(proxies: Toxiproxy, processes: Processes, tmp_path: Path) -> None:
+def test_a_second_server_is_refused(proxies: Toxiproxy, guard: Guard, tmp_path: Path) -> None:
     """toxiproxy-python would silently drive the newer one, so the second is refused."""
     with pytest.raises(ToxiproxyError, match="drives a Toxiproxy server already"):
-        Toxiproxy(processes, free_port(), tmp_path)
+        Toxiproxy(guard, free_port(), tmp_path)
 
 
-def test_an_occupied_proxy_port_is_an_error(
-    processes: Processes, toxiproxy_path: Path, echo: Echo, tmp_path: Path
-) -> None:
+def test_an_occupied_proxy_port_is_an_error(guard: Guard, toxiproxy_path: Path, echo: Echo, tmp_path: Path) -> None:
     """Somebody else's port is named, not taken for a server that came up; afterwards another one starts."""
     port = int(echo.address.rpartition(":")[2])
     with pytest.raises(ToxiproxyError, match=f"127.0.0.1:{port} already"):
-        Toxiproxy(processes, port, tmp_path)
-    Toxiproxy(processes, free_port(), tmp_path).close()
+        Toxiproxy(guard, port, tmp_path)
+    Toxiproxy(guard, free_port(), tmp_path).close()
 
 
 def test_a_hanging_server_is_cut_off(proxies: Toxiproxy, through: int) -> None:
     """A stopped server never answers and toxiproxy-python would wait for ever: the call ends with an error that
     says that the outcome is not known."""
     proxies.call_s = 0.2
-    proxies.process.pause()
+    proxies.process.send_signal(signal.SIGSTOP)
     with pytest.raises(ToxiproxyHungError, match=r"did not answer within 0\.2 s to: disable p"):
         proxies.disable("p")
-    proxies.process.signal(signal.SIGCONT)
+    proxies.process.send_signal(signal.SIGCONT)
 
 
 def test_a_lost_toxiproxy_server_is_an_error(proxies: Toxiproxy, through: int) -> None:

@@ -40,11 +40,8 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
     ("register", None, [("write", 1, None, None), ("read", None, "ok", 1), ("read", None, "ok", None)], INVALID),
     ("register", None, [("read", None, "fail", 77), ("read", None, "info", 78), ("read", None, None, None)], VALID),
     # compare and set
-    ("cas-register", 0, [("cas", [0, 1], "ok", [0, 1]), ("read", None, "ok", 1)], VALID),
     ("cas-register", 0, [("cas", [0, 1], "ok", [0, 1], True), ("read", None, "ok", 0)], INVALID),
-    ("cas-register", 0, [("cas", [0, 1], "ok", [0, 1], False)], INVALID),
     ("cas-register", 0, [("cas", [2, 1], "ok", [2, 1], False), ("read", None, "ok", 0)], VALID),
-    ("cas-register", 0, [("cas", [2, 1], "ok", [2, 1])], INVALID),
     ("cas-register", 0, [("cas", [0, 1], "fail", None), ("read", None, "ok", 0)], VALID),
     ("cas-register", 0, [("cas", [0, 1], "fail", None), ("read", None, "ok", 1)], INVALID),
     ("cas-register", 0, [("cas", [0, 1], "info", None), ("read", None, "ok", 0), ("read", None, "ok", 1)], VALID),
@@ -58,7 +55,6 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
         [("append", "a", "ok", "a"), ("put", "p", "ok", "p"), ("append", "q", "ok", "q"), ("get", None, "ok", "pq")],
         VALID,
     ),
-    ("kv-append", None, [("append", "a", "ok", "a"), ("append", "b", "ok", "b"), ("get", None, "ok", "ba")], INVALID),
     (
         "kv-append",
         None,
@@ -66,13 +62,6 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
         INVALID,
     ),
     # locks
-    (
-        "mutex",
-        None,
-        [("acquire", None, "ok", None), ("release", None, "ok", None), ("acquire", None, "ok", None)],
-        VALID,
-    ),
-    ("mutex", None, [("acquire", None, "ok", None), ("acquire", None, "ok", None)], INVALID),
     ("mutex", None, [("acquire", None, "ok", None), ("acquire", None, "fail", None)], VALID),
     (
         "mutex",
@@ -80,12 +69,10 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
         [("acquire", None, "ok", None), ("release", None, "info", None), ("acquire", None, "ok", None)],
         VALID,
     ),
-    ("mutex", None, [("release", None, "ok", None)], INVALID),
     ("mutex", True, [("release", None, "ok", None)], VALID),
     # several registers
     ("multi-register", {"x": 0}, [("txn", [["read", "x", None]], "ok", [["read", "x", 0]])], VALID),
     ("multi-register", {"x": 0}, [("txn", [["read", "x", None]], "ok", [["read", "x", None]])], VALID),
-    ("multi-register", {"x": 0}, [("txn", [["read", "x", None]], "ok", [["read", "x", 1]])], INVALID),
     ("multi-register", [[1, 0]], [("txn", [["read", 1, None]], "ok", [["read", 1, 0]])], VALID),
     (
         "multi-register",
@@ -100,15 +87,8 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
     ("multi-register", None, [("txn", [["write", "x", 1]], "info", 0), ("txn", [["read", "x", 1]], "ok", None)], VALID),
     # sets
     ("set", None, [("add", 1, "ok", 1), ("add", 2, "info", None), ("read", None, "ok", [1])], VALID),
-    ("set", None, [("add", 1, "ok", 1), ("read", None, "ok", [])], INVALID),
     ("set", None, [("add", 1, "ok", 1), ("read", None, "ok", [1, 1])], INVALID),
-    ("set", None, [("add", 1, "fail", 1), ("read", None, "ok", [1])], INVALID),
     ("set", None, [("read", None, "ok", [9])], INVALID),
-    # lists
-    ("list-append", None, [("append", 1, "ok", 1), ("append", 2, "ok", 2), ("read", None, "ok", [1, 2])], VALID),
-    ("list-append", None, [("append", 1, "ok", 1), ("append", 2, "ok", 2), ("read", None, "ok", [2, 1])], INVALID),
-    ("list-append", None, [("append", 1, "ok", 1), ("read", None, "ok", [])], INVALID),
-    ("list-append", None, [("append", 1, "fail", 1), ("read", None, "ok", [1])], INVALID),
     # banks
     (
         "bank",
@@ -126,7 +106,7 @@ CASES: list[tuple[str, Any, list[Row], Verdict]] = [
 def test_sequential_histories_are_judged_by_each_models_rules(
     model: str, init: Any, rows: list[Row], wanted: Verdict
 ) -> None:
-    """The smallest histories that distinguish the rules of each model."""
+    """Start values, equal values, and outcomes; the rest of the rules brute force proves (test_linearizable.py)."""
     assert verdict(model, rows, init) is wanted
 
 

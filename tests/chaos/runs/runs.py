@@ -9,7 +9,7 @@ from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.runs.aftermath import Aftermath
 from raftlog.chaos.runs.runner import FaultRun, Run
 from raftlog.chaos.runs.scenarios import Scenario
-from raftlog.chaos.runs.schedule import Planned
+from raftlog.chaos.runs.schedule import PlannedFault
 from raftlog.chaos.workloads.log import Appends
 from raftlog.chaos.workloads.observer import Stretch
 from raftlog.chaos.workloads.register import Registers
@@ -40,7 +40,7 @@ def made(folder: Path, records: Sequence[LogRecord], *, faults_min: int = 0) -> 
         workloads=("register", "log"),
         faults_min=faults_min,
     )
-    planned = Planned(number=1, nemesis="kill-leader", lane="process", at_s=0.2, lasts_s=0.2, draw=5)
+    planned = PlannedFault(number=1, nemesis="kill-leader", lane="process", at_s=0.2, lasts_s=0.2, draw=5)
     fault = FaultRun(planned, "installed", "nodes [1]", "pid 1 gone", "", SECOND // 5, 2 * SECOND // 5)
     digest = {"index": 9, "revision": 3, "state": {"count": 1, "xor": "00"}, "log": None}
     return Run(

@@ -12,7 +12,7 @@ from raftlog.chaos.runs.every_node import bound_s, every_node_serves
 from raftlog.chaos.workloads.log import Appends
 from raftlog.chaos.workloads.workload import Arena, Recorder
 from raftlog.cluster.api.errors import Code
-from raftlog.cluster.client.aio.client import NotApplied, OutcomeUnknown
+from raftlog.cluster.client.errors import NotApplied, OutcomeUnknown
 from tests.chaos.workloads.memory_cluster import MemoryClient, MemoryCluster
 
 

@@ -15,11 +15,10 @@ from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.node_events import NodeEvent
 from raftlog.chaos.runs.runner import AGE_MS, CLOCK_SKEW_MS, FaultRun, Run, _settings, kept_ms
 from raftlog.chaos.runs.scenarios import TRIED_MIN
-from raftlog.chaos.runs.schedule import Planned
+from raftlog.chaos.runs.schedule import PlannedFault
 from raftlog.chaos.workloads.consumers import Consumer, Route
 from raftlog.chaos.workloads.direct import DirectLog
 from raftlog.chaos.workloads.log import Appends
-from raftlog.chaos.workloads.tracer import Tracer
 from raftlog.chaos.workloads.workload import Recorder
 from raftlog.cluster.api.records import ChangeJson, LogRecord
 from tests.chaos.runs.runs import SECOND, appended, busy, made, put
@@ -184,14 +183,14 @@ def test_indeterminate_faults_do_not_count(tmp_path: Path) -> None:
 def planned(run: Run, *names: str) -> None:
     """These took effect too."""
     for number, name in enumerate(names, start=2):
-        each = Planned(number=number, nemesis=name, lane="process", at_s=0.5, lasts_s=0.1, draw=5)
+        each = PlannedFault(number=number, nemesis=name, lane="process", at_s=0.5, lasts_s=0.1, draw=5)
         run.faults.append(FaultRun(each, "installed", "", "", "", SECOND // 2, SECOND // 2))
 
 
 def inside(run: Run, *kinds: str) -> None:
     """These happened inside node 1 while one direct request was under way there, all but the first while none was."""
     run.events = [NodeEvent(1, kind, SECOND // 2) for kind in kinds]
-    direct = DirectLog(run.arena, Recorder(run.arena), {}, Tracer())
+    direct = DirectLog(run.arena, Recorder(run.arena))
     direct.recorder.history.invoke("direct-read-1.0", "read", time_ns=SECOND // 3)
     direct.recorder.history.complete("direct-read-1.0", "ok", [], time_ns=SECOND, node=1)
     run.workloads.append(direct)

@@ -22,7 +22,7 @@ from raftlog.chaos.runs.scenarios import (
     POWER_CUTS,
     SCENARIOS,
     always_of,
-    asked_of,
+    needs_of,
     nemeses_of,
     scenario_of,
 )
@@ -154,7 +154,7 @@ def test_a_run_asks_for_what_its_schedule_reaches(name: str) -> None:
     for seconds in (20.0, LONG_S):
         kinds = nemeses_of(scenario, (), 3, seconds)
         planned = run_commands._planned(scenario, kinds, 3, seconds, always_of(scenario, (), seconds))
-        asked = asked_of(scenario, planned, seconds)
+        asked = needs_of(scenario, planned, seconds)
         names = {each.nemesis for each in planned}
         assert len(planned) >= asked.faults
         assert asked.events == (seconds >= LONG_S and "left-behind" in names)

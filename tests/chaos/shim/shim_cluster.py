@@ -38,7 +38,8 @@ class ShimCluster:
             self.shim = Shim(folder / "shim", [formatted.data(node) for node in formatted.nodes])
         except ShimMissing as error:
             pytest.skip(str(error))
-        self.cluster = LocalCluster(folder / "cluster", nodes, settings=SETTINGS, environment=self.shim.environment)
+        self.cluster = LocalCluster(folder / "cluster", nodes, settings=SETTINGS)
+        self.cluster.environments |= {node: self.shim.environment(self.data(node)) for node in formatted.nodes}
         self.acknowledged: list[bytes] = []
         self.newest_ns: dict[str, int] = {}  # of each load: when the newest write was begun that was acknowledged
         self._stop = threading.Event()

@@ -49,7 +49,7 @@ def begin(shim: Shim, root: Path, *steps: str) -> subprocess.Popen[str]:
         cwd=root,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **shim.environment},
+        env={**os.environ, **shim.environment(root)},
     )
 
 
@@ -304,7 +304,7 @@ def test_each_process_of_its_own_root(shim: Shim, root: Path, tmp_path: Path) ->
             cwd=folder,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **shim.environment_of(folder)},
+            env={**os.environ, **shim.environment(folder)},
         )
         victim.communicate(timeout=DEADLINE_S)
     assert [Path(call.path).parent for call in shim.hits(rule)] == [other.resolve()]

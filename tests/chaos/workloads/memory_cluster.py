@@ -11,20 +11,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from raftlog import Client, Item, NewRecord, OutcomeUnknown, Page, Record, TxnResult, WatchEvent
 from raftlog.chaos.workloads.workload import Arena
 from raftlog.cluster.api.errors import Code, Outcome
 from raftlog.cluster.api.kv import CompareIn, TxnIn, Written
 from raftlog.cluster.api.records import Appended, ChangeJson, LogRecord
-from raftlog.cluster.client.aio.client import (
-    Client,
-    Item,
-    NewRecord,
-    OutcomeUnknown,
-    Page,
-    Record,
-    TxnResult,
-    WatchEvent,
-)
 from raftlog.cluster.client.answers import Change, TxnResponse
 
 TERM = 1

@@ -24,7 +24,7 @@ from raftlog.chaos.workloads.tracer import COMPACTED, Tracer
 from raftlog.chaos.workloads.workload import Arena, Recorder
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.api.records import Appended, LogPageJson, LogRecord
-from raftlog.cluster.client.aio.client import OutcomeUnknown
+from raftlog.cluster.client.errors import OutcomeUnknown
 from tests.cluster.fake_node import serve
 from tests.support import wait_until_async
 
@@ -103,7 +103,7 @@ async def judged(bug: str) -> Judgement:
     """What the harness says of some hundred requests to a node with that bug."""
     arena = Arena(seed=3, pace=0.0)
     tracer = Tracer({1: "http://n1"}, MemoryNode(bug=bug))
-    workload = DirectLog(arena, Recorder(arena), tracer.urls, tracer)
+    workload = DirectLog(arena, Recorder(arena), tracer=tracer)
     running = asyncio.create_task(workload.run())
     await wait_until_async(lambda: len(workload.recorder.history) >= 1_200 or running.done(), 60)
     arena.stopping.set()

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = (ROOT / "docs" / "http_api.md").read_text(encoding="utf-8")
 
 
-def table(heading: str) -> list[list[str]]:
+def table(heading: str, page: str = PAGE) -> list[list[str]]:
     """The cells of the table under a heading, without its head."""
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip().strip("`") for cell in row.strip("|").split("|")] for row in rows[2:]]
 
@@ -36,7 +36,7 @@ def test_table_of_errors_is_that_of_the_code() -> None:
 
 
 def test_table_of_limits_has_the_defaults() -> None:
-    """Every named limit exists and has that default; every limit of the HTTP layer is there."""
+    """Every named limit exists and has that default; every limit of the HTTP layer is there or among the resources."""
     settings = Settings()
     told = {name: int(value) for name, value, _ in table("Limits")}
     assert told.pop("key") == KEY_BYTES_MAX
@@ -46,7 +46,8 @@ def test_table_of_limits_has_the_defaults() -> None:
     source = "".join(path.read_text("utf-8") for path in (ROOT / "cluster" / "http").rglob("*.py"))
     used = {f"limits.{name}" for name in re.findall(r"limits\.(\w+(?:_max|_ms))\b", source)}
     used -= {"limits.stop_timeout_ms", "limits.request_lines_max", "limits.txn_operations_max"}
-    assert used <= set(told), used - set(told)
+    resources = {row[1] for row in table("Limits on resources", (ROOT / "docs" / "operations.md").read_text("utf-8"))}
+    assert used <= told.keys() | resources, used - told.keys() - resources
 
 
 def test_every_route_is_described() -> None:

@@ -120,4 +120,10 @@ def test_a_misspelt_variable_is_not_passed_over(cli: Running, monkeypatch: pytes
     monkeypatch.setenv(name, cli.url)
     result = CliRunner().invoke(cli.app, ["put", "a", "1"], env={"RAFTLOG_ENDPOINTS": None})
     assert (result.exit_code, name in result.stderr, "RAFTLOG_ENDPOINTS" in result.stderr) == (2, True, True)
+
+
+def test_an_empty_variable_is_named_as_such(cli: Running) -> None:
+    """A shell script that found no URL is to see why."""
+    result = CliRunner().invoke(cli.app, ["put", "a", "1"], env={"RAFTLOG_ENDPOINTS": ""})
+    assert (result.exit_code, "RAFTLOG_ENDPOINTS is empty" in result.stderr) == (2, True)
     assert cli.run("put", "a", "1").exit_code == 0

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from raftlog import NewRecord, SyncClient
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT
-from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.house.rules import ROOT
 from tests.support import HANG_S, free_ports, hang_s
@@ -73,6 +73,7 @@ NOT_RUN: Final = {
     "docs/query.md": "tests/spark_export/tables/test_page.py runs the page and compares what it prints",
     "docs/security.md": "several machines: tests/acceptance/test_machines.py and tests/cluster/cli/test_json.py",
     "docs/simulator.md": "other Pythons and other people's machines: tests/sim/runs/test_commands.py",
+    "docs/sinks.md": "tests/cluster/sinks/test_command.py runs the page, with a store of its own",
     "docs/spark.md": "forms of commands and of Spark's calls: tests/spark_export",
     "docs/testing.md": "runs the tests themselves",
     "docs/walk_of_a_put.md": "tests/cluster/http/test_walk.py records the walk that it prints",
@@ -269,8 +270,8 @@ def test_every_block_runs_or_has_a_reason() -> None:
 
 
 def test_docs_blocks_use_one_set_of_ports() -> None:
-    """Every address of the docs is a port of `raftlog up --nodes 3`, of a fourth node, or a moved one (72xx)."""
-    allowed = {*range(7001, 7005), *range(7101, 7105), 7203}
+    """Every address of the docs is a port of `raftlog up --nodes 3`, of a fourth node, or 72xx: moved, or of probes."""
+    allowed = {*range(7001, 7005), *range(7101, 7105), 7201, 7203}
     wrong = [
         f"{page}: {port}"
         for page in pages()

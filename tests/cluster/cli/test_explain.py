@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from raftlog.cluster.api.diagnosis import diagnose
+from raftlog.cluster.api.diagnosis import HELD_MS, diagnose
 from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
@@ -302,6 +302,38 @@ def test_explain_names_a_node_that_lost_acknowledged_entries() -> None:
     (told,) = [cause for cause in diagnose(views, {}).causes if cause.code == "healing"]
     assert told.node == 3
     assert "lost entries that it had acknowledged" in told.words
+
+
+async def test_explain_names_a_consumer_group_that_holds_retention_back(tmp_path: Path) -> None:
+    """The one that is farthest behind, once it has stood still for ten minutes; none that has read everything, and none
+    where retention waits for no group."""
+    keeps: dict[str, Any] = {"retention__bytes": 1 << 30, "retention__held_bytes": 1 << 31}
+    async with cluster_of(1, tmp_path, **keeps) as nodes:
+        node = await nodes.leader()
+
+        async def move(name: bytes, action: ConsumerAction, position: int) -> None:
+            group = node.machine.consumers.get(name)
+            command = encode_consumer(ConsumerCommand(action, group.generation if group else 0, position, b"me"))
+            block = encode_block([BlockRecord(Operation.CONSUMER, key=name, value=command)])
+            await node.submit(block, 1, deadline=deadline())
+
+        last = (await nodes.append(node, b"x")).last
+        await move(b"sink/orders", ConsumerAction.CLAIM, 1)
+        await move(b"ahead", ConsumerAction.CLAIM, last)
+        view = node.view()
+        assert (view.held_by, view.held_next) == ("sink/orders", 1)
+        assert 0 <= view.held_ms < HELD_MS
+        assert "log_held" not in [cause.code for cause in diagnose([view], {}).causes]
+        stood = msgspec.structs.replace(view, held_ms=HELD_MS + 120_000)
+        (cause,) = [cause for cause in diagnose([stood], {}).causes if cause.code == "log_held"]
+        assert "the consumer group sink/orders has stood at index 1 for 12 minutes" in cause.words
+        for name in (b"sink/orders", b"ahead"):
+            await move(name, ConsumerAction.COMMIT, last + 1)
+        assert node.view().held_by == ""
+    async with cluster_of(1, tmp_path / "second") as nodes:
+        node = await nodes.leader()
+        await move(b"sink/orders", ConsumerAction.CLAIM, 1)
+        assert node.view().held_by == ""
 
 
 def test_explain_names_nodes_that_still_fetch_older_records() -> None:

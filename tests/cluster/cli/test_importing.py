@@ -38,20 +38,12 @@ def test_a_dry_run_prints_records_and_decisions_and_writes_nothing(cli: Running,
         assert list(client.log()) == []
 
 
-def test_a_doubt_names_file_line_and_option(cli: Running, quakes: Path) -> None:
-    """Exit code 1, and nothing in the log."""
-    told = cli.run("import", str(quakes), "--time", "Place")
-    assert told.exit_code == 1
-    assert "line 2: Place 'Geysers, California' is not a time; give --time-format" in told.stderr
-    with SyncClient(cli.url) as client:
-        assert list(client.log()) == []
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--rejected", "--key", "Place"], "give no such option"),
         (["--from-line", "2", "other.csv"], "of one file"),
+        (["--time", "Place"], "line 2: Place 'Geysers, California' is not a time; give --time-format"),
         (["--time-format", "%Q", "--time", "DateTime"], "%Q is not known"),
         (["--follow", "other.csv"], "one import for each"),
     ],
@@ -59,10 +51,12 @@ def test_a_doubt_names_file_line_and_option(cli: Running, quakes: Path) -> None:
 def test_options_that_contradict_each_other_are_refused(
     cli: Running, quakes: Path, more: list[str], message: str
 ) -> None:
-    """Before a request is sent."""
+    """And so is a doubt: before anything is in the log."""
     told = cli.run("import", str(quakes), *more)
     assert told.exit_code in (1, 2)
     assert message in told.stderr
+    with SyncClient(cli.url) as client:
+        assert list(client.log()) == []
 
 
 def test_rejected_lines_by_their_option(cli: Running, tmp_path: Path) -> None:

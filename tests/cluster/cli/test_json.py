@@ -108,6 +108,9 @@ ELSEWHERE = {
     "token create",
     "token revoke",  # tests/cluster/cli/test_access.py: they need a cluster with access control
     "import-postgres",  # tests/cluster/importer/postgres/test_kills.py
+    *(
+        f"sink {name}" for name in ("run", "check", "status", "verify", "rebuild", "skip", "retry", "wait", "drop")
+    ),  # test_command.py
 }
 """Those tests read their output, which is one document, too."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from raftlog.cluster.api.members import ChangeIn, MemberAnswer
-from raftlog.cluster.cli.members import certificate_told
+from raftlog.cluster.cli.members import certificate_advice
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,6 @@ from raftlog.cluster.cli.members import certificate_told
 def test_a_moved_node_is_told_which_host_its_certificate_must_name(peer: str, url: str | None, told: str) -> None:
     """With TLS alone, and only a host that it did not have."""
     old = MemberAnswer(1, "d", "10.0.0.1:7101", "https://10.0.0.1:7001", "voter")
-    words = certificate_told(old, ChangeIn("address", 1, peer=peer, url=url))
+    words = certificate_advice(old, ChangeIn("address", 1, peer=peer, url=url))
     assert told in words
     assert bool(told) is bool(words)

@@ -16,7 +16,7 @@ import raftlog
 from raftlog.cluster.api import text
 from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.cli import main
-from raftlog.cluster.cli.commands import MODULES, CommandHelp, asked_for, build
+from raftlog.cluster.cli.commands import MODULES, PANELS, CommandHelp, asked_for, build
 from raftlog.cluster.cli.frame.common import Exit
 from tests.support import HANG_S
 
@@ -95,6 +95,17 @@ def test_help_from_the_list_is_the_help_of_all_modules() -> None:
     assert listed.stdout == whole.stdout
 
 
+def test_help_shows_every_command_in_one_panel_and_the_first_steps_on_top() -> None:
+    """A new user finds the first six commands without reading forty."""
+    listed = sorted(entry.name for entries in MODULES.values() for entry in entries)
+    assert sorted(name for names in PANELS.values() for name in names) == listed
+    shown = CliRunner().invoke(build(""), ["--help"], env={"COLUMNS": "100"}).stdout
+    places = [shown.index(f" {panel} ─") for panel in PANELS]
+    assert places == sorted(places)
+    words = [line.split()[1] for line in shown.splitlines() if line.startswith("│ ") and line[2] not in " -"]
+    assert words == [name for names in PANELS.values() for name in names]
+
+
 def test_an_unknown_command_is_answered_from_the_list() -> None:
     """A typing error is named together with the nearest command, of whichever module."""
     shown = CliRunner().invoke(build("exprot"), ["exprot"])
@@ -149,7 +160,7 @@ def test_completion_of_names_imports_no_command() -> None:
         env={**environment, "PYTHONPATH": str(Path(raftlog.__file__).parent.parent)},
     )
     assert done.stdout.split("imported: ") == [
-        "compact\ncreate\nconsumers\ncert\nchaos\n",
+        "compact\nconsumers\ncreate\ncert\nchaos\n",
         "['raftlog.cluster.cli', 'raftlog.cluster.cli.main', 'raftlog.cluster.cli.commands']\n",
     ]
 

@@ -51,12 +51,9 @@ CASES += cases(requests, [name for name in public(requests) if name not in ("app
 @pytest.mark.parametrize(("owner", "name", "argument", "says"), CASES)
 def test_every_plain_argument_is_checked_by_its_name(owner: Any, name: str, argument: str, says: str) -> None:
     """Of every public method and request, found by their annotations: a new one is checked as well or fails here."""
-    if "self" not in inspect.signature(getattr(owner, name)).parameters:
-        given: dict[str, Any] = {}
-    else:
-        given = {"self": None}
+    given = [None] if "self" in inspect.signature(getattr(owner, name)).parameters else []
     with pytest.raises(TypeError, match=f"^{says}$"):
-        getattr(owner, name)(**given, **{argument: Wrong()})
+        getattr(owner, name)(*given, **{argument: Wrong()})
 
 
 def test_the_list_of_checked_arguments_is_not_empty() -> None:

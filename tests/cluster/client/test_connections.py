@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 
 import pytest
 
@@ -147,7 +146,9 @@ async def test_a_client_does_nothing_in_a_process_that_was_forked_from_its_own(m
     """Both processes would write under the same sequences, and one write would be answered as a repetition of another.
     Closed there, the client leaves the session to its own process."""
     async with serve() as served, Client(served.url) as client:
+        blocking = SyncClient(served.url)
         await client.append(b"parent")
+        await asyncio.to_thread(blocking.append, b"parent")
         with monkeypatch.context() as forked:
             forked.setattr(os, "getpid", lambda: -1)
             for call in (
@@ -156,34 +157,15 @@ async def test_a_client_does_nothing_in_a_process_that_was_forked_from_its_own(m
                 client.delete(b"child"),
                 client.status(),
                 anext(client.log()),
+                asyncio.to_thread(blocking.append, b"child"),
+                asyncio.to_thread(blocking.put, b"child", b""),
+                asyncio.to_thread(blocking.status),
+                asyncio.to_thread(next, blocking.log()),
             ):
                 with pytest.raises(RuntimeError, match="make a client in each process"):
                     await call
+            blocking.close()
             await client.close()
         assert (await client.append(b"parent again")).result == "applied"
-
-
-async def test_a_blocking_client_does_nothing_in_a_process_that_was_forked_from_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As the asyncio client."""
-    async with serve() as served:
-
-        def work() -> None:
-            with SyncClient(served.url) as client:
-                client.append(b"parent")
-                with monkeypatch.context() as forked:
-                    forked.setattr(os, "getpid", lambda: -1)
-                    calls: list[Callable[[], object]] = [
-                        lambda: client.append(b"child"),
-                        lambda: client.put(b"child", b""),
-                        client.status,
-                        lambda: next(client.log()),
-                    ]
-                    for call in calls:
-                        with pytest.raises(RuntimeError, match="make a client in each process"):
-                            call()
-                    client.close()
-                assert client.append(b"parent again").result == "applied"
-
-        await asyncio.to_thread(work)
+        assert (await asyncio.to_thread(blocking.append, b"parent again")).result == "applied"
+        await asyncio.to_thread(blocking.close)

@@ -73,59 +73,49 @@ class Story:
         return self.step
 
 
-# What the end of a request is, by what its only attempt came to and by how safe it is to repeat. None: it goes on.
-ENDS: list[tuple[Code, Safety, type[Exception] | None]] = [
-    *((code, safety, Forbidden) for code in (Code.FORBIDDEN, Code.PERMISSION_LOST) for safety in Safety),
-    *((Code.UNAUTHORIZED, safety, Unauthorized) for safety in Safety),
-    *(
-        (code, safety, NotApplied)
-        for code in (
-            Code.BAD_REQUEST,
-            Code.TOO_LARGE,
-            Code.NOT_FOUND,
-            Code.FOREIGN_LOG,
-            Code.UNSUPPORTED,
-            Code.SEQUENCE_REUSED,
-            Code.SEQUENCE_VOIDED,
-            Code.REFUSED,
-            Code.INSIDE_ENTRY,
-            Code.MEMBERS_REFUSED,
-            Code.CONSUMERS_FULL,
-        )
-        for safety in Safety
+BY_END: dict[type[Exception] | None, tuple[Code, ...]] = {
+    Forbidden: (Code.FORBIDDEN, Code.PERMISSION_LOST),
+    Unauthorized: (Code.UNAUTHORIZED,),
+    NotApplied: (
+        Code.BAD_REQUEST,
+        Code.TOO_LARGE,
+        Code.NOT_FOUND,
+        Code.FOREIGN_LOG,
+        Code.UNSUPPORTED,
+        Code.SEQUENCE_REUSED,
+        Code.SEQUENCE_VOIDED,
+        Code.REFUSED,
+        Code.INSIDE_ENTRY,
+        Code.MEMBERS_REFUSED,
+        Code.CONSUMERS_FULL,
     ),
-    *((Code.COMPARE_FAILED, safety, CompareFailed) for safety in Safety),
-    *((Code.KEY_NOT_FOUND, safety, KeyNotFound) for safety in Safety),
-    *((Code.CONSUMER_NOT_FOUND, safety, ConsumerNotFound) for safety in Safety),
-    *((Code.CONSUMER_FENCED, safety, ConsumerFenced) for safety in Safety),
-    *((Code.SESSION_EXPIRED, safety, SessionExpired) for safety in Safety),
-    *((Code.SEQUENCE_SETTLED, safety, SequenceSettled) for safety in Safety),
-    *(
-        (code, safety, None)
-        for code in (
-            Code.BUSY,
-            Code.OVER_QUOTA,
-            Code.NO_LEADER,
-            Code.OVERWRITTEN,
-            Code.SHUTTING_DOWN,
-            Code.FENCED,
-            Code.DEADLINE,
-            Code.WINDOW_FULL,
-            Code.MEMBERS_CHANGING,
-            Code.STATES_DIFFER,
-            Code.DISK_FULL,
-        )
-        for safety in Safety
+    CompareFailed: (Code.COMPARE_FAILED,),
+    KeyNotFound: (Code.KEY_NOT_FOUND,),
+    ConsumerNotFound: (Code.CONSUMER_NOT_FOUND,),
+    ConsumerFenced: (Code.CONSUMER_FENCED,),
+    SessionExpired: (Code.SESSION_EXPIRED,),
+    SequenceSettled: (Code.SEQUENCE_SETTLED,),
+    None: (
+        Code.BUSY,
+        Code.OVER_QUOTA,
+        Code.NO_LEADER,
+        Code.OVERWRITTEN,
+        Code.SHUTTING_DOWN,
+        Code.FENCED,
+        Code.DEADLINE,
+        Code.WINDOW_FULL,
+        Code.MEMBERS_CHANGING,
+        Code.STATES_DIFFER,
+        Code.DISK_FULL,
     ),
-    *(
-        (code, safety, OutcomeUnknown if safety is Safety.PLAIN else None)
-        for code in (
-            Code.LEADER_LOST,
-            Code.TIMEOUT,
-            Code.INTERNAL,
-        )
-        for safety in Safety
-    ),
+    OutcomeUnknown: (Code.LEADER_LOST, Code.TIMEOUT, Code.INTERNAL),  # of a plain write; other requests go on
+}
+"""The end of a request by the code of its only answer. None: it goes on."""
+ENDS = [
+    (code, safety, None if end is OutcomeUnknown and safety is not Safety.PLAIN else end)
+    for end, codes in BY_END.items()
+    for code in codes
+    for safety in Safety
 ]
 
 

@@ -56,7 +56,6 @@ for number in range({ROUNDS}):
         lambda: requests.status().decode(None, STATUS),
         lambda: requests.explain_leaderless().decode(None, LEADERLESS),
         lambda: flow._problem(PROBLEM),
-        lambda: door.status(STATUS),
         lambda: door.log_page(b'{{"records":[{{"index":1,"changes":[{{"key":"a"}}]}}]}}'),
         lambda: msgspec.json.encode(sessions.SessionIn(ttl_ms=1)),
     ])

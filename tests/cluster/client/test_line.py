@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from raftlog import Client, NotApplied, Policy
 from raftlog.cluster.api.kv import TxnIn
 from raftlog.cluster.client import requests
-from raftlog.cluster.client.aio.client import Client, NotApplied, Policy
 from raftlog.cluster.client.aio.line import WaitQueue
 from raftlog.cluster.client.errors import ConnectionsBusy
 from tests.cluster.fake_node import serve

@@ -27,7 +27,7 @@ OWN = Settings(
     cluster_file="/etc/cluster.toml",
     data="/srv/one",
     stop_with_stdin=True,
-    http=HttpSettings("127.0.0.1:7001", ["cluster.example"]),
+    http=HttpSettings("127.0.0.1:7001", ["cluster.example"], probe_listen="127.0.0.1:7201"),
     peer=PeerSettings("127.0.0.1:7101"),
     dial={2: "proxy:1"},
     limits=LimitSettings(records_max=10),
@@ -64,9 +64,11 @@ def test_a_new_node_takes_over_what_the_cluster_has_and_nothing_of_one_node() ->
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
 def test_a_new_node_listens_on_all_interfaces_if_the_cluster_does(host: str) -> None:
     """At the ports of its own addresses, also where its URL names none."""
-    own = msgspec.structs.replace(OWN, http=HttpSettings(f"{host}:7001"), peer=PeerSettings(f"{host}:7101"))
+    http = HttpSettings(f"{host}:7001", probe_listen=f"{host}:7201")
+    own = msgspec.structs.replace(OWN, http=http, peer=PeerSettings(f"{host}:7101"))
     lines = joining_lines(own, 4, "four:9", "https://four")
-    assert {f'http.listen = "{host}:443"', f'peer.listen = "{host}:9"'} < set(lines)
+    wanted = {f'http.listen = "{host}:443"', f'http.probe_listen = "{host}:7201"', f'peer.listen = "{host}:9"'}
+    assert wanted < set(lines)
 
 
 def test_the_settings_of_a_new_node_are_read_with_its_join_file(tmp_path: Path) -> None:

@@ -56,11 +56,6 @@ def test_bounds_follow_the_memory_and_the_connections(tmp_path: Path) -> None:
     assert len(setting_types()) <= 70
 
 
-def test_defaults_of_the_core_are_its_options() -> None:
-    """Section raft is `raftlog.raft.options.Options`, key by key, so no default exists twice."""
-    assert load_settings().settings.options() == Options()
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -91,6 +86,12 @@ def test_defaults_of_the_core_are_its_options() -> None:
         ("security.mode = 'both'", "are for a node with TLS: set security.ca too"),
         ("security.jwt_keys = 'http://issuer/keys'", "neither a file nor an https URL"),
         ("security.jwt_keys = 'keys.json'", "needs security.jwt_issuer and security.jwt_audience"),
+        ("http.probe_listen = '7201'", "http.probe_listen is '7201': it must be host:port"),
+        ("http.probe_listen = 'a:1'\nhttp.listen = 'a:1'", "http.probe_listen is a:1, and so is http.listen: probes"),
+        (
+            "http.probe_listen = 'a:1'\npeer.listen = 'a:1'",
+            "and so is peer.listen: probes need an address of",
+        ),
         ("peer.listen = 'nowhere'", "it must be host:port"),
         ("security.key = 'k'", "TLS needs three files: security.ca and security.certificate not set"),
         ("security.tls_min = '1.1'", "invalid enum value '1.1'"),

@@ -246,36 +246,6 @@ async def test_a_full_disk_can_be_trimmed_and_goes_on(small: SmallDisks, tmp_pat
         await wait_until_async(lambda: small.used(root) < ROOM * 3 // 4, what="the files to go")
 
 
-async def test_three_full_disks_elect_and_trim(small: SmallDisks, tmp_path: Path) -> None:
-    """All disks are full at once and the leader is gone: another one is elected, a follower passes the trim on, and
-    every node that runs gets its room back."""
-    async with cluster_of(3, tmp_path, **SMALL) as nodes:
-        leader = await nodes.leader()
-        await nodes.append(leader, VALUE)
-        await nodes.all_at(leader.applied)
-        for number in nodes.running:
-            root = nodes.folder / f"node-{number}"
-            small.room[root] = small.used(root) + ROOM
-        assert (await fill_up(nodes, leader)).row.outcome is not Outcome.APPLIED
-        await nodes.kill(leader.node_id)
-        await nodes.leader()
-        (follower,) = await nodes.followers()
-        new = next(node for node in nodes.running.values() if node is not follower)
-        if new.state.syncer.has_space:  # the old leader's disk was full a segment before
-            root = nodes.folder / f"node-{new.node_id}"
-            small.room[root] = small.used(root)
-            await fill_up(nodes, new)
-        full = [node for node in (new, follower) if not node.state.syncer.has_space]
-        assert full, "the leader, or the follower without whose room it takes no writes"
-        before = await trim_to_end(follower)
-        for node in full:
-            await wait_until_async(partial(is_open, node), what="room again")
-            assert node.oldest == before
-            assert node.state.disk.oldest > 1
-        await wait_until_async(lambda: new.state.disks.takes_writes, what="the leader to hear of a majority with room")
-        await nodes.append(follower, VALUE)
-
-
 async def test_a_node_restarted_on_a_full_disk_takes_trims(small: SmallDisks, tmp_path: Path) -> None:
     """A restart makes no room: the door is as it was, until somebody makes some, and the node says so in /metrics."""
     async with cluster_of(1, tmp_path, **SMALL) as nodes:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from raftlog.cluster.disk.disk import Disk
-from raftlog.cluster.disk.older_segments import ASIDE, Backfill, Filling, Overtaken, PieceWrong, last_mark
+from raftlog.cluster.disk.older_segments import ASIDE, Backfill, Overtaken, PieceWrong, SegmentFill, last_mark
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
 from raftlog.cluster.files.folder import IDENTITY as IDENTITY_FILE, make_folder as make_any
 from raftlog.cluster.files.shard_files import ShardFiles
@@ -80,13 +80,13 @@ async def late(tmp_path: Path) -> tuple[Disk, Path]:
     return disk, folder
 
 
-async def check_all(fill: Backfill, filling: Filling) -> None:
+async def check_all(fill: Backfill, filling: SegmentFill) -> None:
     """Everything that was taken."""
     while not await fill.run(filling.step):
         pass
 
 
-async def filled(source: Disk, disk: Disk, spoil: Callable[[RawSlice], RawSlice] = lambda raw: raw) -> Filling:
+async def filled(source: Disk, disk: Disk, spoil: Callable[[RawSlice], RawSlice] = lambda raw: raw) -> SegmentFill:
     """The segment of `source` in which the log of `disk` begins, up to there, taken in small slices; not ended yet."""
     fill = disk.backfill
     filling = fill.filling()

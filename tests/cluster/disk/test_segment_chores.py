@@ -56,7 +56,7 @@ async def test_scrubbing_that_fails_is_a_line_and_a_metric_and_the_node_goes_on(
             node = await nodes.leader()
 
             def failures() -> float:
-                return node.metrics.registry.get_sample_value("raftlog_scrub_failures") or 0
+                return node.metrics.registry.get_sample_value("raftlog_scrub_failures_total") or 0
 
             await wait_until_async(lambda: failures() >= 3, what="rounds that failed")
             assert (await nodes.append(node, b"all the same")).last

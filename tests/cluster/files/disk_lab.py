@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raftlog.cluster.disk.disk import Disk
-from raftlog.cluster.files.folder import DiskIdentity, Recovered, format_node
+from raftlog.cluster.files.folder import DiskIdentity, RecoveredFolder, format_node
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry, HardState
 from raftlog.statemachine.effects import Effects, decode_effects, decode_effects_header, encode_effects
@@ -23,7 +23,7 @@ def make_folder(tmp_path: Path, identity: DiskIdentity = IDENTITY, segment_bytes
     return folder
 
 
-def open_disk(folder: Path, segment_bytes: int = SEGMENT_BYTES) -> tuple[Disk, Recovered]:
+def open_disk(folder: Path, segment_bytes: int = SEGMENT_BYTES) -> tuple[Disk, RecoveredFolder]:
     """The folder opened, with small segments."""
     return Disk.open(folder, segment_bytes=segment_bytes)
 

@@ -28,8 +28,7 @@ class AccessWorld(Server):
     def __init__(self, *, fast_path: bool = True, is_set_up: bool = True, **limits: int) -> None:
         super().__init__(fast_path=fast_path, **limits)
         self.tokens: dict[str, NewToken] = {}
-        newest = Configuration(self.node.configuration.members, (1,), version=CLUSTER_VERSION)
-        self.node.append(EntryKind.CONFIGURATION, encode_configuration(newest), 1)
+        raise_version(self.node)
         if is_set_up:
             token = self.tokens[ADMIN] = make_token()
             self.change(
@@ -38,14 +37,7 @@ class AccessWorld(Server):
 
     def change(self, action: AccessAction, **fields: object) -> None:
         """Applies one change of permissions, as the admin's."""
-        command = AccessCommand(int(action), **fields)  # type: ignore[arg-type]
-        table = self.node.machine.access
-        block = encode_block(
-            (BlockRecord(int(Operation.ACCESS), None, encode_access(command)),),
-            admission=b"" if not table.is_on else _admission(self.node),
-        )
-        [settled] = self.node.submit_now((block, 1))
-        assert settled.effect.result is Result.APPLIED, settled.effect
+        change_access(self.node, AccessCommand(int(action), **fields))  # type: ignore[arg-type]
 
     def user(self, name: str, *grants: str, roles: tuple[str, ...] = ()) -> NewToken:
         """Makes a user with these grants and roles, and a token of it."""
@@ -94,5 +86,16 @@ def txn(*steps: dict[str, Any], compare: list[dict[str, Any]] | None = None) -> 
     return json.dumps({"compare": compare or [], "then": list(steps), "else": []}).encode()
 
 
-def _admission(node: FakeNode) -> bytes:
-    return encode_admission(node.machine.access.admission(ADMIN))
+def raise_version(node: FakeNode) -> None:
+    """The cluster version in force becomes the newest."""
+    newest = Configuration(node.configuration.members, (1,), version=CLUSTER_VERSION)
+    node.append(EntryKind.CONFIGURATION, encode_configuration(newest), 1)
+
+
+def change_access(node: FakeNode, command: AccessCommand) -> None:
+    """Applies one change of permissions, as the admin's once there is one."""
+    table = node.machine.access
+    admission = encode_admission(table.admission(ADMIN)) if table.is_on else b""
+    record = BlockRecord(int(Operation.ACCESS), None, encode_access(command))
+    [settled] = node.submit_now((encode_block((record,), admission=admission), 1))
+    assert settled.effect.result is Result.APPLIED, settled.effect

@@ -6,7 +6,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.access_world import AccessWorld
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """A fake node, whose first two entries are internal."""
+    async with serve() as served:
+        yield served
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "aiohttp"])

@@ -91,6 +91,40 @@ async def test_every_route_asks_who_sends_the_request(world: AccessWorld) -> Non
     assert open_ones == 6
 
 
+CLUSTER_GRANTS = {  # of each user: the routes that need a grant on the cluster, and are open to it
+    "watch": {"GET /metrics", "GET /v1/explain/leaderless", "GET /v1/explain/{index}"},
+    "members": {"POST /v1/members"},
+    "access": {"GET /v1/access", "POST /v1/access"},
+    "operate": {
+        *("GET /metrics", "GET /v1/explain/leaderless", "GET /v1/explain/{index}", "GET /v1/backup"),
+        *("POST /v1/log/trim", "POST /v1/kv/compact", "POST /v1/leader/transfer"),
+    },
+}
+
+
+@pytest.mark.parametrize("verb", CLUSTER_GRANTS)
+async def test_each_grant_on_the_cluster_opens_its_routes_and_no_other(world: AccessWorld, verb: str) -> None:
+    """A monitor reads metrics, explanations, members and the whole status but the digest of the state. It takes no
+    backup, and trims, compacts and hands over nothing. An operator may do both."""
+    world.user("ada", f"{verb} on cluster")
+    await world.ask("root", "POST", "/v1/consumers/billing/claim", body=b'{"owner":"o"}')
+    await world.ask("root", "PUT", "/v1/kv/x", body=b"v")
+    opened = set()
+    for route in ROUTES:
+        if f"{route.method} {route.pattern}" in set().union(*CLUSTER_GRANTS.values()):
+            answer = await of_route(world, "ada", route.method, route.pattern)
+            if answer.status != 403:
+                opened.add(f"{route.method} {route.pattern}")
+    assert opened == CLUSTER_GRANTS[verb]
+    assert (await world.ask("ada", "GET", "/v1/members")).status == 200
+    status = json.loads((await world.ask("ada", "GET", "/v1/status")).body)
+    consumers = json.loads((await world.ask("ada", "GET", "/v1/consumers")).body)["consumers"]
+    watches = verb in ("watch", "operate")
+    assert [each["name"] for each in consumers] == ["billing"] * watches
+    assert [each["name"] for each in status["consumers"]] == ["billing"] * watches
+    assert (status["state"]["count"] > 0) == (verb == "operate")
+
+
 NEARLY = [
     ("read on keys:orders/*", "GET", "orders", False),
     ("read on keys:orders/*", "GET", "orders0", False),

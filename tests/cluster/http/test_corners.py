@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given, strategies as st
 
-from raftlog.cluster.api.errors import ApiError, Code, Outcome
+from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.framing import SIZE_DIGITS_MAX, ChunkOverhead
 from raftlog.cluster.http.routes.table import ROUTES
 from tests.cluster.fake_node import Served, serve
@@ -85,10 +85,18 @@ async def test_chunked_alone_is_accepted(served: Served, coding: str) -> None:
         request("PUT", "/v1/kv/k", "X: a\rb", body=b"v"),
         request("PUT", "/v1/kv/k", "Host: localhost", body=b"v"),
         request("PUT", "/v1/kv/k", body=b"v").replace(b"\r\n", b"\n"),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/kv/\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
 async def test_pitfall_85_framing_of_two_meanings_is_refused(served: Served, data: bytes) -> None:
-    """Whatever two programs may take for requests of different lengths: 400, nothing applied, the connection ends."""
+    """Whatever two programs may take for requests of different lengths, or for none: 400, nothing applied, the
+    connection ends."""
     async with open_stream(served.port, data) as stream:
         reply = await stream.reply()
         assert (reply.status, reply.problem().code) == (400, Code.BAD_REQUEST)
@@ -336,7 +344,7 @@ async def test_a_header_of_raftlogs_given_twice_is_refused(served: Served, name:
     ],
 )
 async def test_the_place_of_an_error_counts_within_the_body(served: Served, body: bytes, says: str) -> None:
-    """Not within the string that is wrong. Guard: `raftlog.cluster.http.exchange.decoding.decode`."""
+    """Not within the string that is wrong. Guard: `raftlog.cluster.http.exchange.body.decode`."""
     data = request("POST", "/v1/log", "Content-Type: application/json", body=body)
     problem = (await exchange(served.port, data)).problem()
     assert problem.code is Code.BAD_REQUEST
@@ -352,70 +360,3 @@ async def test_the_place_of_an_error_in_msgpack_and_in_a_line(served: Served) ->
     lines = b'{"value":"a"}\n{"value":"b\xff"}\n'
     data = request("POST", "/v1/log", "Content-Type: application/x-ndjson", body=lines)
     assert "line 2 of the body: byte 11 is not UTF-8" in (await exchange(served.port, data)).problem().message
-
-
-# -- one of each, for the planted bugs (chaos/sim/mutants/service.toml) -------------------------------------------
-
-
-def answer_to(data: bytes) -> Reply:
-    """The first answer of a fake node to those bytes."""
-
-    async def one() -> Reply:
-        async with serve(head_bytes_max=HEAD_BYTES_MAX) as served:
-            return await exchange(served.port, data)
-
-    return asyncio.run(one())
-
-
-def test_corner_other_transfer_codings_are_501() -> None:
-    """`gzip, chunked` is not stored."""
-    assert answer_to(chunked("Transfer-Encoding: gzip, chunked", body=SMALL)).status == 501
-
-
-def test_corner_chunk_extensions_have_a_limit() -> None:
-    """One that is longer than a head may be."""
-    assert answer_to(chunked(body=OVER_THE_LIMIT["one extension"])).status == 413
-
-
-def test_corner_a_foreign_authority_is_refused() -> None:
-    """The Host header is this node's, the target is not."""
-    assert answer_to(request("GET", "http://evil.example/v1/status")).status == 421
-
-
-def test_corner_unknown_headers_are_refused_on_reads() -> None:
-    """A misspelt one."""
-    assert answer_to(request("GET", "/v1/status", "Raftlog-Sesion: 3")).status == 400
-
-
-def test_corner_a_plain_check_needs_no_host() -> None:
-    """HTTP/1.0 has none."""
-    assert answer_to(b"GET /readyz HTTP/1.0\r\n\r\n").status == 200
-
-
-def test_corner_the_place_of_an_error_counts_within_the_body() -> None:
-    """The second record's string."""
-    data = request("POST", "/v1/log", "Content-Type: application/json", body=b'[{"value":"a"},{"value":"bcd\xff"}]')
-    assert "byte 28 " in answer_to(data).problem().message
-
-
-def test_corner_a_session_on_the_fast_path_applies_once() -> None:
-    """A retry of a simple PUT with a session is answered `repeated`; the headers are looked at."""
-
-    async def twice() -> list[Reply]:
-        async with serve() as served:
-            session = (await exchange(served.port, request("POST", "/v1/sessions", body=b"{}"))).json()["session"]
-            put = request("PUT", "/v1/kv/k", f"Raftlog-Session: {session}", "Raftlog-Sequence: 1", body=b"v")
-            return [await exchange(served.port, put) for _ in range(2)]
-
-    assert [reply.json().get("result") for reply in asyncio.run(twice())] == ["applied", "repeated"]
-
-
-def test_corner_the_outcome_of_a_request_that_was_not_read_is_unknown() -> None:
-    """What did not arrive may name a session, under which a first copy was applied."""
-    assert answer_to(b"PUT /v1/kv/k HTTP/1.1\r\nno colon\r\n\r\n").problem().outcome is Outcome.UNKNOWN
-
-
-def test_corner_a_session_that_does_nothing_is_refused() -> None:
-    """Each copy would open a session of its own."""
-    named = ("Raftlog-Session: 3", "Raftlog-Sequence: 1")
-    assert answer_to(request("POST", "/v1/sessions", *named, body=b"")).status == 400

@@ -1,26 +1,19 @@
-"""Every way to be refused: the table of errors, the gate, limits, and bytes that are hardly HTTP."""
+"""Every way to be refused: the table of errors, the gate, and limits."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 import structlog
 
 from raftlog.cluster.api.errors import ERRORS, ApiError, Code, Outcome
 from raftlog.cluster.config.settings import HttpSettings
+from raftlog.cluster.http.routes.table import ROUTES
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.http_probe import ask, exchange, open_stream
 from tests.support import wait_until_async
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    """A fake node."""
-    async with serve() as served:
-        yield served
 
 
 @pytest.mark.parametrize("code", list(Code))
@@ -262,40 +255,6 @@ async def test_readyz_needs_a_leader_and_livez_does_not(served: Served) -> None:
     assert (await ask(served.port, "GET", "/livez")).status == 200
 
 
-# -- hardly HTTP --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-        b"GET\r\n\r\n",
-        b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"POST /v1/log HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /v1/log HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
-        b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET /v1/kv/\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    ],
-)
-async def test_bytes_that_are_not_http(served: Served, data: bytes) -> None:
-    """A problem, then the connection is closed; the server goes on."""
-    async with open_stream(served.port, data) as stream:
-        reply = await stream.reply()
-        assert reply.problem().code is Code.BAD_REQUEST
-        assert await stream.reader.read() == b""
-    assert (await ask(served.port, "GET", "/livez")).status == 200
-
-
-async def test_a_packed_body_is_refused_and_never_unpacked(served: Served) -> None:
-    """Of a route that takes a bare value too: the value would be the packed bytes."""
-    packed = await ask(served.port, "PUT", "/v1/kv/k", b"v", {"Content-Encoding": "gzip"})
-    assert packed.problem().code is Code.UNSUPPORTED_MEDIA_TYPE
-
-
 async def test_http_10_gets_whole_answers_and_closed_connections(served: Served) -> None:
     """An old client: no chunks, the end of the connection is the end of the answer."""
     async with open_stream(served.port, b"GET /v1/log?format=ndjson HTTP/1.0\r\nHost: localhost\r\n\r\n") as stream:
@@ -325,14 +284,20 @@ async def test_each_request_has_one_line_in_the_log(capsysbinary: pytest.Capture
     assert all(line["timestamp"].endswith("Z") and line["ms"] >= 0 for line in lines)
 
 
-async def test_metrics_count_requests_by_route_and_status(served: Served) -> None:
+async def test_metrics_count_requests_by_route_and_problems_by_code(served: Served) -> None:
     """Counted by pattern, not by path: a client cannot make new series."""
     for key in ("a", "b"):
         await ask(served.port, "PUT", f"/v1/kv/{key}", b"v")
     await ask(served.port, "GET", "/x")
-    text = (await ask(served.port, "GET", "/metrics")).body.decode()
-    assert 'raftlog_http_requests_total{route="/v1/kv/{key}",status="200"} 2.0' in text
-    assert 'raftlog_http_requests_total{route="none",status="404"} 1.0' in text
+    lines = (await ask(served.port, "GET", "/metrics")).body.decode().splitlines()
+    assert 'raftlog_http_requests_total{route="/v1/kv/{key}",status="2xx"} 2.0' in lines
+    assert 'raftlog_http_requests_total{route="none",status="4xx"} 1.0' in lines
+    assert 'raftlog_http_request_seconds_count{route="/v1/kv/{key}"} 2.0' in lines
+    assert 'raftlog_http_problems_total{code="not_found"} 1.0' in lines
+    for route in ROUTES:
+        for status in ("2xx", "4xx", "5xx"):
+            start = f'raftlog_http_requests_total{{route="{route.pattern}",status="{status}"}} '
+            assert any(line.startswith(start) for line in lines), "from the start on"
 
 
 async def test_the_routes_and_the_version_are_served(served: Served) -> None:

@@ -18,15 +18,9 @@ from schemathesis import GenerationMode
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.http.routes.operator import OPENAPI
 from raftlog.cluster.security.tokens import digest_of, make_token
-from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.configuration import Configuration
-from raftlog.raft.types import EntryKind
-from raftlog.statemachine.access.admission import encode_admission
-from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
-from raftlog.statemachine.commands import Operation
-from raftlog.statemachine.versions import CLUSTER_VERSION
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand
 from tests.cluster.fake_node import FakeNode, serve
+from tests.cluster.http.access_world import ADMIN, change_access, raise_version
 
 WAIT_MS = 20  # the server's bounds of long polls and deadlines, so that none makes this slow
 
@@ -86,19 +80,14 @@ def url() -> Iterator[str]:
 
 def set_up(node: FakeNode) -> FakeNode:
     """A user of each role with a token; of an admin several, so that most requests get through the gate."""
-    newest = Configuration(node.configuration.members, (1,), version=CLUSTER_VERSION)
-    node.append(EntryKind.CONFIGURATION, encode_configuration(newest), 1)
-    commands = [AccessCommand(AccessAction.INIT, "root", token="first", token_hash=digest_of("first"))]
+    raise_version(node)
+    change_access(node, AccessCommand(AccessAction.INIT, ADMIN, token="first", token_hash=digest_of("first")))
     for role, token in TOKENS.items():
-        commands.append(AccessCommand(AccessAction.SET_USER, role, roles=() if role == "nobody" else (role,)))
-        commands.append(
-            AccessCommand(AccessAction.ADD_TOKEN, role, token=token.identifier, token_hash=token.digest, label=role)
+        change_access(node, AccessCommand(AccessAction.SET_USER, role, roles=() if role == "nobody" else (role,)))
+        change_access(
+            node,
+            AccessCommand(AccessAction.ADD_TOKEN, role, token=token.identifier, token_hash=token.digest, label=role),
         )
-    for number, command in enumerate(commands):
-        admission = encode_admission(node.machine.access.admission("root")) if number else b""
-        value = encode_access(command)
-        node.submit_now((encode_block((BlockRecord(int(Operation.ACCESS), None, value),), admission=admission), 1))
-    assert node.machine.access.revision == len(commands)
     return node
 
 

@@ -18,7 +18,7 @@ from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.entry import decode_entry
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
-from raftlog.raft.hello import Met
+from raftlog.raft.hello import PeerProcess
 from raftlog.raft.types import Entry
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.http_probe import ask, get, open_stream
@@ -101,7 +101,7 @@ async def test_a_node_that_the_others_refuse_says_that_it_is_cut_off(tmp_path: P
 
         def met(*refusing: Replica, boot: int) -> None:
             for node in refusing:
-                host_of(node).transport.met[disk] = Met(boot)
+                host_of(node).transport.met[disk] = PeerProcess(boot)
             for link in host_of(cut).transport._consensus.values():
                 link.redial()
 

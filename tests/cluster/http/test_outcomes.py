@@ -14,11 +14,10 @@ import pytest
 
 from raftlog.cluster.api.errors import DECIDED, ApiError, Code, Outcome, outcome_of
 from raftlog.cluster.protocol.request import Settled
-from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.statemachine.access.admission import Admission, encode_admission
-from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand
 from raftlog.statemachine.commands import Limits
 from tests.cluster.fake_node import FakeNode, Served, serve
+from tests.cluster.http.access_world import ADMIN, change_access, raise_version
 from tests.cluster.http.http_probe import Reply, ask, exchange
 
 
@@ -77,15 +76,10 @@ def refuse(code: Code) -> Callable[[FakeNode], None]:
     return prepare
 
 
-def change_access(node: FakeNode, action: AccessAction, name: str, admission: bytes) -> None:
-    """One change of permissions."""
-    value = encode_access(AccessCommand(action, name))
-    node.submit_now((encode_block([BlockRecord(43, None, value)], admission=admission), 1))
-
-
 def switch_on(node: FakeNode) -> None:
     """Access control begins: requests without a token are refused."""
-    change_access(node, AccessAction.INIT, "root", b"")
+    raise_version(node)
+    change_access(node, AccessCommand(AccessAction.INIT, ADMIN))
 
 
 def nothing(_: FakeNode) -> None:
@@ -220,7 +214,7 @@ async def permission_lost(served: Served, session: int) -> Again:
     apply: Callable[..., list[Settled]] = served.node.submit_now
 
     async def permit() -> None:
-        change_access(served.node, AccessAction.DISABLE, "", encode_admission(Admission("root", 1)))
+        change_access(served.node, AccessCommand(AccessAction.DISABLE))
 
     def first_set_up(*blocks: tuple[bytes, int]) -> list[Settled]:
         served.node.submit_now = apply

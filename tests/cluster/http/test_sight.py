@@ -28,6 +28,8 @@ USERS = {
     "auditor": ["read on log", "read on keys:*", "read on groups:*", "operate on cluster"],
     "keeper": ["read on log", "read on keys:*", "read on groups:*", "access on cluster"],
     "keys": ["read on keys:*"],
+    "monitor": [str(grant) for grant in BUILT_IN["monitor"]],
+    "watcher": ["read on log", "read on keys:*", "watch on cluster"],
     "none": [],
 }
 HASH = b"this is the hash of one token..."
@@ -37,8 +39,8 @@ FACTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "near value": (b"close by, near/1", ("read on keys:near/*",)),
     "far value": (b"away, in far/1", ("read on keys:far/*",)),
     "far key of a malformed transaction": (b"far/malformed", ("read on keys:*",)),
-    "far group": (b"far-group", ("read on groups:far-group", "operate on cluster")),
-    "far owner": (b"owner of it", ("read on groups:far-group", "operate on cluster")),
+    "far group": (b"far-group", ("read on groups:far-group", "watch on cluster")),
+    "far owner": (b"owner of it", ("read on groups:far-group", "watch on cluster")),
     "user of a record": (b"wendy-writes", ("operate on cluster", "access on cluster")),
     "role": (b"secret-role", ("access on cluster",)),
     "grant": (b"granted/only", ("access on cluster",)),
@@ -129,7 +131,7 @@ async def test_a_reader_of_all_keys_gets_all_of_them_from_raw_segments(planted: 
     disk = await planted.node.read_raw(1, planted.node.applied + 1, 1 << 30)
     whole = (await answer(planted, "admin", "/v1/log?from=1&format=raw")).body
     assert disk.segment in whole
-    for user in ("operator", "prefix", "keys", "none"):
+    for user in ("operator", "prefix", "keys", "monitor", "watcher", "none"):
         assert (await answer(planted, user, "/v1/log?from=1&format=raw")).status == 403
 
 
@@ -138,7 +140,7 @@ async def test_a_digest_proves_what_every_reader_of_segments_sees(planted: Acces
     out of it for all."""
     answers = {(await answer(planted, user, "/v1/digest?log_from=1")).body for user in ("reader", "auditor", "admin")}
     assert len(answers) == 1
-    for user in ("operator", "prefix", "keys", "none"):
+    for user in ("operator", "prefix", "keys", "monitor", "watcher", "none"):
         assert (await answer(planted, user, "/v1/digest?log_from=1")).status == 403
 
 

@@ -17,16 +17,13 @@ from raftlog.cluster.client import requests
 from raftlog.cluster.client.errors import Unavailable
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.session_file import read_state
+from tests.cluster.importer.jobs import Killed
 
 
 def is_done(path: Path) -> bool:
     """Whether the import of this session file has ended."""
     state = read_state(path)
     return state is not None and state.position["done"]
-
-
-class Killed(BaseException):
-    """The process ends here: nothing below catches it."""
 
 
 @dataclass

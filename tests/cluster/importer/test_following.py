@@ -1,6 +1,5 @@
 """Following a file: nothing is lost or read twice when it is rotated, also if the importer is killed meanwhile."""
 
-import asyncio
 import io
 import os
 import threading
@@ -19,33 +18,13 @@ from raftlog.cluster.importer.files import InputFiles
 from raftlog.cluster.importer.formats.lines import InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, run
 from raftlog.cluster.importer.session_file import CopyStep, SessionFileError, read_state
-from tests.cluster.fake_node import FakeNode, serve
-
-
-class Killed(BaseException):
-    """The process ends here: nothing below catches it."""
-
-
-def with_node(work: Callable[[SyncClient], None]) -> None:
-    """Runs blocking work beside a node."""
-
-    async def main() -> None:
-        async with serve(FakeNode()) as served:
-            with SyncClient(served.url) as client:
-                await asyncio.to_thread(work, client)
-
-    asyncio.run(main())
+from tests.cluster.importer.jobs import Killed, killer, values
 
 
 def plan_of(path: Path, **more: Any) -> ImportPlan:
     """An import that follows the file."""
     folder = path.parent.parent
-    return ImportPlan(str(path), folder / "note", folder / "rejected", InputFormat.LINES, follow=True, **more)
-
-
-def values(client: SyncClient) -> list[bytes]:
-    """The imported lines."""
-    return [record.value or b"" for record in client.log() if record.operation == "append"]
+    return ImportPlan(str(path), folder / "note", folder / "rejected", format=InputFormat.LINES, follow=True, **more)
 
 
 def write(path: Path, *lines: str) -> None:
@@ -70,57 +49,44 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "logs" / "app.log"
 
 
-def test_a_rotated_file_is_read_to_its_end_first(path: Path) -> None:
+def test_a_rotated_file_is_read_to_its_end_first(path: Path, client: SyncClient) -> None:
     """Lines come before, during and after a rotation. A line without its end is not taken early."""
-
-    def work(client: SyncClient) -> None:
-        write(path, "1", "2")
-        steps = run(plan_of(path), client, io.BytesIO())
-        assert next(steps).records == 2
-        write(path, "3")
-        path.rename(path.with_name("app.log.1"))
-        write(path.with_name("app.log.1"), "4")
-        path.write_text("5\n6")
-        while (progress := next(steps)).records < 5:
-            pass
-        assert (progress.records, progress.files) == (5, 2)
-        write(path, "")
-        while progress.records < 6:
-            progress = next(steps)
-        steps.close()  # type: ignore[attr-defined]
-        assert values(client) == [b"1", b"2", b"3", b"4", b"5", b"6"]
-
-    with_node(work)
+    write(path, "1", "2")
+    steps = run(plan_of(path), client, io.BytesIO())
+    assert next(steps).records == 2
+    write(path, "3")
+    path.rename(path.with_name("app.log.1"))
+    write(path.with_name("app.log.1"), "4")
+    path.write_text("5\n6")
+    while (progress := next(steps)).records < 5:
+        pass
+    assert (progress.records, progress.files) == (5, 2)
+    write(path, "")
+    while progress.records < 6:
+        progress = next(steps)
+    steps.close()  # type: ignore[attr-defined]
+    assert values(client) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 @pytest.mark.parametrize("step", [CopyStep.READ, CopyStep.NOTED, CopyStep.ANSWERED])
 @pytest.mark.parametrize("rotations", [0, 1, 2])
-def test_killed_and_rotated_it_goes_on_exactly_once(path: Path, step: CopyStep, rotations: int) -> None:
+def test_killed_and_rotated_it_goes_on_exactly_once(
+    path: Path, step: CopyStep, rotations: int, client: SyncClient
+) -> None:
     """The importer is killed in its second batch. While it is dead, the file is rotated, twice even."""
-    seen = 0
-
-    def kill(reached: CopyStep) -> None:
-        nonlocal seen
-        seen += reached is step
-        if seen == 2:
-            raise Killed
-
-    def work(client: SyncClient) -> None:
-        write(path, *map(str, range(6)))
-        with pytest.raises(Killed):
-            list(run(plan_of(path, batch_lines=3, at=kill), client, io.BytesIO()))
-        expected = 6
-        for number in range(rotations):
-            write(path, str(expected))
-            for old in range(number, -1, -1):
-                name = path if old == 0 else path.with_name(f"app.log.{old}")
-                name.rename(path.with_name(f"app.log.{old + 1}"))
-            write(path, str(expected + 1))
-            expected += 2
-        follow(plan_of(path, batch_lines=3), client, expected)
-        assert values(client) == [b"%d" % number for number in range(expected)]
-
-    with_node(work)
+    write(path, *map(str, range(6)))
+    with pytest.raises(Killed):
+        list(run(plan_of(path, batch_lines=3, at=killer(step, 2)), client, io.BytesIO()))
+    expected = 6
+    for number in range(rotations):
+        write(path, str(expected))
+        for old in range(number, -1, -1):
+            name = path if old == 0 else path.with_name(f"app.log.{old}")
+            name.rename(path.with_name(f"app.log.{old + 1}"))
+        write(path, str(expected + 1))
+        expected += 2
+    follow(plan_of(path, batch_lines=3), client, expected)
+    assert values(client) == [b"%d" % number for number in range(expected)]
 
 
 @pytest.mark.parametrize("left", range(5))
@@ -135,20 +101,16 @@ def test_a_file_that_was_cut_by_any_number_of_bytes_has_ended(path: Path, left: 
     tail.close()
 
 
-def test_a_file_that_was_cut_begins_again(path: Path) -> None:
+def test_a_file_that_was_cut_begins_again(path: Path, client: SyncClient) -> None:
     """As logrotate does with copytruncate."""
-
-    def work(client: SyncClient) -> None:
-        write(path, "1111", "2222")
-        steps = run(plan_of(path), client, io.BytesIO())
-        assert next(steps).records == 2
-        path.write_text("3\n")
-        while next(steps).records < 3:
-            pass
-        steps.close()  # type: ignore[attr-defined]
-        assert values(client) == [b"1111", b"2222", b"3"]
-
-    with_node(work)
+    write(path, "1111", "2222")
+    steps = run(plan_of(path), client, io.BytesIO())
+    assert next(steps).records == 2
+    path.write_text("3\n")
+    while next(steps).records < 3:
+        pass
+    steps.close()  # type: ignore[attr-defined]
+    assert values(client) == [b"1111", b"2222", b"3"]
 
 
 class Script(threading.Event):
@@ -184,43 +146,35 @@ def test_the_names_of_columns_alone_decide_nothing_until_the_waiting_is_ended(pa
             assert [column.type for column in files.reading.types] == types
 
 
-def test_a_time_without_a_year_gets_that_of_the_newest_write(path: Path) -> None:
+def test_a_time_without_a_year_gets_that_of_the_newest_write(path: Path, client: SyncClient) -> None:
     """The file is ten days old when the import begins. A line that is written then is of now, not of a year ago."""
     now = datetime.now(UTC).replace(microsecond=0)
     old = now - timedelta(days=10)
     write(path, f"{old:%b %d %H:%M:%S} host app: m")
     os.utime(path, (old.timestamp(), old.timestamp()))
-
-    def work(client: SyncClient) -> None:
-        steps = run(replace(plan_of(path), format=InputFormat.SYSLOG), client, io.BytesIO())
-        assert next(steps).records == 1
-        write(path, f"{now:%b %d %H:%M:%S} host app: m")
-        assert next(steps).records == 2
-        steps.close()  # type: ignore[attr-defined]
-        times = [record.client_time_ms for record in client.log() if record.operation == "append"]
-        assert times == [round(when.timestamp() * 1000) for when in (old, now)]
-
-    with_node(work)
+    steps = run(replace(plan_of(path), format=InputFormat.SYSLOG), client, io.BytesIO())
+    assert next(steps).records == 1
+    write(path, f"{now:%b %d %H:%M:%S} host app: m")
+    assert next(steps).records == 2
+    steps.close()  # type: ignore[attr-defined]
+    times = [record.client_time_ms for record in client.log() if record.operation == "append"]
+    assert times == [round(when.timestamp() * 1000) for when in (old, now)]
 
 
-def test_a_rotated_file_that_is_gone_is_refused_with_the_line(path: Path) -> None:
+def test_a_rotated_file_that_is_gone_is_refused_with_the_line(path: Path, client: SyncClient) -> None:
     """Nothing is skipped in silence: its rest may not be in the log."""
-
-    def work(client: SyncClient) -> None:
-        write(path, "1", "2")
-        follow(plan_of(path), client, 2)
-        write(path, "3")
-        note = read_state(path.parent.parent / "note")
-        assert note is not None
-        kept = path.open()  # so that the inode is not given to the next file
-        path.unlink()
-        write(path, "4")
-        with pytest.raises(SessionFileError, match=r"was rotated and is gone.*--again"):
-            next(run(plan_of(path), client, io.BytesIO()))
-        kept.close()
-        assert values(client) == [b"1", b"2"]
-
-    with_node(work)
+    write(path, "1", "2")
+    follow(plan_of(path), client, 2)
+    write(path, "3")
+    note = read_state(path.parent.parent / "note")
+    assert note is not None
+    kept = path.open()  # so that the inode is not given to the next file
+    path.unlink()
+    write(path, "4")
+    with pytest.raises(SessionFileError, match=r"was rotated and is gone.*--again"):
+        next(run(plan_of(path), client, io.BytesIO()))
+    kept.close()
+    assert values(client) == [b"1", b"2"]
 
 
 def test_waiting_for_a_file_ends_with_the_import(tmp_path: Path) -> None:

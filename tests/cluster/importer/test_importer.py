@@ -1,9 +1,9 @@
 """An import is exactly once and in order, wherever it is killed, and refuses what it cannot go on with."""
 
-import asyncio
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,17 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, Unavailable
 from raftlog.cluster.importer.formats.lines import InputError
-from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, run
+from raftlog.cluster.importer.importer import ImportPlan, run
 from raftlog.cluster.importer.session_file import CopyStep, SessionFileError, read_state
-from tests.cluster.fake_node import FakeNode, serve
+from tests.cluster.fake_node import FakeNode
 from tests.cluster.importer.fake_log import is_done
+from tests.cluster.importer.jobs import Killed, finish, killer, values
 
 LINES = [b'{"id": "k%d", "n": %d}' % (number % 3, number) for number in range(23)]
 LINES[7] = b'{"n": "no key"}'
 LINES[8] = b""
 LINES[22] = b"no JSON"
 GOOD = [line for number, line in enumerate(LINES) if number not in (7, 8, 22)]
-
-
-class Killed(BaseException):
-    """The process ends here: nothing below catches it."""
 
 
 def plan_of(folder: Path, **more: Any) -> ImportPlan:
@@ -38,55 +35,31 @@ def plan_of(folder: Path, **more: Any) -> ImportPlan:
     return ImportPlan(str(source), folder / "note.json", folder / "rejected.ndjson", **given)
 
 
-def with_node(work: Callable[[FakeNode, SyncClient], None]) -> None:
-    """Runs blocking work beside a node."""
-
-    async def main() -> None:
-        node = FakeNode()
-        async with serve(node) as served:
-            with SyncClient(served.url) as client:
-                await asyncio.to_thread(work, node, client)
-
-    asyncio.run(main())
-
-
-def values(client: SyncClient) -> list[bytes | None]:
-    """The values in the log."""
-    return [record.value for record in client.log() if record.operation == "append"]
-
-
 def rejected_lines(folder: Path) -> list[int]:
     """Numbers of the lines written aside."""
     return [json.loads(line)["line"] for line in (folder / "rejected.ndjson").read_bytes().splitlines()]
 
 
-def finish(plan: ImportPlan, client: SyncClient) -> ImportProgress:
-    """Imports to the end."""
-    return list(run(plan, client, io.BytesIO()))[-1]
-
-
-def test_an_import_is_the_input_in_order(tmp_path: Path) -> None:
+def test_an_import_is_the_input_in_order(tmp_path: Path, client: SyncClient) -> None:
     """Values are the lines, keys and times are found, rejected lines are aside, and the end is noted."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        done = finish(plan_of(tmp_path), client)
-        assert (done.records, done.rejected, done.lines) == (20, 3, 23)
-        assert values(client) == GOOD
-        assert next(record for record in client.log() if record.operation == "append").key == b"k0"
-        assert rejected_lines(tmp_path) == [8, 9, 23]
-        assert is_done(tmp_path / "note.json")
-        again = finish(plan_of(tmp_path), client)
-        assert (again.records, again.first, again.last, again.result) == (20, done.first, done.last, "")
-        assert len(values(client)) == 20
-        finish(plan_of(tmp_path, again=True), client)
-        assert values(client) == GOOD + GOOD
-
-    with_node(work)
+    done = finish(plan_of(tmp_path), client)
+    assert (done.records, done.rejected, done.lines) == (20, 3, 23)
+    assert values(client) == GOOD
+    assert next(record for record in client.log() if record.operation == "append").key == b"k0"
+    assert rejected_lines(tmp_path) == [8, 9, 23]
+    assert is_done(tmp_path / "note.json")
+    again = finish(plan_of(tmp_path), client)
+    assert (again.records, again.first, again.last, again.result) == (20, done.first, done.last, "")
+    assert len(values(client)) == 20
+    finish(plan_of(tmp_path, again=True), client)
+    assert values(client) == GOOD + GOOD
 
 
 @pytest.mark.parametrize("step", CopyStep)
 @pytest.mark.parametrize("time", [1, 2, 4])
-def test_killed_at_any_step_it_goes_on_exactly_once(tmp_path: Path, step: CopyStep, time: int) -> None:
+def test_killed_at_any_step_it_goes_on_exactly_once(
+    tmp_path: Path, step: CopyStep, time: int, client: SyncClient
+) -> None:
     """The import is killed the first, second or fourth time it reaches a step, and so again in the next run. Every line
     is in the log once, in order, and every rejected line aside once. Guard: the note is written before the batch is
     sent.
@@ -101,37 +74,30 @@ def test_killed_at_any_step_it_goes_on_exactly_once(tmp_path: Path, step: CopySt
             seen, kills = 0, kills - 1
             raise Killed
 
-    def work(_: FakeNode, client: SyncClient) -> None:
-        while not is_done(tmp_path / "note.json"):
-            try:
-                finish(plan_of(tmp_path, at=kill), client)
-            except Killed:
-                pass
-        assert values(client) == GOOD
-        assert rejected_lines(tmp_path) == [8, 9, 23]
-
-    with_node(work)
+    while not is_done(tmp_path / "note.json"):
+        try:
+            finish(plan_of(tmp_path, at=kill), client)
+        except Killed:
+            pass
+    assert values(client) == GOOD
+    assert rejected_lines(tmp_path) == [8, 9, 23]
 
 
-def test_an_import_is_done_although_its_session_cannot_be_closed(tmp_path: Path) -> None:
+def test_an_import_is_done_although_its_session_cannot_be_closed(tmp_path: Path, client: SyncClient) -> None:
     """The leader is lost after the last acknowledged batch: the import ends well, and its note says so."""
+    plan = plan_of(tmp_path)
+    unreachable: list[str] = []
 
-    def work(_: FakeNode, client: SyncClient) -> None:
-        plan = plan_of(tmp_path)
-        unreachable: list[str] = []
+    def lose(request: Any, **more: Any) -> Any:
+        if request.method == "DELETE":
+            unreachable.append(request.target)
+            raise Unavailable(Code.NO_LEADER, "no leader")
+        return call(request, **more)
 
-        def lose(request: Any, **more: Any) -> Any:
-            if request.method == "DELETE":
-                unreachable.append(request.target)
-                raise Unavailable(Code.NO_LEADER, "no leader")
-            return call(request, **more)
-
-        call, client.call = client.call, lose  # type: ignore[method-assign]
-        assert finish(plan, client).records == len(values(client))
-        assert len(unreachable) == 1
-        assert finish(plan, client).result == "", "nothing is left to do"
-
-    with_node(work)
+    call, client.call = client.call, lose  # type: ignore[method-assign]
+    assert finish(plan, client).records == len(values(client))
+    assert len(unreachable) == 1
+    assert finish(plan, client).result == "", "nothing is left to do"
 
 
 @pytest.mark.parametrize(
@@ -144,34 +110,22 @@ def test_an_import_is_done_although_its_session_cannot_be_closed(tmp_path: Path)
     ids=["added", "cut", "replaced"],
 )
 def test_a_finished_import_whose_file_has_changed_is_refused(
-    tmp_path: Path, change: Callable[[bytes], bytes], message: str
+    tmp_path: Path, change: Callable[[bytes], bytes], message: str, client: SyncClient
 ) -> None:
     """Lines that were added, cut or replaced since are named with the choices; nothing is imported."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        plan = plan_of(tmp_path)
+    plan = plan_of(tmp_path)
+    finish(plan, client)
+    file = Path(plan.source)
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(SessionFileError, match=message):
         finish(plan, client)
-        file = Path(plan.source)
-        file.write_bytes(change(file.read_bytes()))
-        with pytest.raises(SessionFileError, match=message):
-            finish(plan, client)
-        assert len(values(client)) == 20
-
-    with_node(work)
+    assert len(values(client)) == 20
 
 
 def broken_off(folder: Path, client: SyncClient, batches: int = 2, **more: Any) -> None:
     """An import killed after some batches."""
-    left = batches
-
-    def kill(reached: CopyStep) -> None:
-        nonlocal left
-        left -= reached is CopyStep.NOTED
-        if left < 0:
-            raise Killed
-
     with pytest.raises(Killed):
-        list(run(plan_of(folder, at=kill, **more), client, io.BytesIO(b"\n".join(LINES))))
+        finish(plan_of(folder, at=killer(CopyStep.NOTED, batches + 1), **more), client)
 
 
 @pytest.mark.parametrize(
@@ -183,148 +137,107 @@ def broken_off(folder: Path, client: SyncClient, batches: int = 2, **more: Any) 
     ],
     ids=["acknowledged", "noted", "shorter"],
 )
-def test_changed_input_is_refused(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+def test_changed_input_is_refused(tmp_path: Path, change: Callable[[bytes], bytes], client: SyncClient) -> None:
     """The imported or noted lines are no longer in the input: nothing is sent, and the choices are printed."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        broken_off(tmp_path, client)
-        before = values(client)
-        source = tmp_path / "in.ndjson"
-        source.write_bytes(change(source.read_bytes()))
-        with pytest.raises(SessionFileError, match=r"first \d+ bytes differ.*--again"):
-            finish(plan_of(tmp_path), client)
-        assert values(client) == before
-
-    with_node(work)
+    broken_off(tmp_path, client)
+    before = values(client)
+    source = tmp_path / "in.ndjson"
+    source.write_bytes(change(source.read_bytes()))
+    with pytest.raises(SessionFileError, match=r"first \d+ bytes differ.*--again"):
+        finish(plan_of(tmp_path), client)
+    assert values(client) == before
 
 
 @pytest.mark.parametrize("noted_batch_arrived", [False, True])
-def test_expired_session_is_refused_with_the_logs_outcome(tmp_path: Path, noted_batch_arrived: bool) -> None:
+def test_expired_session_is_refused_with_the_logs_outcome(
+    tmp_path: Path, noted_batch_arrived: bool, node: FakeNode, client: SyncClient
+) -> None:
     """No line is sent under a new session by itself. The log shows the outcome of the noted batch, and the line from
     which the rest can be imported.
     """
-
-    def work(node: FakeNode, client: SyncClient) -> None:
-        broken_off(tmp_path, client)
-        if noted_batch_arrived:
-
-            def kill(reached: CopyStep) -> None:
-                if reached is CopyStep.ANSWERED:
-                    raise Killed
-
-            with pytest.raises(Killed):
-                finish(plan_of(tmp_path, at=kill), client)
-        before = values(client)
-        node.clock_ms += 8 * 24 * 3_600_000
-        with pytest.raises(SessionFileError, match=r"session .* has expired") as refused:
-            finish(plan_of(tmp_path), client)
-        assert values(client) == before
-        text = str(refused.value)
-        assert ("are not in the log" in text) == (not noted_batch_arrived)
-        rest = int(text.partition("--from-line ")[2].split()[0])
-        finish(plan_of(tmp_path, again=True, from_line=rest), client)
-        assert values(client) == GOOD
-
-    with_node(work)
-
-
-def test_standard_input_after_a_kill_is_refused(tmp_path: Path) -> None:
-    """A pipe cannot be read again; without the choice made by --again nothing is sent."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        plan = ImportPlan("-", tmp_path / "note.json", tmp_path / "rejected.ndjson", key="id", batch_lines=5)
-
-        def kill(reached: CopyStep) -> None:
-            if reached is CopyStep.ANSWERED:
-                raise Killed
-
-        pipe = io.BytesIO(b"\n".join(LINES))
+    broken_off(tmp_path, client)
+    if noted_batch_arrived:
         with pytest.raises(Killed):
-            list(run(ImportPlan("-", plan.state, plan.rejects, key="id", batch_lines=5, at=kill), client, pipe))
-        with pytest.raises(SessionFileError, match=r"cannot be read again.*Choose"):
-            list(run(plan, client, io.BytesIO(b"\n".join(LINES))))
-        assert values(client) == GOOD[:5]
-        again = ImportPlan("-", plan.state, plan.rejects, key="id", batch_lines=5, again=True)
-        list(run(again, client, io.BytesIO(b"\n".join(LINES))))
-        assert values(client) == GOOD[:5] + GOOD
-        assert read_state(plan.state) is None
+            finish(plan_of(tmp_path, at=killer(CopyStep.ANSWERED, 1)), client)
+    before = values(client)
+    node.clock_ms += 8 * 24 * 3_600_000
+    with pytest.raises(SessionFileError, match=r"session .* has expired") as refused:
+        finish(plan_of(tmp_path), client)
+    assert values(client) == before
+    text = str(refused.value)
+    assert ("are not in the log" in text) == (not noted_batch_arrived)
+    rest = int(text.partition("--from-line ")[2].split()[0])
+    finish(plan_of(tmp_path, again=True, from_line=rest), client)
+    assert values(client) == GOOD
 
-    with_node(work)
+
+def test_standard_input_after_a_kill_is_refused(tmp_path: Path, client: SyncClient) -> None:
+    """A pipe cannot be read again; without the choice made by --again nothing is sent."""
+    plan = ImportPlan("-", tmp_path / "note.json", tmp_path / "rejected.ndjson", key="id", batch_lines=5)
+    pipe = io.BytesIO(b"\n".join(LINES))
+    with pytest.raises(Killed):
+        list(run(replace(plan, at=killer(CopyStep.ANSWERED, 1)), client, pipe))
+    with pytest.raises(SessionFileError, match=r"cannot be read again.*Choose"):
+        list(run(plan, client, io.BytesIO(b"\n".join(LINES))))
+    assert values(client) == GOOD[:5]
+    list(run(replace(plan, again=True), client, io.BytesIO(b"\n".join(LINES))))
+    assert values(client) == GOOD[:5] + GOOD
+    assert read_state(plan.state) is None
 
 
 @pytest.mark.parametrize(
     ("more", "refusal"),
     [({"key": None}, "--key id"), ({"batch_lines": 6}, "--batch 5"), ({"from_line": 3}, "same command")],
 )
-def test_other_options_are_refused(tmp_path: Path, more: dict[str, Any], refusal: str) -> None:
+def test_other_options_are_refused(tmp_path: Path, more: dict[str, Any], refusal: str, client: SyncClient) -> None:
     """The noted batch can only be made again in the very same way."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        broken_off(tmp_path, client)
-        with pytest.raises(SessionFileError, match=refusal):
-            finish(plan_of(tmp_path, **more), client)
-
-    with_node(work)
+    broken_off(tmp_path, client)
+    with pytest.raises(SessionFileError, match=refusal):
+        finish(plan_of(tmp_path, **more), client)
 
 
-def test_pitfall_81_an_import_into_another_log_is_refused(tmp_path: Path) -> None:
+def test_pitfall_81_an_import_into_another_log_is_refused(tmp_path: Path, node: FakeNode, client: SyncClient) -> None:
     """The note belongs to one log id. Guard: `old_state` compares it with the cluster's."""
-
-    def work(node: FakeNode, client: SyncClient) -> None:
-        broken_off(tmp_path, client)
-        node.log_id = "f" * 32
-        client.state.log = ""  # the next import is another process, and has another client
-        with pytest.raises(SessionFileError, match="this cluster's log is ffff"):
-            finish(plan_of(tmp_path), client)
-
-    with_node(work)
-
-
-def test_refused_batch_stops_the_import_and_leaves_the_note(tmp_path: Path) -> None:
-    """An error of the cluster ends the run; the next goes on."""
-
-    def work(node: FakeNode, client: SyncClient) -> None:
-        node.refusal = None
-        broken_off(tmp_path, client, 1)
-        node.refusal = ApiError(Code.TOO_LARGE, "a limit")
-        with pytest.raises(ClientError, match="a limit"):
-            finish(plan_of(tmp_path), client)
-        node.refusal = None
+    broken_off(tmp_path, client)
+    node.log_id = "f" * 32
+    client.state.log = ""  # the next import is another process, and has another client
+    with pytest.raises(SessionFileError, match="this cluster's log is ffff"):
         finish(plan_of(tmp_path), client)
-        assert values(client) == GOOD
-
-    with_node(work)
 
 
-def test_csv_keeps_its_first_line_to_itself_and_from_line_skips(tmp_path: Path) -> None:
+def test_refused_batch_stops_the_import_and_leaves_the_note(tmp_path: Path, node: FakeNode, client: SyncClient) -> None:
+    """An error of the cluster ends the run; the next goes on."""
+    node.refusal = None
+    broken_off(tmp_path, client, 1)
+    node.refusal = ApiError(Code.TOO_LARGE, "a limit")
+    with pytest.raises(ClientError, match="a limit"):
+        finish(plan_of(tmp_path), client)
+    node.refusal = None
+    finish(plan_of(tmp_path), client)
+    assert values(client) == GOOD
+
+
+def test_csv_keeps_its_first_line_to_itself_and_from_line_skips(tmp_path: Path, client: SyncClient) -> None:
     """The names of the columns are no record, and --from-line counts lines of the file."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        source = tmp_path / "in.csv"
-        source.write_bytes(b'id,v\r\na,"1\n2"\nb,3\nc,4\n')
-        plan = ImportPlan(str(source), tmp_path / "n", tmp_path / "r", key="id")
-        finish(plan, client)
-        assert values(client) == [b'a,"1\n2"', b"b,3", b"c,4"]
-        finish(ImportPlan(str(source), tmp_path / "n2", tmp_path / "r", key="id", from_line=5), client)
-        assert values(client)[3:] == [b"c,4"]
-        with pytest.raises(InputError, match="has only 5 lines"):
-            finish(ImportPlan(str(source), tmp_path / "n3", tmp_path / "r", from_line=9), client)
-        (tmp_path / "none").touch()
-        with pytest.raises(InputError, match="is empty"):
-            finish(ImportPlan(str(tmp_path / "none"), tmp_path / "n4", tmp_path / "r"), client)
-
-    with_node(work)
+    source = tmp_path / "in.csv"
+    source.write_bytes(b'id,v\r\na,"1\n2"\nb,3\nc,4\n')
+    plan = ImportPlan(str(source), tmp_path / "n", tmp_path / "r", key="id")
+    finish(plan, client)
+    assert values(client) == [b'a,"1\n2"', b"b,3", b"c,4"]
+    finish(ImportPlan(str(source), tmp_path / "n2", tmp_path / "r", key="id", from_line=5), client)
+    assert values(client)[3:] == [b"c,4"]
+    with pytest.raises(InputError, match="has only 5 lines"):
+        finish(ImportPlan(str(source), tmp_path / "n3", tmp_path / "r", from_line=9), client)
+    (tmp_path / "none").touch()
+    with pytest.raises(InputError, match="is empty"):
+        finish(ImportPlan(str(tmp_path / "none"), tmp_path / "n4", tmp_path / "r"), client)
 
 
-def test_a_file_that_is_no_note_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_note_is_refused(tmp_path: Path, client: SyncClient) -> None:
     """Somebody else's file is not overwritten."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        (tmp_path / "note.json").write_text("{}")
-        with pytest.raises(SessionFileError, match=r"not the session file.*--state"):
-            finish(plan_of(tmp_path), client)
-
-    with_node(work)
+    (tmp_path / "note.json").write_text("{}")
+    with pytest.raises(SessionFileError, match=r"not the session file.*--state"):
+        finish(plan_of(tmp_path), client)
 
 
 @pytest.mark.parametrize(
@@ -337,40 +250,32 @@ def test_a_file_that_is_no_note_is_refused(tmp_path: Path) -> None:
         ("a.jsonl", ' {"a":1} {"a":2} {"a":3}\n'),
     ],
 )
-def test_objects_without_line_ends_are_a_record_each(name: str, text: str, tmp_path: Path) -> None:
+def test_objects_without_line_ends_are_a_record_each(name: str, text: str, tmp_path: Path, client: SyncClient) -> None:
     """As other programs read them. With --format ndjson each line stays a record."""
     (tmp_path / name).write_text(text)
-
-    def work(node: FakeNode, client: SyncClient) -> None:
-        plan = ImportPlan(str(tmp_path / name), tmp_path / "note.json", tmp_path / "rejected.ndjson", key="a")
-        list(run(plan, client, io.BytesIO()))
-        records = [record for record in client.log() if record.operation == "append"]
-        assert [record.key for record in records] == [b"1", b"2", b"3"]
-
-    with_node(work)
+    plan = ImportPlan(str(tmp_path / name), tmp_path / "note.json", tmp_path / "rejected.ndjson", key="a")
+    list(run(plan, client, io.BytesIO()))
+    records = [record for record in client.log() if record.operation == "append"]
+    assert [record.key for record in records] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize(("options", "records"), [({"strict": True}, 1), ({"time_twice": "stop"}, 1), ({}, 3)])
 def test_a_time_that_occurs_twice_stops_an_import_that_asks_for_it(
-    options: dict[str, Any], records: int, tmp_path: Path
+    options: dict[str, Any], records: int, tmp_path: Path, client: SyncClient
 ) -> None:
     """The lines before it are in the log, and the message names line and time."""
     (tmp_path / "in.csv").write_text("when\n2024-10-27 01:00\n2024-10-27 02:30\n2024-03-31 02:30\n")
-
-    def work(node: FakeNode, client: SyncClient) -> None:
-        plan = ImportPlan(
-            str(tmp_path / "in.csv"),
-            tmp_path / "note.json",
-            tmp_path / "rejected",
-            time="when",
-            time_zone="Europe/Berlin",
-            **options,
-        )
-        if options:
-            with pytest.raises(InputError, match="line 3: time '2024-10-27 02:30' occurs twice in zone Europe/Berlin"):
-                list(run(plan, client, io.BytesIO()))
-        else:
-            assert list(run(plan, client, io.BytesIO()))[-1].without_time == 1
-        assert len(values(client)) == records
-
-    with_node(work)
+    plan = ImportPlan(
+        str(tmp_path / "in.csv"),
+        tmp_path / "note.json",
+        tmp_path / "rejected",
+        time="when",
+        time_zone="Europe/Berlin",
+        **options,
+    )
+    if options:
+        with pytest.raises(InputError, match="line 3: time '2024-10-27 02:30' occurs twice in zone Europe/Berlin"):
+            list(run(plan, client, io.BytesIO()))
+    else:
+        assert list(run(plan, client, io.BytesIO()))[-1].without_time == 1
+    assert len(values(client)) == records

@@ -18,7 +18,8 @@ from raftlog.cluster.importer.formats.lines import InputError, InputFormat
 from raftlog.cluster.importer.importer import ImportPlan
 from raftlog.cluster.importer.session_file import CopyStep
 from tests.cluster.importer.fake_log import is_done
-from tests.cluster.importer.test_files import Killed, finish, killer, rows, with_node
+from tests.cluster.importer.jobs import Killed, finish, killer
+from tests.cluster.importer.test_files import rows
 
 MIXED = {
     "a.log": "one\ntwo\nthree\n",
@@ -57,30 +58,28 @@ def columns(found: schema.Schema) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("step", [*CopyStep])
 @pytest.mark.parametrize("time", [1, 2, 3])
-def test_files_of_several_formats_are_exactly_once_through_kills(folder: Path, step: CopyStep, time: int) -> None:
+def test_files_of_several_formats_are_exactly_once_through_kills(
+    folder: Path, step: CopyStep, time: int, client: SyncClient
+) -> None:
     """In the order of their names. Each record has the session of a schema with its own columns."""
-
-    def work(client: SyncClient) -> None:
-        for _ in range(2):
-            try:
-                finish(plan_of(folder, batch_lines=2, at=killer(step, time)), client)
-            except Killed:
-                continue
-        if not is_done(folder.parent / "n"):
-            finish(plan_of(folder, batch_lines=2), client)
-        assert is_done(folder.parent / "n")
-        assert [value for _, value, _ in rows(client)] == VALUES
-        kinds = schemas(client)
-        found = [kinds[each.session or 0] for each in client.log() if each.operation == "append"]
-        expected = ["a.log"] * 3 + ["b.csv"] * 3 + ["c.ndjson"] * 2 + ["b.csv", "e.csv"]
-        assert [each.source for each in found] == expected
-        types = [("x", "integer"), ("y", "number")]  # that of all its files, not of the first
-        assert [columns(each) for each in found if each.source == "b.csv"] == [types] * 4
-
-    with_node(work)
+    for _ in range(2):
+        try:
+            finish(plan_of(folder, batch_lines=2, at=killer(step, time)), client)
+        except Killed:
+            continue
+    if not is_done(folder.parent / "n"):
+        finish(plan_of(folder, batch_lines=2), client)
+    assert is_done(folder.parent / "n")
+    assert [value for _, value, _ in rows(client)] == VALUES
+    kinds = schemas(client)
+    found = [kinds[each.session or 0] for each in client.log() if each.operation == "append"]
+    expected = ["a.log"] * 3 + ["b.csv"] * 3 + ["c.ndjson"] * 2 + ["b.csv", "e.csv"]
+    assert [each.source for each in found] == expected
+    types = [("x", "integer"), ("y", "number")]  # that of all its files, not of the first
+    assert [columns(each) for each in found if each.source == "b.csv"] == [types] * 4
 
 
-def test_files_of_one_format_have_one_schema_named_after_the_folder(folder: Path) -> None:
+def test_files_of_one_format_have_one_schema_named_after_the_folder(folder: Path, client: SyncClient) -> None:
     """A file with no rows, and one in which a column has no value, change no types. An empty one is no kind."""
     for each in folder.iterdir():
         each.unlink()
@@ -92,33 +91,26 @@ def test_files_of_one_format_have_one_schema_named_after_the_folder(folder: Path
     ):
         (folder / f"{name}.csv").write_text(text)
 
-    def work(client: SyncClient) -> None:
-        assert finish(plan_of(folder, time="at"), client).records == 2
-        (found,) = schemas(client).values()
-        assert (found.source, columns(found)) == ("in", [("at", "string"), ("n", "integer")])
-        assert [ms for _, _, ms in rows(client)] == [1_769_860_800_000, 1_769_860_801_000]
-
-    with_node(work)
+    assert finish(plan_of(folder, time="at"), client).records == 2
+    (found,) = schemas(client).values()
+    assert (found.source, columns(found)) == ("in", [("at", "string"), ("n", "integer")])
+    assert [ms for _, _, ms in rows(client)] == [1_769_860_800_000, 1_769_860_801_000]
 
 
-def test_binary_files_are_refused_by_name_before_anything_is_written(folder: Path) -> None:
+def test_binary_files_are_refused_by_name_before_anything_is_written(folder: Path, client: SyncClient) -> None:
     """A photo and a database; also with a format that keeps any bytes, unless the file is named by itself."""
     (folder / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0\x00\x10JFIF\n\x00\x01")
     (folder / "small.csv").write_bytes(b"\xff\x01\x02,\xfe\n\x03,\x04\n")  # no NUL, and no UTF-8
-
-    def work(client: SyncClient) -> None:
-        before = len(list(client.log(internal=True)))
-        for format in (None, InputFormat.LINES):
-            with pytest.raises(InputError, match="2 of 7 files cannot be imported") as refused:
-                finish(plan_of(folder, format=format), client)
-            assert all(f"{name} is not text" in str(refused.value) for name in ("photo.jpg", "small.csv"))
-        assert len(list(client.log(internal=True))) == before
-        assert not (folder.parent / "n").exists()
-        with pytest.raises(InputError, match=r"photo\.jpg is not text"):
-            finish(plan_of(folder / "photo.jpg"), client)
-        assert finish(plan_of(folder / "photo.jpg", format=InputFormat.LINES), client).records == 2
-
-    with_node(work)
+    before = len(list(client.log(internal=True)))
+    for format in (None, InputFormat.LINES):
+        with pytest.raises(InputError, match="2 of 7 files cannot be imported") as refused:
+            finish(plan_of(folder, format=format), client)
+        assert all(f"{name} is not text" in str(refused.value) for name in ("photo.jpg", "small.csv"))
+    assert len(list(client.log(internal=True))) == before
+    assert not (folder.parent / "n").exists()
+    with pytest.raises(InputError, match=r"photo\.jpg is not text"):
+        finish(plan_of(folder / "photo.jpg"), client)
+    assert finish(plan_of(folder / "photo.jpg", format=InputFormat.LINES), client).records == 2
 
 
 def test_text_with_control_characters_is_text(tmp_path: Path) -> None:
@@ -194,64 +186,52 @@ def test_a_pipe_among_several_files_is_refused(folder: Path) -> None:
         importer.listed(plan, io.BytesIO())
 
 
-def test_rejected_lines_of_several_formats_are_read_each_as_its_file_was(folder: Path, tmp_path: Path) -> None:
+def test_rejected_lines_of_several_formats_are_read_each_as_its_file_was(
+    folder: Path, tmp_path: Path, client: SyncClient
+) -> None:
     """The rejected lines of CSV have columns, those of NDJSON fields; a start of it again imports none twice."""
     for each in folder.iterdir():
         each.unlink()
     (folder / "a.csv").write_text("id,n\na,1\n,2\n")
     (folder / "b.ndjson").write_text('{"id": "b"}\n{"id": ""}\n')
     (folder / "c.csv").write_text("id,n\n,3\n")
-
-    def work(client: SyncClient) -> None:
-        assert finish(plan_of(folder, key="id"), client).rejected == 3
-        path = folder.parent / "r"
-        corrected = [
-            each | {"value": '{"id": "y"}' if "{" in each["value"] else "x" + each["value"]}
-            for each in map(json.loads, path.read_text().splitlines())
-        ]
-        path.write_text("".join(json.dumps(each) + "\n" for each in corrected))
-        again = ImportPlan(str(path), tmp_path / "rn", tmp_path / "rr", rejected_of=folder.parent / "n", batch_lines=1)
-        for step in (CopyStep.ANSWERED, CopyStep.BEGUN, CopyStep.NOTED):
-            with pytest.raises(Killed):
-                finish(replace(again, at=killer(step, 1)), client)
-        finish(again, client)
-        finish(again, client)
-        assert [key for key, _, _ in rows(client)] == [b"a", b"b", b"x", b"x", b"y"]  # kind by kind
-
-    with_node(work)
+    assert finish(plan_of(folder, key="id"), client).rejected == 3
+    path = folder.parent / "r"
+    corrected = [
+        each | {"value": '{"id": "y"}' if "{" in each["value"] else "x" + each["value"]}
+        for each in map(json.loads, path.read_text().splitlines())
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in corrected))
+    again = ImportPlan(str(path), tmp_path / "rn", tmp_path / "rr", rejected_of=folder.parent / "n", batch_lines=1)
+    for step in (CopyStep.ANSWERED, CopyStep.BEGUN, CopyStep.NOTED):
+        with pytest.raises(Killed):
+            finish(replace(again, at=killer(step, 1)), client)
+    finish(again, client)
+    finish(again, client)
+    assert [key for key, _, _ in rows(client)] == [b"a", b"b", b"x", b"x", b"y"]  # kind by kind
 
 
-def test_a_killed_import_reads_the_rest_in_the_charset_that_it_began_with(tmp_path: Path) -> None:
+def test_a_killed_import_reads_the_rest_in_the_charset_that_it_began_with(tmp_path: Path, client: SyncClient) -> None:
     """Lines that are not UTF-8 were read as Windows-1252, although the format would keep any bytes."""
     source = tmp_path / "a.log"
     source.write_bytes(b"caf\xe9 1\ncaf\xe9 2\ncaf\xe9 3\n")
-
-    def work(client: SyncClient) -> None:
-        given: dict[str, Any] = {"batch_lines": 1}
-        with pytest.raises(Killed):
-            finish(
-                ImportPlan(str(source), tmp_path / "n", tmp_path / "r", at=killer(CopyStep.NOTED, 2), **given), client
-            )
-        finish(ImportPlan(str(source), tmp_path / "n", tmp_path / "r", **given), client)
-        assert [value for _, value, _ in rows(client)] == ["café 1".encode(), "café 2".encode(), "café 3".encode()]
-
-    with_node(work)
+    given: dict[str, Any] = {"batch_lines": 1}
+    with pytest.raises(Killed):
+        finish(ImportPlan(str(source), tmp_path / "n", tmp_path / "r", at=killer(CopyStep.NOTED, 2), **given), client)
+    finish(ImportPlan(str(source), tmp_path / "n", tmp_path / "r", **given), client)
+    assert [value for _, value, _ in rows(client)] == ["café 1".encode(), "café 2".encode(), "café 3".encode()]
 
 
-def test_the_end_of_an_import_lists_its_files(folder: Path) -> None:
+def test_the_end_of_an_import_lists_its_files(folder: Path, client: SyncClient) -> None:
     """With format and size, as --dry-run does; of one file there is no list."""
     told: list[str] = []
-
-    def work(client: SyncClient) -> None:
-        finish(plan_of(folder, tell=told.append), client)
-        assert told[-6] == "imported 5 files:"
-        assert f"  {folder}/b.csv: csv, 16 bytes" in told[-5:]
-        told.clear()
-        again = ImportPlan(str(folder / "a.log"), folder.parent / "n2", folder.parent / "r2", tell=told.append)
-        finish(again, client)
-        assert not any("imported" in each for each in told)
-
-    with_node(work)
+    finish(plan_of(folder, tell=told.append), client)
+    assert told[-6] == "imported 5 files:"
+    assert f"  {folder}/b.csv: csv, 16 bytes" in told[-5:]
+    told.clear()
+    again = ImportPlan(str(folder / "a.log"), folder.parent / "n2", folder.parent / "r2", tell=told.append)
+    finish(again, client)
+    assert not any("imported" in each for each in told)
     listed = importer.listed(plan_of(folder), io.BytesIO())
     assert [(Path(each.file).name, each.format, each.bytes) for each in listed] == [
         ("a.log", "lines", 14),

@@ -23,7 +23,8 @@ from raftlog.cluster.importer.formats import lines
 from raftlog.cluster.importer.formats.lines import TABLES, InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, ImportProgress, run
 from raftlog.cluster.importer.session_file import CopyState, read_state
-from tests.cluster.importer.fake_log import FakeLog, Killed
+from tests.cluster.importer.fake_log import FakeLog
+from tests.cluster.importer.jobs import Killed
 
 LINE_MAX, ROW_MAX, BATCH_MAX = 90, 50, 150
 """Limits in bytes, so small that the lines below pass them."""
@@ -214,7 +215,7 @@ def plan_of(folder: Path, random: Random, format: InputFormat, asked: Collection
         first,
         folder / "note",
         folder / "rejected",
-        format,
+        format=format,
         batch_lines=random.randrange(1, 7),
         charset="utf-8",
         more=tuple(more),

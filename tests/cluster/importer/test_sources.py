@@ -1,9 +1,8 @@
 """A copy of any source is exactly once: through kills, lost connections and expired sessions."""
 
-import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,8 @@ import pytest
 from raftlog import sources
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.sources import CopyStep, Events, FileSource, NewRecord, Part, SourceError, copy
-from tests.cluster.fake_node import FakeNode, serve
-
-
-class Killed(BaseException):
-    """The process ends here: nothing below catches it."""
-
+from tests.cluster.fake_node import FakeNode
+from tests.cluster.importer.jobs import Killed, killer, values
 
 STEPS = (CopyStep.OPENED, CopyStep.BEGUN, CopyStep.NOTED, CopyStep.ANSWERED)
 
@@ -40,58 +35,24 @@ class Numbers:
             yield Part([NewRecord(b"%d" % number, b"k", (("h", b"v"),), 5) for number in numbers], numbers.stop)
 
 
-def with_node(work: Callable[[FakeNode, SyncClient], None]) -> None:
-    """Runs blocking work beside a node."""
-
-    async def main() -> None:
-        node = FakeNode()
-        async with serve(node) as served:
-            with SyncClient(served.url) as client:
-                await asyncio.to_thread(work, node, client)
-
-    asyncio.run(main())
-
-
-def values(client: SyncClient) -> list[bytes]:
-    """The copied records."""
-    return [record.value or b"" for record in client.log() if record.operation == "append"]
-
-
-def killer(step: CopyStep, time: int) -> Callable[[CopyStep], None]:
-    """Kills the copy when it reaches the step for that time."""
-    seen = 0
-
-    def kill(reached: CopyStep) -> None:
-        nonlocal seen
-        seen += reached is step
-        if seen == time:
-            raise Killed
-
-    return kill
-
-
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("time", [1, 3])
 @pytest.mark.parametrize("has_expired", [False, True])
 def test_killed_at_any_step_it_goes_on_exactly_once(
-    tmp_path: Path, step: CopyStep, time: int, has_expired: bool
+    tmp_path: Path, step: CopyStep, time: int, has_expired: bool, node: FakeNode, client: SyncClient
 ) -> None:
     """Also if the session has expired meanwhile: the log shows whether the kept batch is in it."""
-
-    def work(node: FakeNode, client: SyncClient) -> None:
-        try:
-            list(copy(Numbers(23, 2), client, tmp_path / "s", batch_records=5, at=killer(step, time)))
-        except Killed:
-            pass
-        if has_expired:
-            node.clock_ms += 8 * 24 * 3_600_000
-        rest = list(copy(Numbers(23, 2), client, tmp_path / "s", batch_records=5))
-        assert values(client) == [b"%d" % number for number in range(23)]
-        assert all((each.records, each.position) == (23, 23) for each in rest[-1:])
-        assert list(copy(Numbers(23, 2), client, tmp_path / "s")) == []
-        assert [each.records for each in copy(Numbers(25), client, tmp_path / "s")][-1] == 25
-
-    with_node(work)
+    try:
+        list(copy(Numbers(23, 2), client, tmp_path / "s", batch_records=5, at=killer(step, time)))
+    except Killed:
+        pass
+    if has_expired:
+        node.clock_ms += 8 * 24 * 3_600_000
+    rest = list(copy(Numbers(23, 2), client, tmp_path / "s", batch_records=5))
+    assert values(client) == [b"%d" % number for number in range(23)]
+    assert all((each.records, each.position) == (23, 23) for each in rest[-1:])
+    assert list(copy(Numbers(23, 2), client, tmp_path / "s")) == []
+    assert [each.records for each in copy(Numbers(25), client, tmp_path / "s")][-1] == 25
 
 
 class Outbox:
@@ -116,20 +77,16 @@ class Outbox:
         self.database.execute("DELETE FROM outbox WHERE id <= ?", (position,))
 
 
-def test_a_source_is_read_in_the_thread_of_its_caller(tmp_path: Path) -> None:
+def test_a_source_is_read_in_the_thread_of_its_caller(tmp_path: Path, client: SyncClient) -> None:
     """So an SQLite connection of the caller serves, for reading and for confirming; each part is one batch."""
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        outbox = Outbox()
-        assert [told.batch for told in copy(outbox, client, tmp_path / "s")] == [3, 3, 1]
-        assert values(client) == [b"%d" % each for each in range(1, 8)]
-        assert outbox.database.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
-        assert list(copy(outbox, client, tmp_path / "s")) == []
-
-    with_node(work)
+    outbox = Outbox()
+    assert [told.batch for told in copy(outbox, client, tmp_path / "s")] == [3, 3, 1]
+    assert values(client) == [b"%d" % each for each in range(1, 8)]
+    assert outbox.database.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+    assert list(copy(outbox, client, tmp_path / "s")) == []
 
 
-def test_a_source_that_reads_ahead_is_read_in_a_thread_of_its_own(tmp_path: Path) -> None:
+def test_a_source_that_reads_ahead_is_read_in_a_thread_of_its_own(tmp_path: Path, client: SyncClient) -> None:
     """Because a source that waits for its sender must not delay records that it has read."""
 
     class Ahead(Numbers):
@@ -140,18 +97,17 @@ def test_a_source_that_reads_ahead_is_read_in_a_thread_of_its_own(tmp_path: Path
             self.thread = threading.get_ident()
             yield from super().read(position)
 
-    def work(_: FakeNode, client: SyncClient) -> None:
-        assert Events("http://h/").reads_ahead
-        source = Ahead(5)
-        list(copy(source, client, tmp_path / "s"))
-        assert len(values(client)) == 5
-        assert source.thread not in (0, threading.get_ident())
-
-    with_node(work)
+    assert Events("http://h/").reads_ahead
+    source = Ahead(5)
+    list(copy(source, client, tmp_path / "s"))
+    assert len(values(client)) == 5
+    assert source.thread not in (0, threading.get_ident())
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_position_is_confirmed_once_it_is_kept_and_its_records_are_in_the_log(tmp_path: Path, step: CopyStep) -> None:
+def test_a_position_is_confirmed_once_it_is_kept_and_its_records_are_in_the_log(
+    tmp_path: Path, step: CopyStep, client: SyncClient
+) -> None:
     """Through a kill, and for parts without records, which move the position alone."""
 
     class Confirmed(Numbers):
@@ -169,41 +125,34 @@ def test_a_position_is_confirmed_once_it_is_kept_and_its_records_are_in_the_log(
             assert len(values(self.client)) >= min(position, self.end)
             self.confirmed.append(position)
 
-    def work(_: FakeNode, client: SyncClient) -> None:
-        source = Confirmed(12, 2)
-        source.client, source.confirmed = client, []
-        try:
-            list(copy(source, client, tmp_path / "s", batch_records=4, at=killer(step, 2)))
-        except Killed:
-            pass
-        list(copy(source, client, tmp_path / "s", batch_records=4))
-        assert values(client) == [b"%d" % number for number in range(12)]
-        assert source.confirmed == sorted(source.confirmed)
-        assert source.confirmed[-1] == 1000
-        source.confirmed.clear()
-        list(copy(Numbers(1000), client, tmp_path / "s"))  # it begins after the position that has no records
-        assert len(values(client)) == 12
-
-    with_node(work)
+    source = Confirmed(12, 2)
+    source.client, source.confirmed = client, []
+    try:
+        list(copy(source, client, tmp_path / "s", batch_records=4, at=killer(step, 2)))
+    except Killed:
+        pass
+    list(copy(source, client, tmp_path / "s", batch_records=4))
+    assert values(client) == [b"%d" % number for number in range(12)]
+    assert source.confirmed == sorted(source.confirmed)
+    assert source.confirmed[-1] == 1000
+    source.confirmed.clear()
+    list(copy(Numbers(1000), client, tmp_path / "s"))  # it begins after the position that has no records
+    assert len(values(client)) == 12
 
 
-def test_another_source_or_a_foreign_file_is_refused(tmp_path: Path) -> None:
+def test_another_source_or_a_foreign_file_is_refused(tmp_path: Path, client: SyncClient) -> None:
     """The state belongs to one source and one log."""
-
-    def work(node: FakeNode, client: SyncClient) -> None:
+    list(copy(Numbers(3), client, tmp_path / "s"))
+    other = Numbers(3)
+    other.name = "others"
+    with pytest.raises(SourceError, match="of the source numbers"):
+        list(copy(other, client, tmp_path / "s"))
+    (tmp_path / "s").write_bytes(b"{}")
+    with pytest.raises(SourceError, match="not the session file of an import or a copy"):
         list(copy(Numbers(3), client, tmp_path / "s"))
-        other = Numbers(3)
-        other.name = "others"
-        with pytest.raises(SourceError, match="of the source numbers"):
-            list(copy(other, client, tmp_path / "s"))
-        (tmp_path / "s").write_bytes(b"{}")
-        with pytest.raises(SourceError, match="not the session file of an import or a copy"):
-            list(copy(Numbers(3), client, tmp_path / "s"))
-
-    with_node(work)
 
 
-def test_an_error_of_the_source_comes_after_what_it_gave(tmp_path: Path) -> None:
+def test_an_error_of_the_source_comes_after_what_it_gave(tmp_path: Path, client: SyncClient) -> None:
     """The records before it are in the log."""
 
     class Broken(Numbers):
@@ -211,34 +160,27 @@ def test_an_error_of_the_source_comes_after_what_it_gave(tmp_path: Path) -> None
             yield from super().read(position)
             raise SourceError("the wire is cut")
 
-    def work(_: FakeNode, client: SyncClient) -> None:
-        with pytest.raises(SourceError, match="the wire is cut"):
-            list(copy(Broken(7), client, tmp_path / "s"))
-        assert len(values(client)) == 7
-
-    with_node(work)
+    with pytest.raises(SourceError, match="the wire is cut"):
+        list(copy(Broken(7), client, tmp_path / "s"))
+    assert len(values(client)) == 7
 
 
-def test_files_are_a_source_with_their_own_times(tmp_path: Path) -> None:
+def test_files_are_a_source_with_their_own_times(tmp_path: Path, client: SyncClient) -> None:
     """Killed and continued; a changed beginning is refused."""
     path = tmp_path / "in.csv"
     path.write_text("at,n\n" + "".join(f"2016/01/{day:02d} 00:30:04.91,{day}\n" for day in range(1, 8)))
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        source = FileSource(str(path), time="at", key="n")
-        with pytest.raises(Killed):
-            list(copy(source, client, tmp_path / "s", at=killer(CopyStep.ANSWERED, 1)))
-        with path.open("a") as file:
-            file.write("2016/01/08 00:30:04.91,8\n")
+    source = FileSource(str(path), time="at", key="n")
+    with pytest.raises(Killed):
+        list(copy(source, client, tmp_path / "s", at=killer(CopyStep.ANSWERED, 1)))
+    with path.open("a") as file:
+        file.write("2016/01/08 00:30:04.91,8\n")
+    list(copy(FileSource(str(path), time="at", key="n"), client, tmp_path / "s"))
+    found = [record for record in client.log() if record.operation == "append"]
+    assert [record.key for record in found] == [b"%d" % day for day in range(1, 9)]
+    assert found[7].client_time_ms == 1_451_608_204_910 + 7 * 86_400_000
+    path.write_text(path.read_text().replace("04.91,1", "04.92,1", 1))
+    with pytest.raises(SourceError, match="has changed"):
         list(copy(FileSource(str(path), time="at", key="n"), client, tmp_path / "s"))
-        found = [record for record in client.log() if record.operation == "append"]
-        assert [record.key for record in found] == [b"%d" % day for day in range(1, 9)]
-        assert found[7].client_time_ms == 1_451_608_204_910 + 7 * 86_400_000
-        path.write_text(path.read_text().replace("04.91,1", "04.92,1", 1))
-        with pytest.raises(SourceError, match="has changed"):
-            list(copy(FileSource(str(path), time="at", key="n"), client, tmp_path / "s"))
-
-    with_node(work)
 
 
 def test_a_position_in_a_file_after_an_empty_one_continues_that_file(tmp_path: Path) -> None:
@@ -308,33 +250,25 @@ def stream() -> Iterator[Stream]:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_events_are_exactly_once_through_lost_connections_and_kills(
-    tmp_path: Path, stream: Stream, step: CopyStep
+    tmp_path: Path, stream: Stream, step: CopyStep, client: SyncClient
 ) -> None:
     """The server is asked for what follows the last id. An event that is cut off is not taken."""
     url = f"http://127.0.0.1:{stream.server_port}/s?x=1"
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        with pytest.raises(Killed):
-            list(copy(Events(url), client, tmp_path / "s", batch_records=3, at=killer(step, 1)))
-        list(copy(sources.Events(url), client, tmp_path / "s", batch_records=3))
-        assert values(client) == [b"a%d\nb" % number for number in range(20)]
-        (first,) = [each for each in client.log() if each.value == b"a0\nb"]
-        assert first.headers == (("event", b"tick"),)
-        assert stream.asked[-1] == "19"
-
-    with_node(work)
+    with pytest.raises(Killed):
+        list(copy(Events(url), client, tmp_path / "s", batch_records=3, at=killer(step, 1)))
+    list(copy(sources.Events(url), client, tmp_path / "s", batch_records=3))
+    assert values(client) == [b"a%d\nb" % number for number in range(20)]
+    (first,) = [each for each in client.log() if each.value == b"a0\nb"]
+    assert first.headers == (("event", b"tick"),)
+    assert stream.asked[-1] == "19"
 
 
-def test_events_without_ids_and_other_answers_are_refused(tmp_path: Path, stream: Stream) -> None:
+def test_events_without_ids_and_other_answers_are_refused(tmp_path: Path, stream: Stream, client: SyncClient) -> None:
     """A copy could not continue after them."""
     url = f"http://127.0.0.1:{stream.server_port}/"
-
-    def work(_: FakeNode, client: SyncClient) -> None:
-        stream.has_ids = False
-        with pytest.raises(SourceError, match="has no id"):
-            list(copy(Events(url), client, tmp_path / "s"))
-        assert values(client) == []
-        with pytest.raises(SourceError, match="it must be 200 with text/event-stream"):
-            list(copy(Events(f"{url}json"), client, tmp_path / "t"))
-
-    with_node(work)
+    stream.has_ids = False
+    with pytest.raises(SourceError, match="has no id"):
+        list(copy(Events(url), client, tmp_path / "s"))
+    assert values(client) == []
+    with pytest.raises(SourceError, match="it must be 200 with text/event-stream"):
+        list(copy(Events(f"{url}json"), client, tmp_path / "t"))

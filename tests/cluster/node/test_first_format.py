@@ -33,7 +33,9 @@ def lose(nodes: Nodes, node: int, *, is_forced: bool = False) -> None:
 async def no_leader(nodes: Nodes, *among: int) -> None:
     """These nodes are connected, and elect no leader in many election timeouts."""
     states = [nodes.running[node].state.core.state for node in among]
-    await wait_until_async(lambda: all(len(state.recalled) == len(among) - 1 for state in states), what="answers")
+    await wait_until_async(
+        lambda: all(len(state.recall.recalled) == len(among) - 1 for state in states), what="answers"
+    )
     until_ms = clock.read().monotonic_ms + 10 * states[0].options.election_timeout_max_ms
     await wait_until_async(
         lambda: any(state.leader != NOBODY for state in states) or clock.read().monotonic_ms > until_ms, 60
@@ -78,7 +80,7 @@ async def test_an_acknowledged_write_outlives_six_commands(tmp_path: Path, is_me
         assert len(set(ends.values())) == 1, ends
         assert nodes.running[1].applied >= last, "the last copy took the next entry, so its log is the others'"
         floors = [replica.state.core.state for replica in nodes.running.values()]
-        await wait_until_async(lambda: not any(state.floor for state in floors), what="all nodes vote again")
+        await wait_until_async(lambda: not any(state.recall.floor for state in floors), what="all nodes vote again")
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["2 heard of the term", "2 led before it"])
@@ -135,7 +137,7 @@ async def test_a_new_cluster_whose_nodes_were_formatted_one_by_one_is_led_once_a
         last = (await nodes.append(await nodes.leader(), b"first")).last
         await nodes.all_at(last)
         states = [replica.state.core.state for replica in nodes.running.values()]
-        await wait_until_async(lambda: not any(state.floor for state in states), what="all nodes vote")
+        await wait_until_async(lambda: not any(state.recall.floor for state in states), what="all nodes vote")
         await nodes.kill(3)
         await nodes.append(await nodes.leader(), b"second")
     finally:

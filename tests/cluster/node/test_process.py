@@ -97,9 +97,9 @@ def append(url: str, value: bytes) -> int:
         connection.close()
 
 
-async def refused(local: LocalCluster, node: int = 1) -> tuple[NodeExit, str]:
-    """Runs a node that cannot start: its exit code and what it says."""
-    loaded = load_settings(local.settings_file(node))
+async def refused(local: LocalCluster, node: int = 1, **http: str) -> tuple[NodeExit, str]:
+    """Runs a node that cannot start, with these settings of section http: its exit code and what it says."""
+    loaded = load_settings(local.settings_file(node), None, {f"http.{key}": value for key, value in http.items()})
     assert loaded.cluster is not None
     with pytest.raises(StartError) as error:
         await serve(loaded, loaded.cluster, get_logger())
@@ -152,12 +152,56 @@ def test_a_node_ends_with_the_process_that_started_it(local: LocalCluster) -> No
 
 async def test_an_occupied_port_is_named(local: LocalCluster) -> None:
     """Which key, which address, what to do; and the data folder is free again afterwards."""
-    for key, place in (("peer.listen", local.place(1).peer), ("http.listen", urlsplit(local.place(1).url).netloc)):
+    probes = f"127.0.0.1:{free_ports(1)[0]}"
+    api = urlsplit(local.place(1).url).netloc
+    for key, place in (("peer.listen", local.place(1).peer), ("http.listen", api), ("http.probe_listen", probes)):
         host, port = place.split(":")
         with socket.create_server((host, int(port))):
-            code, said = await refused(local)
+            code, said = await refused(local, probe_listen=probes)
         assert code is NodeExit.ADDRESS_IN_USE
         assert f"{key} {place} is in use: stop what listens there" in said
+
+
+async def test_an_address_of_probes_that_the_node_cannot_have_is_named(local: LocalCluster) -> None:
+    """Of no host, and on all interfaces at the API's port. The other ports are free again afterwards."""
+    code, said = await refused(local, probe_listen="no-host.invalid:1")
+    assert code is NodeExit.SETTINGS
+    assert said.startswith("http.probe_listen no-host.invalid:1: ")
+    everywhere = f"0.0.0.0:{urlsplit(local.place(1).url).port}"
+    code, said = await refused(local, probe_listen=everywhere)
+    assert code is NodeExit.ADDRESS_IN_USE
+    assert said.startswith(f"http.probe_listen {everywhere} is in use")
+
+
+@pytest.mark.serial
+def test_probes_reach_a_node_that_clients_cannot_reach(tmp_path: Path) -> None:
+    """They need no certificate and no user. They are answered while the API has all the connections that it may have,
+    while its new certificate is wrong, and while the node stops."""
+    probe, limit = free_ports(1)[0], 64
+    settings = QUICK | {"http.probe_listen": f"0.0.0.0:{probe}", "limits.connections_max": limit}
+    local = LocalCluster(tmp_path / "cluster", 1, settings=settings, ports=free_ports(2), secure=True)
+
+    def ask(path: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", probe, timeout=HANG_S)
+        connection.request("GET", path)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    local.start()
+    clients: list[socket.socket] = []
+    try:
+        wait_until(lambda: b'"serving"' in local.log_file(1).read_bytes(), 30, what="the node")
+        wait_until(lambda: ask("/readyz") == 200, 30, what="a leader")
+        (local.folder / "tls" / "node-1.pem").write_text("nothing")
+        wait_until(lambda: b"tls_files_refused" in local.log_file(1).read_bytes(), what="the refused certificate")
+        api = urlsplit(local.url(1))
+        clients += [socket.create_connection(("127.0.0.1", api.port or 0)) for _ in range(2 * limit)]
+        assert [ask(path) for path in ("/livez", "/readyz", "/metrics", "/v1/status")] == [200, 200, 200, 404]
+    finally:
+        for each in clients:
+            each.close()
+        local.stop()
 
 
 async def test_a_data_folder_that_is_not_this_nodes_is_refused(local: LocalCluster) -> None:
@@ -206,6 +250,36 @@ def test_a_process_that_a_node_cannot_run_in_is_refused(local: LocalCluster, fla
     )
     assert ended.returncode == NodeExit.SETTINGS
     assert said in ended.stderr
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--config", "{folder}/absent.toml"), "absent.toml: No such file or directory"),
+        (("--config", "{settings}", "--set", "limits.record_max=1"), "did you mean limits.records_max?"),
+        (("--config", "{settings}", "--set", "nonsense"), "write KEY=VALUE"),
+        (("--config", "{settings}", "--set", "http.probe_listen=127.0.0.1"), "it must be host:port"),
+        ((), "raftlog node --config FILE --node ID"),
+        (("--config", "{settings}", "--set", "data=absent"), "raftlog format"),
+        (("--config", "{settings}", "--set", "stop_with_stdin=false"), "is in use: stop what listens there"),
+    ],
+    ids=range(7),
+)
+def test_each_refusal_of_a_node_is_one_line_of_its_log(local: LocalCluster, words: tuple[str, ...], said: str) -> None:
+    """`not_started`, with the reason and the exit code of the process: settings that cannot be read, and those that
+    cannot be met."""
+    given = [word.format(folder=local.folder, settings=local.settings_file(1)) for word in words]
+    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", *given]
+    host, port = local.place(1).peer.split(":")
+    with socket.create_server((host, int(port))):
+        ended = subprocess.run(
+            command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=HANG_S, check=False
+        )
+    line = json.loads(ended.stderr.splitlines()[-1])
+    assert (line["event"], line["exit"]) == ("not_started", ended.returncode)
+    assert said in line["reason"]
+    assert ended.returncode in (NodeExit.SETTINGS, NodeExit.DATA, NodeExit.ADDRESS_IN_USE)
 
 
 @pytest.mark.serial

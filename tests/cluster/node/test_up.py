@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.cli import nodes as cli_local
+from raftlog.cluster.cli.commands import build
 from raftlog.cluster.cli.frame.common import Failed
 from raftlog.cluster.cli.nodes import PEER_PORT_OFFSET
 from raftlog.cluster.client.access_requests import change, show
@@ -20,7 +22,8 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.support import HANG_S, port_for_up, wait_until
+from tests.cluster.nodes import QUICK
+from tests.support import HANG_S, free_ports, port_for_up, wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -198,6 +201,28 @@ def test_up_prints_its_first_step_at_once(environment: dict[str, str]) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_two_nodes_are_said_to_tolerate_no_failure(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Of a cluster on one machine, and of one on two."""
+    local = LocalCluster(tmp_path / "two", 2, settings=QUICK, ports=free_ports(4))
+    process = subprocess.Popen(
+        [*COMMAND, "up", "--data", str(local.folder)], env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        said = [process.stderr.readline() for _ in range(4)]
+        assert said[3].startswith(b"two nodes tolerate no failure"), said
+        while b"  pid " not in process.stdout.readline():  # Ctrl-C before that ends the start
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(HANG_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    made = CliRunner().invoke(build("create"), ["create", "10.0.0.1", "10.0.0.2", "--folder", str(tmp_path / "made")])
+    assert "two nodes tolerate no failure" in made.stderr
 
 
 def test_a_node_that_ends_is_reported_with_the_fix(tmp_path: Path, environment: dict[str, str]) -> None:

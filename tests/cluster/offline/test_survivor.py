@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.cluster.files.errors import FolderDamaged, FormatUnknown
 from raftlog.cluster.offline.check import check_folder
-from raftlog.cluster.offline.survivor import look, seed_of, told
+from raftlog.cluster.offline.survivor import describe, look, seed_of
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.types import EntryKind, HardState
@@ -56,7 +56,7 @@ def test_recover_ignores_snapshots_of_a_wrong_state(folder: Path, agreed: int, b
     note(folder, agreed)
     assert begins_with(folder) == begins
     found = look(folder)
-    assert any(f"differed from a majority's at point {agreed + 10}" in line for line in told(found, [found]))
+    assert any(f"differed from a majority's at point {agreed + 10}" in line for line in describe(found, [found]))
 
 
 def test_recover_refuses_a_wrong_state_that_cannot_be_rebuilt(folder: Path) -> None:

@@ -8,9 +8,9 @@ from tests.support import streams_served
 
 
 @asynccontextmanager
-async def answers_cut(port: int, times: int) -> AsyncIterator[str]:
+async def answers_cut(port: int, times: int, route: bytes = b"POST /v1/log") -> AsyncIterator[str]:
     """The URL of a way to the node on that port, which ends the connection instead of passing on its first `times`
-    answers to an append. All of them must have been met by the end."""
+    answers to that route. All of them must have been met by the end."""
     left = times
 
     async def cutting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -20,7 +20,7 @@ async def answers_cut(port: int, times: int) -> AsyncIterator[str]:
             while data := await reader.read(65_536):
                 inner_writer.write(data)
                 answer = await inner_reader.read(65_536)
-                if data.startswith(b"POST /v1/log") and left:
+                if data.startswith(route) and left:
                     left -= 1
                     break
                 writer.write(answer)

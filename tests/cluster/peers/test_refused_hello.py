@@ -15,7 +15,7 @@ from raftlog.raft.changes import AddLearners, Remove
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import Leader
-from raftlog.raft.hello import Met, Start
+from raftlog.raft.hello import PeerProcess, Start
 from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of
 from tests.cluster.peers.test_forged_hello import forged, silent, spoken, told
 from tests.cluster.peers.test_transport import answer_to, configuration_of, hello_of, transports
@@ -81,7 +81,7 @@ async def test_forged_refused_hellos_change_nothing_about_the_node_that_they_nam
         members = [node for node in (1, 2, 3) if node != leader.node_id]
         for node in members:  # as after some starts
             disk = nodes.running[node].state.identity.incarnation
-            host_of(leader).transport.met[node, disk] = Met(9, 9)
+            host_of(leader).transport.met[node, disk] = PeerProcess(9, 9)
         said = {
             await refusal_of(nodes, forged(nodes, node, leader.node_id, boot=boot, start=start_of(run), **other))
             for node in members
@@ -104,7 +104,7 @@ async def test_a_proved_refused_hello_is_told_once_a_second_and_shown(monkeypatc
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
         one.set_members(configuration_of([port, other]))
         hello = hello_of(start=start_of(7))
-        one.met[hello.sender, hello.incarnation] = Met(hello.boot + 1, 0)
+        one.met[hello.sender, hello.incarnation] = PeerProcess(hello.boot + 1, 0)
         await answer_to(port, encode_hello(replace(hello, answer=0)))
         await answer_to(port, encode_hello(replace(hello, log="f" * 32)))
         assert (ear.turned_away, one.refused_of(2)) == ([], "")

@@ -186,8 +186,8 @@ def test_missing_disk_space_is_named_by_node() -> None:
     """In an order that does not change."""
     small = FULL._replace(lacks_bytes=4_200)
     reports = {3: small, 1: FULL, 2: ROOM, 4: FULL._replace(lacks_bytes=0)}
-    told = "node 1 lacks 12.3 MB, node 3 lacks 4.2 kB, node 4 has found no room, and looks for it again"
-    assert all_lacks(reports) == told
+    sent = "node 1 lacks 12.3 MB, node 3 lacks 4.2 kB, node 4 has found no room, and looks for it again"
+    assert all_lacks(reports) == sent
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_a_leader_whose_clock_differs_from_a_majoritys_hands_over(
 def test_a_clock_is_reported_each_second_and_goes_on_between_reports() -> None:
     """An old one counts no more. Only the clock in it makes a report no other one; a peer without it sends none."""
     reports = Reports()
-    reports.told(2, ROOM._replace(wall_ms=NOON), 10.0)
+    reports.sent(2, ROOM._replace(wall_ms=NOON), 10.0)
     assert not reports.is_due(2, ROOM._replace(wall_ms=NOON + 500), 10.5)
     assert reports.is_due(2, ROOM._replace(wall_ms=NOON + 1_000), 11.0)
     (frame,) = FrameDecoder().feed(encode_report(ROOM._replace(wall_ms=NOON)))

@@ -8,12 +8,12 @@ import pytest
 
 from raftlog.cluster.protocol.forward_frames import encode_read, encode_read_reply
 from raftlog.cluster.protocol.log_frames import (
-    Had,
+    PeerLogReply,
     Question,
     QuestionKind,
-    decode_had,
+    decode_log_reply,
     decode_question,
-    encode_had,
+    encode_log_reply,
     encode_question,
     is_about_log,
 )
@@ -24,7 +24,7 @@ from raftlog.raft.types import Mark
 from raftlog.raft.wal.reading import RawSlice
 
 SLICE = RawSlice(bytes(3 * IDX_ROW.size), b"entries", b"effects", 64, 5, 8)
-HAD = Had(7, "", 1, 5, 90, 5, Mark(4, 2, 0xABCD, 1_000, 30), SLICE)
+HAD = PeerLogReply(7, "", 1, 5, 90, 5, Mark(4, 2, 0xABCD, 1_000, 30), SLICE)
 
 
 def frame(data: bytes) -> Frame:
@@ -42,12 +42,12 @@ def test_a_log_question_arrives_unchanged(what: QuestionKind) -> None:
     assert decode_question(sent) == question
 
 
-@pytest.mark.parametrize("had", [HAD, HAD._replace(slice=None), Had(1, "it is fenced", 1, 1, 0)])
-def test_a_log_answer_arrives_unchanged(had: Had) -> None:
+@pytest.mark.parametrize("had", [HAD, HAD._replace(slice=None), PeerLogReply(1, "it is fenced", 1, 1, 0)])
+def test_a_log_answer_arrives_unchanged(had: PeerLogReply) -> None:
     """With a slice, without one, and with a reason why there is nothing."""
-    sent = frame(encode_had(had))
+    sent = frame(encode_log_reply(had))
     assert is_about_log(sent)
-    assert decode_had(sent) == had
+    assert decode_log_reply(sent) == had
 
 
 def test_read_index_frames_differ_from_log_frames() -> None:
@@ -83,8 +83,8 @@ def test_a_question_that_makes_no_sense_is_refused(header: tuple[Any, ...]) -> N
 )
 def test_an_answer_that_makes_no_sense_is_refused(place: int, value: Any) -> None:
     """Wrong form, numbers that are none, rows that are not as many as the records, more bytes than came."""
-    good = frame(encode_had(HAD))
+    good = frame(encode_log_reply(HAD))
     header = [*good.header]
     header[place] = value
     with pytest.raises(Corrupt, match="answer about the log"):
-        decode_had(Frame(FRAME_READ_REPLY, tuple(header), good.payload))
+        decode_log_reply(Frame(FRAME_READ_REPLY, tuple(header), good.payload))

@@ -169,16 +169,18 @@ def test_a_started_node_stands_the_same_whatever_the_order_of_its_peers_memories
         core = a_core(log_of(MEMBERS, 2, 2), 2)
         for peer in (2, 3):
             connect(core, peer, run=10 * peer, last=(1, 1), term=1)
-        before = (core.state.term, core.state.floor)
+        before = (core.state.term, core.state.recall.floor)
         for message in order:
             core.step(message, at(3))
             outputs(core, 3)
-            after = (core.state.term, core.state.floor)
+            after = (core.state.term, core.state.recall.floor)
             assert after >= before
             before = after
         state = core.state
         last = state.log.last
-        stands.append((state.term, state.vote, state.floor, max((last.term, last.index), recall.has_promised(state))))
+        stands.append(
+            (state.term, state.vote, state.recall.floor, max((last.term, last.index), recall.has_promised(state)))
+        )
     assert stands[0] == stands[1]
 
 

@@ -22,12 +22,12 @@ from raftlog.cluster.protocol.forward_frames import (
     encode_read_reply,
 )
 from raftlog.cluster.protocol.log_frames import (
-    Had,
+    PeerLogReply,
     Question,
     QuestionKind,
-    decode_had,
+    decode_log_reply,
     decode_question,
-    encode_had,
+    encode_log_reply,
     encode_question,
 )
 from raftlog.cluster.protocol.request import PeerReply
@@ -106,12 +106,12 @@ def hards(draw: st.DrawFn) -> Slot:
 
 
 @st.composite
-def hads(draw: st.DrawFn) -> Had:
+def hads(draw: st.DrawFn) -> PeerLogReply:
     """An answer with or without a slice."""
     first, count = draw(EARLY), draw(st.integers(0, 3))
     raw = RawSlice(b"r" * IDX_ROW.size * count, draw(BYTES), draw(BYTES), draw(WHOLE), first, first + count)
     marks = draw(st.tuples(WHOLE, WHOLE, WHOLE))
-    return Had(draw(WHOLE), draw(TEXT), *marks, draw(WHOLE), draw(MARK), raw if count else None)
+    return PeerLogReply(draw(WHOLE), draw(TEXT), *marks, draw(WHOLE), draw(MARK), raw if count else None)
 
 
 @st.composite
@@ -196,7 +196,7 @@ PAIRS: dict[str, Pair] = {
         st.builds(Question, WHOLE, st.sampled_from(QuestionKind), WHOLE, WHOLE, WHOLE),
         framed(encode_question, decode_question),
     ),
-    "had": (hads(), framed(encode_had, decode_had)),
+    "had": (hads(), framed(encode_log_reply, decode_log_reply)),
     "read reply": (
         st.tuples(WHOLE, WHOLE),
         framed(lambda pair: encode_read_reply(*pair), decode_read_reply),

@@ -94,7 +94,7 @@ def new_file(folder: Path, count: int = 3, scheme: str = "http") -> Path:
 
 def started_from(file: Path) -> Nodes:
     """The nodes of folders that were made already."""
-    from raftlog.cluster.node.formatting import read_cluster
+    from raftlog.cluster.config.cluster_file import read_cluster
     from tests.cluster.nodes import QUICK
 
     nodes = object.__new__(Nodes)

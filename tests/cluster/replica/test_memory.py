@@ -193,7 +193,7 @@ def test_a_body_that_stops_coming_is_given_up(tmp_path: Path) -> None:
 
 def test_a_quarter_of_a_budget_is_kept_for_small_holders() -> None:
     """Large holders get three quarters, small ones all of it; returned bytes are free again."""
-    budget = Budget(100 * SMALL_BYTES)
+    budget = Budget("bodies", 100 * SMALL_BYTES, int)
     large, small = Share(budget), Share(budget)
     assert large.hold(LARGE_PERCENT * SMALL_BYTES)
     assert not Share(budget).hold(SMALL_BYTES + 1)
@@ -209,7 +209,7 @@ def test_a_quarter_of_a_budget_is_kept_for_small_holders() -> None:
 
 def test_a_holder_that_is_alone_may_hold_more_than_the_budget() -> None:
     """Else a body or an answer larger than the budget would be refused for ever."""
-    alone = Share(budget := Budget(1_000))
+    alone = Share(budget := Budget("bodies", 1_000, int))
     assert alone.hold(5_000)
     assert alone.hold(6_000)
     assert not Share(budget).hold(1)
@@ -227,7 +227,7 @@ async def test_freed_memory_is_returned_once_at_the_end_of_each_peak(monkeypatch
         return 1
 
     monkeypatch.setattr(freed, "_trim", trim)
-    budget = Budget(100, freed.return_soon)
+    budget = Budget("bodies", 100, freed.return_soon)
     share, other = Share(budget), Share(budget)
     for size in (20, 5, 26, 30, 8):
         assert share.hold(size)

@@ -10,7 +10,8 @@ from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.protocol.batching import BatchDecision, BatchWindow
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
-from tests.cluster.nodes import cluster_of, host_of
+from tests.cluster.nodes import append_block, cluster_of, deadline, host_of
+from tests.support import wait_until_async
 
 
 async def test_batch_of_one_client_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +58,27 @@ async def test_turn_of_own_requests_or_of_a_sync_checks_nothing_that_it_cannot_c
             await nodes.append(leader, b"%d" % number)
         leader.turn()
         assert seen == {(True, 1), (False, 0)}
+
+
+async def test_a_node_ticks_often_while_something_is_under_way(tmp_path: Path) -> None:
+    """A write whose outcome is not known, a read that waits, a node without a leader. Else ticks come seldom: each one
+    wakes the process."""
+    async with cluster_of(2, tmp_path) as nodes:
+        leader, (follower,) = await nodes.leader(), await nodes.followers()
+        await nodes.append(leader, b"x")
+        await wait_until_async(lambda: not (leader.is_busy or follower.is_busy), what="two idle nodes")
+        await nodes.kill(follower.node_id)
+        write = leader.submit(append_block(b"y"), 1, deadline=deadline(60))
+        assert leader.is_busy
+        await wait_until_async(lambda: not leader.is_leader, what="the leader steps down")
+        write.cancel()
+        assert leader.is_busy, "no leader is known"
+        await nodes.start(follower.node_id)
+        again = await nodes.leader()
+        await wait_until_async(lambda: not again.is_busy, what="an idle leader")
+        read = again.read_barrier(deadline(60))
+        assert again.is_busy
+        await read
 
 
 async def test_an_error_early_in_a_tick_ends_the_node_and_raises_nothing(

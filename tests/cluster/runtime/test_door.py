@@ -5,9 +5,10 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -21,9 +22,14 @@ from tests.support import HANG_S, wait_until_async
 
 CLIENTS = 20
 
-LOOPS = pytest.mark.parametrize(
-    "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
-)
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Runs a coroutine on the loop of asyncio, and on that of uvloop."""
+    with asyncio.Runner(loop_factory=request.param) as runner:
+        yield runner.run
 
 
 def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -50,12 +56,10 @@ async def _door() -> AsyncIterator[Door]:
         await runner.cleanup()
 
 
-@LOOPS
-def test_connections_in_the_backlog_are_answered(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_connections_in_the_backlog_are_answered(run: Run) -> None:
     """Connections that the kernel took and the node did not, with their requests sent, are answered, not reset; one
     that comes later is refused."""
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_backlog())
+    run(_backlog())
 
 
 async def _backlog() -> None:
@@ -83,16 +87,12 @@ def _all_of(client: socket.socket) -> bytes:
     return data
 
 
-@LOOPS
-def test_a_busy_loop_takes_many_connections_in_a_turn(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_loop_takes_many_connections_in_a_turn(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that connects while others wait is accepted within a few turns, however long a turn is. One turn accepts
     only a limited number.
     """
     monkeypatch.setattr(listener, "ACCEPTS_MAX", 8)
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_storm())
+    run(_storm())
 
 
 async def _storm() -> None:
@@ -117,13 +117,11 @@ async def _storm() -> None:
     assert sum(1 for turn in made if turn) <= 4, made
 
 
-@LOOPS
 def test_without_files_for_another_connection_those_that_are_there_go_on(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+    run: Run,
 ) -> None:
     """The system has no file left: for a moment no client is accepted, and nothing is tried; then it goes on."""
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_no_files())
+    run(_no_files())
 
 
 async def _no_files() -> None:
@@ -145,15 +143,13 @@ async def _no_files() -> None:
     assert got.endswith(b"answered")
 
 
-@LOOPS
 def test_clients_leave_the_node_the_files_that_it_needs(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+    run: Run,
 ) -> None:
     """More clients connect than there may be files. Some are accepted, then none until some of those have gone; all in
     the end.
     """
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_many())
+    run(_many())
 
 
 async def _many() -> None:
@@ -200,19 +196,14 @@ async def _many() -> None:
             await door.close()
 
 
-@LOOPS
-def test_a_handshake_that_does_not_end_is_given_up(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
-) -> None:
+def test_a_handshake_that_does_not_end_is_given_up(run: Run, tmp_path: Path) -> None:
     """A client that sends nothing, and one that sends half of a hello: both connections end after the time allowed, and
     each is reported once."""
     context, _ = contexts(tmp_path)
     reports: list[tuple[str, str]] = []
-    tls = Encryption(
-        lambda: context, handshake_s=0.1, handshakes_max=8, address_max=8, refused=lambda *told: reports.append(told)
-    )
+    tls = Encryption(lambda: context, 0.1, 8, 8, lambda *told: reports.append(told))
 
-    async def run() -> None:
+    async def story() -> None:
         door = await listen(asyncio.Protocol, "127.0.0.1", 0, 100, tls=tls, linger_s=0)
         try:
             address = door.sockets[0].getsockname()
@@ -227,8 +218,7 @@ def test_a_handshake_that_does_not_end_is_given_up(
         finally:
             await door.close()
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(run())
+    run(story())
 
 
 def test_5000_silent_handshakes_of_one_address_keep_no_other_out(
@@ -237,11 +227,9 @@ def test_5000_silent_handshakes_of_one_address_keep_no_other_out(
     """The oldest give way. One of another address waits for none of them, and none of its own is ended."""
     served, trusts = contexts(tmp_path)
     reports: list[tuple[str, str]] = []
-    tls = Encryption(
-        lambda: served, handshake_s=30, handshakes_max=64, address_max=32, refused=lambda *told: reports.append(told)
-    )
+    tls = Encryption(lambda: served, 30, 64, 32, lambda *told: reports.append(told))
 
-    async def run() -> None:
+    async def story() -> None:
         door = await listen(asyncio.Protocol, "127.0.0.1", 0, 4_096, tls=tls, linger_s=0)
         clients: list[socket.socket] = []
         try:
@@ -262,24 +250,14 @@ def test_5000_silent_handshakes_of_one_address_keep_no_other_out(
             await door.close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run())
+        runner.run(story())
 
 
-@LOOPS
-def test_a_port_may_take_both_tls_and_plain_bytes(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
-) -> None:
+def test_a_port_may_take_both_tls_and_plain_bytes(run: Run, tmp_path: Path) -> None:
     """The first bytes decide, however they are cut. A silent connection ends in the time of a handshake."""
     served, trusts = contexts(tmp_path)
     reports: list[tuple[str, str]] = []
-    tls = Encryption(
-        lambda: served,
-        handshake_s=0.3,
-        handshakes_max=8,
-        address_max=8,
-        refused=lambda *told: reports.append(told),
-        takes_plain=True,
-    )
+    tls = Encryption(lambda: served, 0.3, 8, 8, lambda *told: reports.append(told), takes_plain=True)
 
     class Echo(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -290,7 +268,7 @@ def test_a_port_may_take_both_tls_and_plain_bytes(
             self.transport.write(b"tls" if has_tls else b"plain " + data)  # type: ignore[attr-defined]
             self.transport.close()
 
-    async def run() -> None:
+    async def story() -> None:
         door = await listen(Echo, "127.0.0.1", 0, 100, tls=tls, linger_s=0)
         try:
             address = door.sockets[0].getsockname()
@@ -312,8 +290,7 @@ def test_a_port_may_take_both_tls_and_plain_bytes(
         finally:
             await door.close()
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(run())
+    run(story())
 
 
 class _Poor:

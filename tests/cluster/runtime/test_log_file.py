@@ -106,7 +106,7 @@ def test_a_node_goes_on_where_its_log_fills_the_disk(tmp_path: Path) -> None:
 
         def is_counted() -> bool:
             nonlocal lost
-            lost = float(re.findall(rb"raftlog_log_lines_lost ([0-9.]+)", cluster.ask(1, "/metrics")[1])[0])
+            lost = float(re.findall(rb"raftlog_log_lines_lost_total ([0-9.]+)", cluster.ask(1, "/metrics")[1])[0])
             return lost >= 20
 
         wait_until(is_counted, what="the lost lines are counted")

@@ -154,18 +154,18 @@ def test_changed_files_count_and_bad_ones_do_not(folder: Path, monkeypatch: pyte
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     reports: list[str] = []
     credentials = Credentials(files_of(folder), reports.append, node=NODE)
-    first = credentials.server()
+    first = credentials.context("server")
     good = (folder / "node-1.pem").read_bytes()
     (folder / "node-1.pem").write_bytes(b"half of a fi")
-    assert credentials.server() is first, "not looked at yet"
+    assert credentials.context("server") is first, "not looked at yet"
     for _ in range(2):
         now[0] += tls.LOOK_S
-        assert credentials.server() is first
+        assert credentials.context("server") is first
     assert [bool(report) for report in reports] == [True]
     assert credentials.trouble
     (folder / "node-1.pem").write_bytes(good)
     now[0] += tls.LOOK_S
-    assert credentials.server() is not first
+    assert credentials.context("server") is not first
     assert reports[1:] == [""]
     assert credentials.trouble == ""
 
@@ -224,10 +224,10 @@ class Renewed:
     def report(self) -> str:
         """What the next look for changed files reports: "" if they are taken."""
         self._reports.clear()
-        before = self.credentials.server()
+        before = self.credentials.context("server")
         self.credentials.look()
         [told] = self._reports
-        assert (self.credentials.server() is before) == bool(told), "a bad file leaves the contexts in use"
+        assert (self.credentials.context("server") is before) == bool(told), "a bad file leaves the contexts in use"
         assert self.credentials.trouble == told
         return told
 

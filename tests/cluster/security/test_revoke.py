@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.security import authority
 from raftlog.cluster.security.authority import make_authority, make_client, read_facts
-from raftlog.cluster.security.revoked import Revoked, parse_revoked
+from raftlog.cluster.security.revoked import RevokedList, parse_revoked
 
 OTHER = f"sha256:{'0' * 64}"
 
@@ -81,4 +81,4 @@ def test_a_name_with_line_breaks_adds_no_lines(separator: str, tmp_path: Path, m
     done = revoke(made.certificate, listed)
     assert done.exit_code == 0, done.output
     found = parse_revoked(listed.read_text("utf-8"))
-    assert found == Revoked(digests=frozenset({bytes.fromhex(read_facts(made.certificate).fingerprint)}))
+    assert found == RevokedList(digests=frozenset({bytes.fromhex(read_facts(made.certificate).fingerprint)}))

@@ -5,44 +5,12 @@ from dataclasses import replace
 import pytest
 
 from raftlog.raft.codec.checks import INDEX_MAX
-from raftlog.raft.consensus.core import Proposed
-from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.consensus.state import TERM_JUMP_MAX
 from raftlog.raft.events import MessageIgnored
-from raftlog.raft.messages import AppendEntries, Message, RequestVote
+from raftlog.raft.messages import Message, RequestVote
 from raftlog.raft.options import Options
-from raftlog.raft.refusals import NotLeader
 from raftlog.raft.types import NOBODY, EntryKind, Mark
-from tests.raft.lab import Lab, append, at, drain, extend, lead, make_core, reply
-
-
-def test_three_nodes_elect_replicate_commit_and_read() -> None:
-    """The whole life of a write and a read, with every record's index accounted for."""
-    lab = Lab(3)
-    lab.run(1_000)
-    (leader,) = lab.leaders()
-    core = lab.cores[leader]
-    proposed = core.propose(EntryKind.COMMANDS, 5, b"five records", at(lab.now_ms))
-    assert proposed == Proposed(term=2, first=3, last=7)
-    lab.settle()
-    core.read(1, at(lab.now_ms))
-    lab.settle()
-    assert lab.reads == {1: 7}
-    lab.run(200)
-    for node in (1, 2, 3):
-        assert [(entry.first, entry.index, entry.kind) for entry in lab.applied[node]] == [
-            (2, 2, EntryKind.NOOP),
-            (3, 7, EntryKind.COMMANDS),
-        ]
-
-
-def test_an_idle_core_has_no_ready() -> None:
-    """After its events are taken, an idle core asks for nothing, and for no tick before its deadline."""
-    core = make_core(1, 3)
-    drain(core)
-    assert core.ready() is None
-    core.tick(at(core.next_deadline_ms() - 1))
-    assert core.ready() is None
+from tests.raft.lab import Lab, append, append_entries, at, drain, extend, lead, make_core, reply
 
 
 def test_core_without_input_has_nothing_ready() -> None:
@@ -79,7 +47,7 @@ def test_core_speaks_for_its_own_group_only() -> None:
     asked = drain(core, core.state.now.monotonic_ms).messages
     assert {message.shard for message in asked} == {2}
     term = core.state.term
-    message = AppendEntries(shard=2, sender=2, to=1, term=9, prev_index=0, prev_term=0, commit=0, round=0)
+    message = append_entries(prev=(0, 0), term=9, commit=0, shard=2)
     for shard in (0, 1):
         core.step(replace(message, shard=shard), at(900))
         (event,) = drain(core, 900).events
@@ -89,21 +57,6 @@ def test_core_speaks_for_its_own_group_only() -> None:
     core.step(message, at(900))
     assert core.state.term == 9
     assert {message.shard for message in drain(core, 900).after_sync} == {2}
-
-
-def test_status_is_a_frozen_picture() -> None:
-    """Leader and follower, with what the leader knows of each."""
-    core = make_core(1, 3, now_ms=0)
-    lead(core, now_ms=300)
-    reply(core, 2, match=2, now_ms=350)
-    status = core.status()
-    assert (status.node, status.role, status.term, status.vote, status.leader) == (1, RoleName.LEADER, 2, 1, 1)
-    assert (status.last.index, status.persisted, status.commit, status.applied) == (2, 2, 2, 1)
-    assert (status.configuration_index, status.transfer_to) == (1, NOBODY)
-    first, second = status.followers
-    assert (first.node, first.match, first.sent, first.mode, first.last_contact_ms) == (2, 2, 2, "replicate", 350)
-    assert (second.node, second.match, second.mode, second.last_contact_ms) == (3, 0, "probe", 300)
-    assert make_core(2, 3).status().followers == ()
 
 
 def test_deadlines_name_the_next_tick() -> None:
@@ -152,39 +105,6 @@ def test_the_first_entry_of_a_term_chains_to_the_last_of_the_one_before() -> Non
         assert after.header[52:56] == before.header[60:64]
 
 
-def test_a_restart_without_anything_in_memory_goes_on() -> None:
-    """Only marks and runs are known; the node votes, follows, and later leads from the log on its disk."""
-    lab = Lab(3)
-    lab.elect(1)
-    for _ in range(20):
-        lab.propose(1, count=3)
-        lab.settle()
-    lab.run(100)
-    for node in (1, 2, 3):
-        lab.start(node, tail=0)
-    lab.elect(3)
-    lab.propose(3)
-    lab.run(300)
-    assert lab.applied[1] == lab.applied[2] == lab.applied[3]
-    assert [entry.index for entry in lab.applied[3]][-3:] == [62, 63, 64]
-
-
-def test_compacting_keeps_the_log_and_remembers_the_mark() -> None:
-    """A snapshot is only a mark here; its index must have been applied."""
-    core = make_core(1, 3, 1, 1, 1)
-    append(core, prev=(4, 1), term=1, commit=4)
-    mark = core.state.log.mark_at(3)
-    assert mark is not None
-    core.compact(mark)
-    assert core.state.log.snapshot == mark
-    core.compact(replace(mark, index=2))
-    assert core.state.log.snapshot == mark
-    with pytest.raises(AssertionError):
-        core.compact(Mark(4, 9))
-    with pytest.raises(AssertionError):
-        make_core(1, 3, 1).compact(Mark(2, 1))
-
-
 def test_applied_never_passes_the_given_entries() -> None:
     """It neither falls nor runs ahead."""
     core = make_core(1, 3, 1, 1)
@@ -198,7 +118,7 @@ def test_applied_never_passes_the_given_entries() -> None:
 def test_messages_without_a_sender_are_ignored() -> None:
     """Node 0 is no node (pitfall 28: a message for another node or cluster)."""
     core = make_core(1, 3)
-    core.step(AppendEntries(sender=0, to=1, term=9, prev_index=1, prev_term=1, commit=1, round=0), at(0))
+    core.step(append_entries(prev=(1, 1), term=9, sender=0), at(0))
     assert core.status().term == 1
 
 
@@ -217,9 +137,7 @@ def test_one_message_cannot_raise_the_term_beyond_all_elections(kind: str) -> No
         victim, sender = (node for node in (1, 2, 3) if node != leader)
         term = lab.cores[leader].state.term
         lab.now_ms += lab.options.election_timeout_min_ms  # no vote is asked of a node that hears its leader
-        message: Message = AppendEntries(
-            sender=sender, to=victim, term=term + jump, prev_index=0, prev_term=0, commit=0, round=0
-        )
+        message: Message = append_entries(prev=(0, 0), term=term + jump, sender=sender, to=victim, commit=0)
         if kind == "vote":
             message = RequestVote(
                 sender=sender,
@@ -252,22 +170,3 @@ def test_a_fetch_of_an_earlier_time_is_ignored() -> None:
     assert not drain(core).to(2)
     core.fetched(replace(fetch, peer=NOBODY), tuple(extend(Mark(4, 1), 1)), at(500))
     assert drain(core).committed == []
-
-
-def test_losing_the_leadership_stops_proposals() -> None:
-    """From the first message of the newer term on."""
-    core = make_core(1, 3)
-    lead(core)
-    append(core, prev=(1, 1), term=5, sender=2)
-    with pytest.raises(NotLeader) as refusal:
-        core.propose(EntryKind.COMMANDS, 1, b"x", at(400))
-    assert refusal.value.leader == 2
-
-
-def test_chains_seal_the_mark_that_a_follower_reports() -> None:
-    """A follower's last mark is that of the leader's entry, header CRC and clocks included."""
-    core = make_core(1, 3)
-    entries = extend(core.state.log.last, 2, (2, 4), clock_ms=77)
-    append(core, entries, prev=(1, 1), term=2)
-    assert core.status().last == entries[-1].mark
-    assert core.status().last.clock_ms == 77

@@ -33,7 +33,7 @@ from raftlog.raft.messages import (
 )
 from raftlog.raft.options import Options
 from raftlog.raft.types import Entry, EntryKind, Mark
-from tests.raft.lab import append, at, configuration, drain, extend, lead, make_core
+from tests.raft.lab import append, append_entries, at, configuration, drain, extend, lead, make_core
 
 LEARNER, OUT, STRANGER = 4, 5, 9
 DISKS = {node: f"{node:032x}" for node in (1, 2, 3, LEARNER, OUT, STRANGER)}
@@ -267,7 +267,11 @@ def made(kind: str) -> RaftCore:
         options=OPTIONS,
         commit=1 if kind == "fresh" else 5,
     )
-    core.state.floor, core.state.run, core.state.incarnation = floor, RUN * (kind in {"healing", "asking"}), DISKS[1]
+    core.state.recall.floor, core.state.recall.run, core.state.incarnation = (
+        floor,
+        RUN * (kind in {"healing", "asking"}),
+        DISKS[1],
+    )
     if kind == "learner":
         core.state.configurations = [(1, replace(MEMBERS, voters=(2, 3), learners=(1, LEARNER)))]
     if kind == "leader":
@@ -343,9 +347,7 @@ def test_pitfall_19_entries_that_break_an_invariant_are_refused_before_anything_
     log = core.state.log
     assert (log.start.index, log.ends, log.committed) == (2, [5, 6, 8, 9, 10], 5)
     chain = extend(log.mark_at(prev[0]) or Mark(*prev), *entries, data=b"another")
-    message = AppendEntries(
-        sender=2, to=1, term=3, prev_index=prev[0], prev_term=prev[1], commit=commit, round=0, entries=tuple(chain)
-    )
+    message = append_entries(chain, prev=(prev[0], prev[1]), term=3, commit=commit)
     assert denied(core, message).startswith(reason)
 
 
@@ -401,7 +403,7 @@ def test_a_report_of_a_term_that_no_node_has_begun_raises_none() -> None:
             **told,
         )
         assert denied(core, message).startswith("no node has begun")
-        assert core.state.floor == 0
+        assert core.state.recall.floor == 0
     core = made("asking")
     start = Start(run=RUN + 1, last_index=0, last_term=0, term=far, floor=0)
     core.link_opened(2, DISKS[2], 1, at(1), start)
@@ -414,7 +416,7 @@ def works(forger: Forger) -> None:
     forger.now_ms += 10_000
     if core.state.receiving is not None:
         core.snapshot_failed(at(forger.now_ms))
-    core.state.run = 0
+    core.state.recall.run = 0
     forger.carry_out()
     state, log = core.state, core.state.log
     members = state.configuration.members

@@ -7,10 +7,10 @@ import pytest
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import Healed
-from raftlog.raft.messages import AppendEntries, RequestVoteReply, TimeoutNow
+from raftlog.raft.messages import RequestVoteReply, TimeoutNow
 from raftlog.raft.options import Options
 from raftlog.raft.types import NOBODY, Entry, HardState, LogStart
-from tests.raft.lab import append, at, configuration, drain, extend, log_of, log_start, vote_request
+from tests.raft.lab import append, append_entries, at, configuration, drain, extend, log_of, log_start, vote_request
 
 THREE = configuration(3)
 FLOOR = 5
@@ -43,7 +43,7 @@ def halved() -> tuple[list[Entry], RaftCore]:
 def test_pitfall_66_a_healing_node_grants_no_vote(pre: bool) -> None:
     """The candidate's log is as good as the rest of this one, but it may lack the entries that this one lost.
 
-    Guard: `not state.floor` in `may_grant` of raft/consensus/recall.py.
+    Guard: `not state.recall.floor` in `may_grant` of raft/consensus/recall.py.
     """
     _, core = halved()
     core.step(vote_request(2, 1, FLOOR + 1, (2, 2), pre=pre), at(1_000))
@@ -55,7 +55,7 @@ def test_pitfall_66_a_healing_node_grants_no_vote(pre: bool) -> None:
 def test_a_healing_node_does_not_campaign() -> None:
     """Neither an election timeout nor a leader that hands over makes it campaign.
 
-    Guard: `self.floor` in `may_campaign` of raft/consensus/state.py.
+    Guard: `self.recall.floor` in `may_campaign` of raft/consensus/state.py.
     """
     _, core = halved()
     for ms in range(0, 5_000, 100):
@@ -87,9 +87,7 @@ def test_a_healing_node_votes_once_a_new_leaders_entry_is_durable() -> None:
     assert append(core, entries[2:], prev=(2, 2), term=FLOOR).success
     assert core.status().floor == FLOOR
     new = extend(entries[2].mark, FLOOR)
-    message = AppendEntries(
-        sender=2, to=1, term=FLOOR, prev_index=3, prev_term=2, commit=3, round=0, entries=tuple(new)
-    )
+    message = append_entries(new, prev=(3, 2), term=FLOOR, commit=3)
     core.step(message, at(2))
     assert core.status().floor == FLOOR
     assert Healed(4) in drain(core, 2).events

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.consensus.invariants import InvariantBroken, Observed, check_state, check_step, observe
+from raftlog.raft.consensus.invariants import InvariantBroken, Observation, check_state, check_step, observe
 from raftlog.raft.consensus.roles import Leader, RoleName
 from raftlog.raft.types import EntryKind
 from tests.raft.lab import append, at, drain, lead, make_core, reply
@@ -53,7 +53,7 @@ def test_a_broken_state_is_named(what: str) -> None:
         check_state(core.state)
 
 
-BEFORE = Observed(RoleName.LEADER, 5, 1, 1, 20, 5, 10, 4, 8)
+BEFORE = Observation(RoleName.LEADER, 5, 1, 1, 20, 5, 10, 4, 8)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ BEFORE = Observed(RoleName.LEADER, 5, 1, 1, 20, 5, 10, 4, 8)
         (BEFORE._replace(committed_term=3), "immutable"),
     ],
 )
-def test_a_step_that_must_not_be_is_named(after: Observed, what: str) -> None:
+def test_a_step_that_must_not_be_is_named(after: Observation, what: str) -> None:
     """Two pictures of one process contradict each other."""
     with pytest.raises(InvariantBroken, match=what):
         check_step(1, BEFORE, after)

@@ -6,7 +6,7 @@ from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.events import BecamePreCandidate
 from raftlog.raft.messages import AppendEntries, RequestVoteReply
 from raftlog.raft.options import Options
-from tests.raft.lab import Lab, append, at, drain, lead, make_core, reply, vote_request
+from tests.raft.lab import append, at, drain, lead, make_core, reply, vote_request
 
 CLOSED_MS, REFUSED_MS = Options().link_closed_delay_min_ms, Options().link_refused_delay_min_ms
 
@@ -25,24 +25,6 @@ def asks(core: RaftCore, now_ms: int) -> bool:
     """Whether a tick at that time begins a pre-vote."""
     core.tick(at(now_ms))
     return any(isinstance(event, BecamePreCandidate) for event in drain(core, now_ms).events)
-
-
-def test_the_followers_of_a_killed_leader_elect_the_next_one_at_once() -> None:
-    """Their links from it closed and their dials are refused: the first that asks, after a short delay, wins."""
-    lab = Lab(3, options=Options(link_refused_delay_max_ms=35))
-    lab.elect(1)
-    lab.run(200)
-    lab.stop(1)
-    for node, other in ((2, 3), (3, 2)):
-        lab.cores[node].link_opened(other, f"{other:032x}", 1, at(lab.now_ms))
-        lab.cores[node].link_closed(1, at(lab.now_ms))
-        lab.cores[node].link_refused(1, at(lab.now_ms))
-    before = lab.now_ms
-    while not lab.leaders():
-        lab.run(1)
-    assert (lab.leaders(), lab.now_ms - before) == ([2], 25)  # node 3 draws 35 ms
-    reasons = [event.reason for event in lab.events[2] if isinstance(event, BecamePreCandidate)]
-    assert reasons == ["leader's link closed"]
 
 
 @pytest.mark.parametrize("heartbeat_ms", [60, 200])
@@ -114,13 +96,6 @@ def test_a_candidate_asks_again_soon_when_no_answer_is_to_come() -> None:
     assert core.next_deadline_ms() == 60 + REFUSED_MS + 300, "it did not win the pre-vote"
 
 
-def test_a_closed_link_alone_leaves_the_leader_time_to_dial_again() -> None:
-    """Without a refused dial a follower asks only after the longer delay, but before the election timeout."""
-    core = follower()
-    assert not asks(core, 10 + CLOSED_MS - 1)
-    assert asks(core, 10 + CLOSED_MS)
-
-
 def test_a_refused_dial_shortens_the_delay() -> None:
     """It says that the leader's process ended, in whichever order the two pieces of news come."""
     core = follower()
@@ -179,18 +154,6 @@ def test_a_node_that_stood_still_reads_before_it_believes_old_news() -> None:
     core.link_refused(2, at(10))
     assert not asks(core, 2_000)
     assert core.next_deadline_ms() == 2_300
-
-
-def test_a_closed_link_seen_by_one_follower_unseats_no_leader() -> None:
-    """The other follower still hears the leader and refuses; the leader keeps its term."""
-    lab = Lab(3)
-    lab.elect(1)
-    lab.run(200)
-    lab.cores[2].link_closed(1, at(lab.now_ms))
-    lab.run(2_000)
-    assert lab.leaders() == [1]
-    assert lab.cores[2].status().leader == 1
-    assert {core.status().term for core in lab.cores.values()} == {2}
 
 
 def test_a_closed_link_of_another_follower_is_ignored() -> None:

@@ -17,14 +17,6 @@ def log_from(*entries: int | tuple[int, int], tail: int | None = None, committed
     return Log(log_start(made, tail), committed=committed, applied=committed, now_ms=0)
 
 
-def test_entries_are_found_by_their_ends() -> None:
-    """Indexes jump by the count of an entry; an index inside it has its term and is no end."""
-    log = log_from((1, 3), (2, 4), 2)
-    assert [log.term_at(index) for index in range(11)] == [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, None]
-    assert [index for index in range(11) if log.is_end(index)] == [0, 1, 4, 8, 9]
-    assert log.last.index == 9
-
-
 @pytest.mark.parametrize("index", [-5, 10, 1 << 60])
 def test_terms_out_of_bounds_are_none_and_no_error(index: int) -> None:
     """Term look-ups of anything at all are safe (pitfall 52: the term of a compacted entry)."""
@@ -45,67 +37,6 @@ def test_terms_below_the_oldest_entry_are_known_only_at_the_snapshot() -> None:
     assert log.last_end(3, 0) == (5, True)
 
 
-def test_below_the_tail_only_sure_ends_are_offered() -> None:
-    """With two entries in memory, a hint is rounded to a run boundary or to the commit index."""
-    log = log_from((1, 5), (1, 5), (2, 5), (2, 5), 3, 3, tail=2, committed=6)
-    assert log.last_end(30, 2) == (21, True)
-    assert log.last_end(18, 2) == (18, False)
-    assert log.last_sure_end(18, 2) == 11
-    assert log.last_sure_end(9, 1) == 6
-    assert log.last_sure_end(11, 2) == 11
-    assert log.may_end(18)
-    assert not log.is_end(18)
-
-
-@pytest.mark.parametrize(
-    ("index", "term", "expected"),
-    [(9, 9, 9), (7, 9, 5), (8, 2, 8), (9, 2, 8), (9, 1, 5), (4, 1, 2), (3, 0, 0), (1, 0, 0), (99, 3, 9)],
-)
-def test_the_last_end_at_or_below_with_no_higher_term(index: int, term: int, expected: int) -> None:
-    """What both sides use to step back: by index and by term, rounded down to an end."""
-    log = log_from(1, (1, 3), (2, 3), 3)
-    assert log.last_end(index, term) == (expected, True)
-
-
-def test_slices_stop_at_the_limits_and_never_inside() -> None:
-    """At least one entry, then as many as fit in bytes and number."""
-    log = log_from(*[1] * 6)
-    size = log.entries[1].size
-    assert [entry.index for entry in log.slice(1, size * 2, 99)] == [2, 3]
-    assert [entry.index for entry in log.slice(1, 1, 99)] == [2]
-    assert [entry.index for entry in log.slice(4, 1 << 20, 2)] == [5, 6]
-    assert log.slice(7, 1 << 20, 99) == ()
-    with pytest.raises(AssertionError):
-        log_from((1, 4)).slice(3, 100, 9)
-
-
-def test_a_cut_returns_to_the_mark_before_and_reaches_the_disk_once() -> None:
-    """Persisted and last fall back, runs shrink, and only what the disk has been given is cut there."""
-    log = log_from(1, (2, 3), 2, 3)
-    made = extend(log.entries[1].mark, 4)
-    log.cut(2, made[0], 4)
-    assert (log.last, log.persisted, log.run_terms) == (log.entries[1].mark, 2, [1])
-    assert log.last.header_crc == log.entries[1].mark.header_crc
-    log.append(made, 0)
-    other = extend(log.entries[1].mark, 5)
-    log.cut(2, other[0], 5)
-    log.append(other, 0)
-    assert log.take_unpersisted() == (2, tuple(other))
-    assert log.take_unpersisted() == (None, ())
-
-
-def test_a_cut_below_the_tail_takes_its_mark_from_the_next_entries() -> None:
-    """After a restart with a short tail the conflict may lie below it: the new entry names the CRC before it."""
-    entries = log_of(configuration(3), 1, 2, 2, 2)
-    log = Log(log_start(entries, 1), committed=1, applied=1, now_ms=0)
-    (other,) = extend(entries[1].mark, 3)
-    log.cut(2, other, 3)
-    log.append((other,), 0)
-    assert log.start.header_crc == entries[1].mark.header_crc
-    check_log(log)
-    assert [log.term_at(index) for index in range(5)] == [0, 1, 1, 3, None]
-
-
 def test_pitfall_21_acknowledgements_name_term_and_index() -> None:
     """An unknown, older or cut position changes nothing; a true one moves the mark once.
 
@@ -119,19 +50,6 @@ def test_pitfall_21_acknowledgements_name_term_and_index() -> None:
     assert log.acknowledge(1, 2)
     assert not log.acknowledge(1, 2)
     assert log.persisted == 2
-
-
-def test_only_durable_entries_are_given_to_the_state_machine() -> None:
-    """Commit may run ahead of the own disk, but every applied entry can be read back."""
-    log = log_from()
-    entries = extend(log.last, 1, 1, 1)
-    log.append(entries, 0)
-    log.committed = 4
-    assert log.take_committed(1 << 20) == ()
-    log.take_unpersisted()
-    log.acknowledge(1, 3)
-    assert log.take_committed(1 << 20) == tuple(entries[:2])
-    assert log.take_committed(1 << 20) == ()
 
 
 @pytest.mark.parametrize(

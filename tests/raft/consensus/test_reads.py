@@ -4,10 +4,10 @@ import pytest
 
 from raftlog.raft.messages import AppendEntries
 from raftlog.raft.options import Options
-from raftlog.raft.ready import ReadFailed, ReadReady
+from raftlog.raft.ready import ReadReady
 from raftlog.raft.refusals import NotLeader, ReadsFull
 from raftlog.raft.types import EntryKind
-from tests.raft.lab import Lab, append, at, drain, lead, make_core, reply
+from tests.raft.lab import Lab, at, drain, lead, make_core, reply
 
 
 def test_pitfall_32_no_read_before_the_first_commit_of_the_term() -> None:
@@ -130,26 +130,6 @@ def test_pitfall_37_a_restarted_node_answers_no_read_from_a_replayed_state() -> 
     assert [entry.index for entry in lab.applied[1]] == [2, 3, 4]
 
 
-def test_all_reads_of_one_turn_share_one_round() -> None:
-    """A thousand reads cost one empty message to each follower, and no entry (section 8 of the paper)."""
-    core = make_core(1, 3)
-    lead(core)
-    reply(core, 2, match=2)
-    drain(core)
-    for context in range(1_000):
-        core.read(context, at(400))
-    out = drain(core)
-    asked = [message for message in out.messages if isinstance(message, AppendEntries)]
-    assert [(message.to, message.term, message.round, message.entries) for message in asked] == [
-        (2, 2, 1, ()),
-        (3, 2, 1, ()),
-    ]
-    assert len(out.messages) == 2
-    reply(core, 3, match=0, round=1)
-    assert drain(core).reads == [ReadReady(context, 2) for context in range(1_000)]
-    assert core.status().last.index == 2
-
-
 def test_a_refusal_of_the_entries_still_confirms_the_leader() -> None:
     """A follower whose log does not match yet still acknowledges the leader of this term."""
     core = make_core(1, 3)
@@ -158,15 +138,6 @@ def test_a_refusal_of_the_entries_still_confirms_the_leader() -> None:
     core.read(1, at(400))
     drain(core)
     reply(core, 3, match=0, success=False, prev=1, round=1, hint=(1, 1))
-    assert drain(core).reads == [ReadReady(1, 2)]
-
-
-def test_a_single_voter_answers_by_itself() -> None:
-    """No round trip is needed where the leader is the majority."""
-    core = make_core(1, 1)
-    core.tick(at(300))
-    drain(core, 300)
-    core.read(1, at(400))
     assert drain(core).reads == [ReadReady(1, 2)]
 
 
@@ -184,40 +155,3 @@ def test_reads_are_bounded_and_the_bound_frees_itself() -> None:
     reply(core, 2, match=2, round=2)
     assert [read.context for read in drain(core).reads] == [1, 2]
     core.read(3, at(400))
-
-
-def test_failed_reads_are_reported_once_each() -> None:
-    """When leadership is lost, reads with a round and reads without are reported as failed, each once."""
-    core = make_core(1, 3)
-    lead(core)
-    reply(core, 2, match=2)
-    core.read(1, at(400))
-    drain(core)
-    core.read(2, at(400))
-    core.step(AppendEntries(sender=3, to=1, term=9, prev_index=1, prev_term=1, commit=1, round=0), at(400))
-    out = drain(core)
-    assert out.reads_failed == [ReadFailed(1), ReadFailed(2)]
-    assert out.reads == []
-
-
-def test_followers_take_no_reads_and_name_the_leader() -> None:
-    """The node forwards them over the peer link."""
-    core = make_core(1, 3)
-    append(core, prev=(1, 1), term=1, sender=3)
-    with pytest.raises(NotLeader) as refusal:
-        core.read(1, at(0))
-    assert refusal.value.leader == 3
-
-
-def test_a_lost_round_is_confirmed_by_the_next_heartbeat() -> None:
-    """Every AppendEntries carries the newest round, so nothing needs to be sent again for reads."""
-    lab = Lab(3)
-    core = lab.elect(1)
-    lab.run(100)
-    lab.isolate(1)
-    core.read(3, at(lab.now_ms))
-    lab.settle()
-    lab.heal()
-    assert 3 not in lab.reads
-    lab.run(60)
-    assert lab.reads[3] == 2

@@ -21,7 +21,7 @@ from raftlog.raft.messages import (
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Ready
 from raftlog.raft.types import NOBODY, Entry, HardState, NodeId
-from tests.raft.lab import at, configuration, extend, log_of, log_start, vote_request
+from tests.raft.lab import append_entries, at, configuration, extend, log_of, log_start, vote_request
 
 THREE = configuration(3)
 OPTIONS = Options()
@@ -255,7 +255,7 @@ def test_a_floor_is_durable_before_anything_is_promised() -> None:
     """It goes to the disk with the hard state, and answers wait for that."""
     core = lost()
     core.step(reply_of(2, promised=2, acked=(2, 4)), at(3))
-    core.step(AppendEntries(sender=2, to=1, term=2, prev_index=2, prev_term=2, commit=1, round=0), at(4))
+    core.step(append_entries(prev=(2, 2), term=2), at(4))
     (ready,) = outputs(core, 4)
     assert ready.hard_state == HardState(2, 2, 1, 3)
     assert WentUnderFloor(3, 2, 4, 2, 2, 2) in ready.events
@@ -280,10 +280,10 @@ def test_a_lost_vote_is_not_given_again() -> None:
     """
     core = lost()
     core.step(reply_of(2, promised=5), at(3))
-    assert (core.state.term, core.state.vote, core.state.floor) == (5, 1, 6)
+    assert (core.state.term, core.state.vote, core.state.recall.floor) == (5, 1, 6)
     core = a_core(log_of(THREE, 2), 2)
     core.step(reply_of(2, promised=2), at(3))
-    assert (core.state.term, core.state.vote, core.state.floor) == (2, 1, 0)
+    assert (core.state.term, core.state.vote, core.state.recall.floor) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -299,15 +299,15 @@ def test_a_leader_lifts_the_floor_of_the_process_that_asked(changes: dict[str, i
     outputs(core, 3)
     entries = log_of(THREE, 2, 2, 2)[2:]
     core.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=2, prev_term=2, commit=1, round=0, entries=tuple(entries)),
+        append_entries(entries, prev=(2, 2), term=2),
         at(4),
     )
     outputs(core, 4)
-    assert core.state.floor == 3
+    assert core.state.recall.floor == 3
     values = {"healed": 4, "term": 2, "run": RUN} | {key: value for key, value in changes.items() if key != "peer"}
     core.step(reply_of(changes.get("peer", 2), promised=2, acked=(2, 4), **values), at(5))  # type: ignore[arg-type]
     done = outputs(core, 5)
-    assert (core.state.floor == 0) == is_lifted
+    assert (core.state.recall.floor == 0) == is_lifted
     assert bool(events_of(done, Healed)) == is_lifted
     if is_lifted:
         assert HardState(2, 2, 1, 0) in [ready.hard_state for ready in done]
@@ -321,7 +321,7 @@ def test_of_two_voters_none_goes_under_a_floor() -> None:
     connect(core, 2, run=20, last=(2, 4), term=2)
     outputs(core, 1)
     core.step(reply_of(2, promised=2, acked=(2, 4), is_alone=True), at(3))
-    assert core.state.floor == 0
+    assert core.state.recall.floor == 0
     assert events_of(outputs(core, 3), PromisesLost)
 
 
@@ -352,7 +352,7 @@ def test_a_rolled_back_leader_learns_the_acknowledgements_of_others() -> None:
     outputs(follower, 1)
     (entry,) = log_of(THREE, 2)[1:]
     follower.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=(entry,)),
+        append_entries([entry], prev=(1, 1), term=2),
         at(WAITED_MS),
     )
     outputs(follower, WAITED_MS)
@@ -365,7 +365,7 @@ def test_a_rolled_back_leader_learns_the_acknowledgements_of_others() -> None:
     outputs(core, 1)
     core.step(reply_of(3), at(2))
     core.step(reply_of(2, led=(2, 2)), at(2))
-    assert core.state.floor == 0
+    assert core.state.recall.floor == 0
     core.step(vote_request(3, 1, 2, (1, 1), pre=True), at(1_000))
     (refused,) = [each for each in sent(outputs(core, 1_000)) if isinstance(each, RequestVoteReply)]
     assert not refused.granted
@@ -397,7 +397,7 @@ def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:
     outputs(learner, 1)
     (entry,) = log_of(members, 2)[1:]
     learner.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=(entry,)),
+        append_entries([entry], prev=(1, 1), term=2),
         at(WAITED_MS),
     )
     outputs(learner, WAITED_MS)
@@ -414,7 +414,7 @@ def test_a_follower_that_rejects_acknowledged_entries_is_asked_once_a_heartbeat(
     role = core.state.role
     assert isinstance(role, Leader)
     core.link_closed(2, at(2_650))
-    core.state.starts[2] = Start(run=20, last_index=1, last_term=1, term=1, floor=0)
+    core.state.recall.starts[2] = Start(run=20, last_index=1, last_term=1, term=1, floor=0)
     core.tick(at(3_000))
     outputs(core, 3_000)
     assert not [each for each in sent(reject(core, 2, 2, (1, 1))) if isinstance(each, AppendEntries)]
@@ -440,7 +440,7 @@ def test_a_running_follower_informed_of_a_loss_goes_under_a_floor() -> None:
     for index, is_lost in ((2, False), (3, True)):
         core = a_core(log_of(THREE, 2), 2)
         core.step(reply_of(2, promised=2, acked=(2, index), is_lost=True), at(3))
-        assert bool(core.state.floor) == is_lost
+        assert bool(core.state.recall.floor) == is_lost
 
 
 def test_no_more_disks_are_remembered_than_the_limit() -> None:
@@ -448,5 +448,5 @@ def test_no_more_disks_are_remembered_than_the_limit() -> None:
     core = a_leader()
     for number in range(recall.MEMORIES_MAX + 5):
         core.link_opened(9, f"{number + 100:032x}", 1, at(1), Start(run=1, last_index=1, last_term=1, term=1, floor=0))
-    assert len(core.state.memories) == recall.MEMORIES_MAX
-    assert {(2, disk_of(2)), (3, disk_of(3))} <= set(core.state.memories)
+    assert len(core.state.recall.memories) == recall.MEMORIES_MAX
+    assert {(2, disk_of(2)), (3, disk_of(3))} <= set(core.state.recall.memories)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import Follower
-from raftlog.raft.messages import AppendEntries, RequestVoteReply
+from raftlog.raft.messages import RequestVoteReply
 from raftlog.raft.types import NEW_DISK, HardState
 from tests.raft.consensus.test_recall import THREE, a_core, connect, outputs, reply_of, sent, told_by
-from tests.raft.lab import at, configuration, log_of, vote_request
+from tests.raft.lab import append_entries, at, configuration, log_of, vote_request
 
 
 def a_new_disk(nodes: int = 3) -> RaftCore:
@@ -42,7 +42,7 @@ def test_a_formatted_disk_votes_only_for_the_log_that_an_earlier_disk_may_have_p
         core.step(reply_of(2, led=(1, 1)), at(2))
         core.step(reply_of(3, led=(2, 5)), at(2))
         core.tick(at(50_000))
-        assert (core.state.floor, isinstance(core.state.role, Follower)) == (NEW_DISK, True)
+        assert (core.state.recall.floor, isinstance(core.state.role, Follower)) == (NEW_DISK, True)
         core.step(vote_request(3, 1, 4, last), at(50_001))
         answers = [each for each in sent(outputs(core, 50_001)) if isinstance(each, RequestVoteReply)]
         assert [each.granted for each in answers] == [is_granted], last
@@ -55,14 +55,14 @@ def test_a_formatted_disk_votes_again_once_its_leader_has_sent_everything() -> N
     core.step(reply_of(2, led=(2, 2), term=2), at(2))
     entries = log_of(THREE, 2, 3)[1:]
     core.step(
-        AppendEntries(sender=2, to=1, term=3, prev_index=1, prev_term=1, commit=3, round=0, entries=tuple(entries)),
+        append_entries(entries, prev=(1, 1), term=3, commit=3),
         at(60_000),
     )
     outputs(core, 60_000)
     core.tick(at(60_001))
-    assert (core.state.log.persisted, core.state.floor) == (3, NEW_DISK)
+    assert (core.state.log.persisted, core.state.recall.floor) == (3, NEW_DISK)
     core.step(reply_of(2, led=(3, 3), term=3, healed=3), at(60_002))
-    assert core.state.floor == 0
+    assert core.state.recall.floor == 0
 
 
 def test_a_voter_answers_a_formatted_disk_with_its_newest_entry() -> None:
@@ -80,4 +80,4 @@ def test_the_only_voter_needs_no_answer() -> None:
     core = a_new_disk(1)
     core.tick(at(0))
     outputs(core, 0)
-    assert core.state.floor == 0
+    assert core.state.recall.floor == 0

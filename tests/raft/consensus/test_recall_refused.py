@@ -24,7 +24,7 @@ from tests.raft.consensus.test_recall import (
     reply_of,
     sent,
 )
-from tests.raft.lab import at, log_of
+from tests.raft.lab import append_entries, at, log_of
 
 
 def start_of(run: int) -> Start:
@@ -105,18 +105,18 @@ def test_a_report_that_says_nothing_new_changes_nothing() -> None:
     """A peer that refuses a copy reports at each of its dials, and may lead. The copy leaves the term of that leader
     once, since it cannot heal there, and raises its floor no more, else its term would grow by one a second."""
     core = a_core(log_of(THREE), 1)
-    leads = AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=())
+    leads = append_entries(prev=(1, 1), term=2)
     for _ in range(3):
         core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 5)), at(2))
         core.step(leads, at(3))
         done = outputs(core, 3)
-        assert (core.state.floor, core.state.term, core.state.reported) == (3, 3, (2, 4))
-        assert not core.state.recalled
+        assert (core.state.recall.floor, core.state.term, core.state.recall.reported) == (3, 3, (2, 4))
+        assert not core.state.recall.recalled
     assert not events_of(done, WentUnderFloor)
     core.step(replace(leads, sender=3, term=3), at(3))
     core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 5)), at(3))
-    assert (core.state.floor, core.state.term) == (3, 3)
+    assert (core.state.recall.floor, core.state.term) == (3, 3)
     core.step(reply_of(3, promised=2, acked=(2, 5)), at(4))
-    assert core.state.reported == (2, 5)
+    assert core.state.recall.reported == (2, 5)
     core.step(reply_of(3, promised=4, acked=(2, 5)), at(4))
-    assert (core.state.floor, core.state.term) == (5, 4)
+    assert (core.state.recall.floor, core.state.term) == (5, 4)

@@ -6,7 +6,7 @@ from raftlog.raft.consensus import recall
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import Follower
 from raftlog.raft.events import PromisesLost
-from raftlog.raft.messages import AppendEntries, Recall
+from raftlog.raft.messages import Recall
 from raftlog.raft.ready import Ready
 from raftlog.raft.types import HardState
 from tests.raft.consensus.test_recall import (
@@ -23,7 +23,7 @@ from tests.raft.consensus.test_recall import (
     sent,
     told_by,
 )
-from tests.raft.lab import at, log_of, log_start
+from tests.raft.lab import append_entries, at, log_of, log_start
 
 
 def a_follower_with_an_entry_on_its_way_to_the_disk() -> tuple[RaftCore, Ready]:
@@ -33,7 +33,7 @@ def a_follower_with_an_entry_on_its_way_to_the_disk() -> tuple[RaftCore, Ready]:
     outputs(core, 1)
     (entry,) = log_of(THREE, 2)[1:]
     core.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=(entry,)),
+        append_entries([entry], prev=(1, 1), term=2),
         at(WAITED_MS),
     )
     ready = core.ready()
@@ -91,7 +91,7 @@ def test_what_a_leader_replaced_on_this_disk_keeps_it_from_no_election() -> None
     connect(core, 2, run=20, last=(2, 4), term=3)
     outputs(core, 1)
     core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 4)), at(2))
-    assert core.state.floor == 0
+    assert core.state.recall.floor == 0
     assert not events_of(outputs(core, 3), PromisesLost)
     core.state.now = at(WAITED_MS)
     assert recall.may_campaign(core.state)

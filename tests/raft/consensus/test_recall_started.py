@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raftlog.raft.consensus import recall
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Recall, RequestVoteReply, TimeoutNow
+from raftlog.raft.messages import AppendEntriesReply, Recall, RequestVoteReply, TimeoutNow
 from raftlog.raft.types import NOBODY, NodeId
 from tests.raft.consensus.test_recall import THREE, a_core, connect, outputs, reply_of, sent, told_by
-from tests.raft.lab import at, log_of, vote_request
+from tests.raft.lab import append_entries, at, log_of, vote_request
 
 
 def test_a_started_node_acknowledges_nothing_before_the_voters_have_reported_their_memory() -> None:
@@ -23,8 +23,8 @@ def test_a_started_node_acknowledges_nothing_before_the_voters_have_reported_the
     connect(core, 3, run=30, last=(2, 2), term=2)
     (entry,) = log_of(THREE, 2)[1:]
     asked = (
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=1),
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=1, entries=(entry,)),
+        append_entries(prev=(1, 1), term=2, round=1),
+        append_entries([entry], prev=(1, 1), term=2, round=1),
         TimeoutNow(sender=2, to=1, term=2, last_index=1),
     )
     for message in asked:
@@ -57,7 +57,7 @@ def test_a_started_node_does_not_confirm_a_read_by_a_rejection() -> None:
     core = a_core(log_of(THREE, 1, 1), 2)
     connect(core, 2, run=20, last=(2, 3), term=2)
     connect(core, 3, run=30, last=(2, 3), term=2)
-    probe = AppendEntries(sender=2, to=1, term=2, prev_index=3, prev_term=2, commit=1, round=5)
+    probe = append_entries(prev=(3, 2), term=2, round=5)
     core.step(probe, at(2))
     assert not [each for each in sent(outputs(core, 2)) if isinstance(each, AppendEntriesReply)]
     for peer in (2, 3):
@@ -81,7 +81,7 @@ def test_a_started_node_waits_for_a_node_that_its_configuration_does_not_name() 
     assert not [each for each in sent(outputs(core, 400)) if isinstance(each, RequestVoteReply) and each.granted]
     core.step(reply_of(5, acked=(2, 2), promised=2), at(500))
     outputs(core, 500)
-    assert core.state.floor == 4
+    assert core.state.recall.floor == 4
 
 
 @pytest.mark.parametrize(("term", "vote"), [(2, NOBODY), (3, NOBODY), (3, 2)])
@@ -97,7 +97,7 @@ def test_a_started_node_votes_for_no_other_node_in_a_term_that_a_peer_began_in(t
     connect(core, 3, run=30, last=(2, 2), term=1)
     for peer in (2, 3):
         core.step(reply_of(peer), at(3))
-    assert (core.state.term, core.state.vote, core.state.floor) == (3, vote or 1, 0)
+    assert (core.state.term, core.state.vote, core.state.recall.floor) == (3, vote or 1, 0)
     core.step(vote_request(3, 1, 3, (9, 3)), at(5_000))
     answers = [each for each in sent(outputs(core, 5_000)) if isinstance(each, RequestVoteReply)]
     assert not [each for each in answers if each.granted]

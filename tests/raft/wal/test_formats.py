@@ -243,13 +243,6 @@ def test_any_bytes_are_read_or_refused(name: str, data: bytes, is_sealed: bool) 
         pass
 
 
-def test_marks_name_their_position() -> None:
-    """A mark that stands elsewhere than it says is none; raw readers, which know no position, do not ask."""
-    with pytest.raises(Corrupt, match="stands at 8"):
-        decode_mark(encode_mark(MARK, 9), 0, 8)
-    assert decode_mark(encode_mark(MARK, 9)).index == MARK.index
-
-
 def test_impossible_index_rows_are_refused() -> None:
     """An entry whose blocks hold other records than it says, or of an unknown version, gets no rows."""
     mark = FIRST.mark

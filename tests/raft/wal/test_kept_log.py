@@ -14,13 +14,13 @@ from raftlog.raft.wal.divergence import DivergenceNote, keep
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
 from raftlog.raft.wal.kept_log import KEPT
 from raftlog.raft.wal.operations import Create, FileOperation, Rename
-from raftlog.raft.wal.snapshot_files import Received, read_piece
+from raftlog.raft.wal.snapshot_files import Pieces, read_piece
 from raftlog.raft.wal.storage import WorkStep
 from tests.raft.wal.journal_driver import LOG, SEGMENT_BYTES, after_kill, after_power_cut
 from tests.raft.wal.storage_lab import Shard, frame_of, noting
 
 
-def coming(applied: int = 5, entries: int = 7) -> tuple[Shard, Received]:
+def coming(applied: int = 5, entries: int = 7) -> tuple[Shard, Pieces]:
     """A follower with that many entries, of which some are applied, and a leader's later snapshot, written aside."""
     leader = Shard()
     leader.append(*[1_200] * 12)
@@ -29,7 +29,7 @@ def coming(applied: int = 5, entries: int = 7) -> tuple[Shard, Received]:
     follower.append(*[1_200] * (applied - 1))
     follower.run(follower.storage.finish_sealed(follower.files))
     follower.append(*[1_200] * (entries - applied), applied=False)
-    received = Received(LOG, leader.entries[-1].index)
+    received = Pieces(LOG, leader.entries[-1].index)
     follower.files.execute(received.begin())
     _, data = read_piece(leader.files, LOG, leader.entries[-1].index, 1, 0, 1 << 20)
     follower.files.execute(received.add(data))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from raftlog.cluster.replica.log.log_reader import decode_slice
@@ -11,7 +9,6 @@ from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.types import Entry
 from raftlog.raft.wal import ledger
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, ledger_name, peek_frame
-from raftlog.raft.wal.journal import Segment
 from raftlog.raft.wal.recovery import Damaged
 from raftlog.statemachine.effects import CorruptEffects, Effects, UnknownEffects, encode_effects
 from tests.raft.wal import storage_lab
@@ -303,72 +300,3 @@ def test_a_ledger_that_has_its_footer_gets_no_other_one_after_a_restart() -> Non
     assert list(shard.storage.finish_sealed(shard.files)) == []
     assert shard.files.content() == before
     assert not shard.storage.is_finish_due
-
-
-def test_asking_for_unfinished_segments_survives_the_finishing_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer thread asks behind each batch while the reader thread removes finished ones, also in between.
-
-    Guard: the copies in `is_finish_due` of raft/wal/storage.py. Without them a node failed with "list index out of
-    range".
-    """
-
-    class Finished(list[Segment]):
-        """The other thread finishes the first one as soon as this one has looked whether there is any."""
-
-        def __bool__(self) -> bool:
-            found = len(self) > 0
-            self.clear()
-            return found
-
-    shard = Shard()
-    shard.roll()
-    shard.save_snapshot(shard.entries[-1])
-    shard.open()
-    segment = shard.journal.segments[0]
-    for waiting in ("unsealed", "unclosed"):
-        monkeypatch.setattr(shard.storage, waiting, Finished([segment]))
-    assert shard.storage.is_finish_due
-
-
-def test_ledgers_are_listed_while_the_other_thread_adds_and_forgets_some() -> None:
-    """The writer thread compacts while the reader thread looks a ledger up again and forgets another. The reader thread
-    syncs before a snapshot while the writer thread begins a segment.
-
-    Guard: the copies in `forget` and `unsynced` of raft/wal/ledger.py. Without them a node failed with "OrderedDict
-    mutated during iteration".
-    """
-    shard = Shard()
-    for _ in range(4):
-        shard.roll()
-    parts, segments = shard.ledger._parts, shard.journal.segments
-    known = list(parts)
-    added = iter(range(1_000_000, 2_000_000))
-
-    class Meanwhile(list[Segment]):
-        """The other thread comes whenever this one looks how far the log reaches back."""
-
-        def __getitem__(self, key: Any) -> Any:
-            parts.pop(known[0], None)
-            parts[next(added)] = ledger.LedgerPart(0)
-            return super().__getitem__(key)
-
-    shard.ledger.forget(Meanwhile(segments[2:]))
-    assert [first for first in parts if first in known] == known[2:]
-
-    class Begun(ledger.LedgerPart):
-        """The other thread begins a segment whenever this one looks at this ledger."""
-
-        __slots__ = ()
-
-        @property
-        def end(self) -> int:
-            parts[next(added)] = ledger.LedgerPart(0)
-            return SIDE_HEADER_SIZE + 1
-
-        @end.setter
-        def end(self, _: int) -> None:
-            pass
-
-    parts.clear()
-    parts[7], parts[8] = Begun(0), Begun(0)
-    assert shard.ledger.unsynced() == [7, 8]

@@ -8,9 +8,8 @@ from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.entry import HEADER_SIZE
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.wal import journal, reading
 from raftlog.raft.wal.formats import index_name, ledger_name, segment_name
-from raftlog.raft.wal.journal import ImpossibleBatch, Segment, row_position
+from raftlog.raft.wal.journal import ImpossibleBatch, row_position
 from raftlog.raft.wal.reading import RawSlice
 from raftlog.raft.wal.recovery import Damaged
 from tests.raft.wal.storage_lab import Shard
@@ -166,34 +165,3 @@ def test_a_compaction_while_it_is_read_makes_the_answer_empty(name: str, when: s
     assert shard.forgotten == 0
     assert shard.reader.raw(2, 4, 1 << 20) == RawSlice(b"", b"", b"", 0, 2, 2)
     assert shard.forgotten == 1
-
-
-@pytest.mark.parametrize("look", ["segment_of", "find_time"])
-def test_a_compaction_while_a_segment_is_looked_for_leads_to_no_other_one(
-    look: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The writer thread removes the oldest segments while the reader thread searches their list. Without a copy the
-    reader came to the next segment and read before its beginning, or found a time that skips records.
-
-    Guard: the copies in `segment_of` of raft/wal/journal.py and `find_time` of raft/wal/reading.py.
-    """
-    shard = rolled()
-    for _ in range(4):
-        shard.roll()
-    shard.save_snapshot(shard.entries[-2])
-    wanted = shard.journal.segments[-2]
-    oldest = shard.journal.segments[1].last.index
-    module, name = {"segment_of": (journal, "_first_of"), "find_time": (reading, "_time_last")}[look]
-    key = getattr(module, name)
-
-    def meanwhile(segment: Segment) -> int:
-        shard.run(shard.storage.compact(oldest))
-        value: int = key(segment)
-        return value
-
-    monkeypatch.setattr(module, name, meanwhile)
-    if look == "segment_of":
-        assert shard.journal.segment_of(wanted.last.index) is wanted
-    else:
-        assert shard.reader.find_time(wanted.last.time_ms) == wanted.last.index
-    assert shard.journal.first > oldest

@@ -21,10 +21,9 @@ from raftlog.raft.codec.block import (
     encode_block,
 )
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
-from raftlog.raft.codec.entry import decode_entry, decode_header
+from raftlog.raft.codec.entry import decode_header
 from raftlog.raft.codec.frame import FRAME_MESSAGE, FrameDecoder
 from raftlog.raft.codec.raw import decode_raw_header, encode_raw_header
-from raftlog.raft.types import Entry, EntryKind
 from raftlog.raft.wal.formats import (
     CHUNK_BYTES_MAX,
     INDEX_MAGIC,
@@ -45,7 +44,7 @@ from raftlog.raft.wal.formats import (
     peek_frame,
 )
 from raftlog.statemachine.effects import Effects, encode_effects
-from tests.raft.wal.test_formats import BLOCK, LEDGER, LOG, MARK, META, SEGMENT, SLOT, SUMMARY, WRITTEN
+from tests.raft.wal.test_formats import BLOCK, LEDGER, LOG, MARK, WRITTEN
 
 REFUSALS = (Corrupt, UnknownVersion, ForeignFile)
 
@@ -212,21 +211,3 @@ def test_headers_of_a_record_are_text_and_bytes() -> None:
     for packed in (b"\xc1", b"\x91\x01", b"\x91\x92\xa1a\x01", b"\x91\x92\x01\xc4\x01v"):
         with pytest.raises(Corrupt, match="record headers"):
             decode_headers(packed)
-
-
-def test_bytes_that_are_no_entry_are_corrupt() -> None:
-    """`Entry.data` is covered by the CRC in its header: other bytes are corrupt."""
-    entry = decode_entry(WRITTEN["entry"]())
-    assert isinstance(entry, Entry)
-    assert entry.kind is EntryKind.CONFIGURATION
-    whole = WRITTEN["entry"]()
-    with pytest.raises(Corrupt):
-        decode_entry(whole[:-1] + bytes((whole[-1] ^ 1,)))
-
-
-def test_the_values_of_these_tests_are_those_of_the_page() -> None:
-    """The values that these tests change are those of docs/formats.md, so a changed format changes these tests, too."""
-    assert decode_segment_header(LOG, WRITTEN["segment header"]()) == SEGMENT
-    assert decode_index_footer(WRITTEN["idx footer"]())[0] == SUMMARY
-    assert decode_slot(LOG, WRITTEN["hard state slot"]()) == SLOT
-    assert decode_snapshot_meta(LOG, WRITTEN["snapshot meta"]()) == META

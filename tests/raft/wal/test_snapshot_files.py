@@ -16,7 +16,7 @@ from raftlog.raft.wal.formats import (
 from raftlog.raft.wal.operations import Create, Sync, Write
 from raftlog.raft.wal.snapshot_files import (
     SYNC_BYTES,
-    Received,
+    Pieces,
     SnapshotDamaged,
     SnapshotPlan,
     list_snapshots,
@@ -74,10 +74,10 @@ def test_snapshot_bytes_are_synced_as_they_come() -> None:
     """For an own snapshot and for a leader's, at most SYNC_BYTES and a chunk are left for the sync at the end. Every
     user of the disk waits for that sync. A small snapshot has that sync alone.
 
-    Guard: `SYNC_BYTES` in `SnapshotPlan.add` and `Received.add` of raft/wal/snapshot_files.py.
+    Guard: `SYNC_BYTES` in `SnapshotPlan.add` and `Pieces.add` of raft/wal/snapshot_files.py.
     """
     chunk = bytes(128 << 10)
-    plan, received = SnapshotPlan(LOG, 2), Received(LOG, 2)
+    plan, received = SnapshotPlan(LOG, 2), Pieces(LOG, 2)
     meta = (4).to_bytes(4, "little") + b"meta"
     for add, first in ((plan.add, chunk), (received.add, meta + chunk)):
         written = waiting = synced = 0
@@ -97,19 +97,19 @@ def test_snapshot_bytes_are_synced_as_they_come() -> None:
 def test_a_snapshot_under_the_name_of_another_is_not_believed() -> None:
     """A folder that was copied or renamed by hand: intact, and of another index. The start goes on without it.
 
-    Guard: the index in `_check` of raft/wal/snapshot_files.py.
+    Guard: the index in `checking` of raft/wal/snapshot_files.py.
     """
     shard = saved()
     for name in ("meta", "chunks"):
         shard.files.nodes[f"{snapshot_folder(3)}/{name}"] = shard.files.nodes[f"{snapshot_folder(2)}/{name}"]
     shard.files.folders.add(snapshot_folder(3))
     assert list_snapshots(shard.files) == [3, 2]
-    with pytest.raises(SnapshotDamaged, match="00003: it is a snapshot of index 2"):
+    with pytest.raises(SnapshotDamaged, match="00003/meta: it is a copy of the snapshot of index 2"):
         open_snapshot(shard.files, LOG, 3)
     opened = shard.open()
     assert opened.snapshot is not None
     assert opened.snapshot.mark == shard.entries[1].mark
-    assert any("00003: it is a snapshot of index 2: passed over" in notice for notice in opened.notices)
+    assert any("it is a copy of the snapshot of index 2: passed over" in notice for notice in opened.notices)
 
 
 def test_a_start_keeps_the_snapshot_from_which_it_restores() -> None:
@@ -148,9 +148,9 @@ def test_a_snapshot_that_lacks_its_last_chunks_is_not_believed(left: int) -> Non
 def test_a_length_of_meta_that_cannot_be_is_refused_before_anything_is_kept() -> None:
     """What comes is no snapshot: without a bound its first four bytes could make a follower gather 4 GiB in memory.
 
-    Guard: `_META_BYTES_MAX` in `Received.add` of raft/wal/snapshot_files.py.
+    Guard: `_META_BYTES_MAX` in `Pieces.add` of raft/wal/snapshot_files.py.
     """
-    received = Received(LOG, 2)
+    received = Pieces(LOG, 2)
     received.begin()
     assert received.add(b"\xff\xff") == []
     with pytest.raises(SnapshotDamaged, match="a meta file of 4294967299 bytes"):
@@ -163,7 +163,7 @@ def test_pieces_of_any_size_are_the_snapshot(size: int, at_meta: bool) -> None:
     """Borders lie within the length, within meta, right behind it, and within a chunk. A piece right behind meta has no
     chunk's byte, so nothing is written to the chunks. The files are those of the leader.
 
-    Guard: `if data` in `Received.add` of raft/wal/snapshot_files.py.
+    Guard: `if data` in `Pieces.add` of raft/wal/snapshot_files.py.
     """
     leader = saved()
     folder = snapshot_folder(2)
@@ -172,7 +172,7 @@ def test_pieces_of_any_size_are_the_snapshot(size: int, at_meta: bool) -> None:
     head = 4 + leader.files.size(f"{folder}/meta")
     first = head if at_meta else 0
     pieces = [stream[:first], *(stream[at : at + size] for at in range(first, total, size))]
-    follower, received = Shard(), Received(LOG, 2)
+    follower, received = Shard(), Pieces(LOG, 2)
     follower.files.execute(received.begin())
     for piece in pieces:
         operations = received.add(piece)

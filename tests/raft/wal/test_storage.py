@@ -13,7 +13,7 @@ from raftlog.raft.wal import storage
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
 from raftlog.raft.wal.journal import ImpossibleBatch, row_position
 from raftlog.raft.wal.opening import ShardDamaged
-from raftlog.raft.wal.snapshot_files import Received, read_piece
+from raftlog.raft.wal.snapshot_files import Pieces, read_piece
 from raftlog.raft.wal.storage import StepKind
 from tests.raft.wal.journal_driver import LOG, SEGMENT_BYTES, after_kill, after_power_cut, make_entries
 from tests.raft.wal.storage_lab import Shard, frame_of, noting
@@ -29,7 +29,7 @@ def test_a_snapshot_of_applied_entries_is_not_installed() -> None:
         each.append(60, 60)
     leader.save_snapshot(leader.entries[1])
     _, data = read_piece(leader.files, LOG, 2, 1, 0, 1 << 20)
-    received = Received(LOG, 2)
+    received = Pieces(LOG, 2)
     for operations in (received.begin(), received.add(data)):
         shard.files.execute(operations)
     before = shard.files.content()
@@ -84,7 +84,7 @@ def test_the_disk_keeps_what_it_had_promised_when_a_leader_replaced_it(how: str)
         leader.run(leader.storage.carry_out(SyncBatch(HardState(2), None, (two, other), ())))
         leader.save_snapshot(other)
         _, data = read_piece(leader.files, LOG, 3, 2, 0, 1 << 20)
-        received = Received(LOG, 3)
+        received = Pieces(LOG, 3)
         for operations in (received.begin(), received.add(data)):
             shard.files.execute(operations)
         steps = shard.storage.install(received)
@@ -309,23 +309,3 @@ def test_a_segment_whose_rows_are_not_all_written_waits_for_its_footer() -> None
     assert list(shard.storage.finish_sealed(shard.files)) == []
     shard.run(shard.storage.finish())
     assert b"RLIF" in sealed_index(shard)
-
-
-def test_an_older_segment_that_comes_in_front_during_a_roll_is_not_ended_again() -> None:
-    """The reader thread puts a fetched segment in front while the writer thread appends. So sealed segments are counted
-    from the end of the list. Guard: `sealed` in `_append` of raft/wal/storage.py.
-    """
-    shard = Shard()
-    shard.roll()
-    shard.roll()
-    journal = shard.journal
-    front, active = journal.segments.pop(0), journal.active
-    while not shard.storage.unsealed:
-        entry = make_entries(shard.entries[-1].mark, 1, (900,))[0]
-        for part, operations in shard.storage.carry_out(SyncBatch(None, None, (entry,), ())):
-            shard.files.execute(operations)
-            if part == storage.StepKind.ENTRIES and journal.active is not active:
-                journal.segments.insert(0, front)
-        shard.run(shard.storage.finish())
-        shard.entries.append(entry)
-    assert shard.storage.unsealed == shard.storage.unclosed == [active]

@@ -19,7 +19,7 @@ from raftlog.raft.wal.journal import Segment
 from raftlog.raft.wal.ledger import read_footer
 from raftlog.raft.wal.operations import Sync
 from raftlog.raft.wal.reading import RawSlice
-from raftlog.raft.wal.snapshot_files import Received, read_piece
+from raftlog.raft.wal.snapshot_files import Pieces, read_piece
 from tests.compiled import INTERPRETED_ONLY
 from tests.raft.wal.interleaving import at_every_bytecode
 from tests.raft.wal.journal_driver import LOG, make_entries
@@ -331,10 +331,10 @@ def test_a_ledger_is_opened_again_while_complete_ones_are_forgotten() -> None:
         )
 
 
-def received(shard: Shard) -> tuple[Shard, Received]:
+def received(shard: Shard) -> tuple[Shard, Pieces]:
     """A follower whose log ends before the snapshot of `shard`, which it has written aside."""
     shard.save_snapshot(shard.entries[-1])
-    follower, coming = Shard(), Received(LOG, shard.entries[-1].index)
+    follower, coming = Shard(), Pieces(LOG, shard.entries[-1].index)
     follower.append(1_200, 1_200, 1_200, 1_200)
     follower.files.execute(coming.begin())
     _, data = read_piece(shard.files, LOG, shard.entries[-1].index, 1, 0, 1 << 20)

@@ -81,18 +81,17 @@ def test_a_power_cut_takes_what_a_lying_sync_answered_for_and_nothing_else() -> 
 def test_a_lie_that_does_not_come_out_changes_nothing(kind: str) -> None:
     """If no peer could report the loss, the disk has synced its writes by then."""
     world = World(1, quiet(3))
-    for replica in world.replicas.values():
-        replica.start()
+    world.start()
     disk, told = world.disks[2], list[str]()
-    disk.files.lie = Lie(disk, kind, told=lambda: told.append(kind), may_lose=lambda: False)
+    disk.files.lie = Lie(disk, kind, answered=lambda: told.append(kind), may_lose=lambda: False)
     world.run_until(3_000_000, lambda: bool(told))
     world.write()
     world.run_until(world.now_us + 1_000_000)
     assert told == [kind]
-    last = disk.durable_last
+    last = disk.view.durable_last
     world.replicas[2].crash("power cut", power=True)
     world.restart(2)
-    assert disk.durable_last >= last
+    assert disk.view.durable_last >= last
     assert not disk.view.is_healing
 
 
@@ -120,8 +119,7 @@ def test_a_process_that_has_just_started_counts_as_one_that_peers_believe() -> N
     """Its peers remember an earlier run of its disk, and have met no hello of this one. What the earlier run promised
     binds a copy of that disk."""
     world = World(1, quiet(3))
-    for replica in world.replicas.values():
-        replica.start()
+    world.start()
     world.run_until(3_000_000)
     peers, replica = Peers(world, 2), world.replicas[2]
     replica.crash("killed", power=False)
@@ -132,8 +130,7 @@ def test_a_process_that_has_just_started_counts_as_one_that_peers_believe() -> N
 def test_a_peer_that_stands_still_while_its_copy_is_reached_cannot_tell() -> None:
     """Two nodes were cloned at the same time. The copy that is reached may remember less than its original."""
     world = World(1, quiet(3))
-    for replica in world.replicas.values():
-        replica.start()
+    world.start()
     world.run_until(3_000_000)
     peers, peer = Peers(world, 2), world.replicas[3]
     assert peers.can_tell()
@@ -157,7 +154,7 @@ def test_a_disk_that_lost_a_vote_counts_as_lost_until_it_votes_again(cut: Links,
     world.write()
     story.until(lambda: world.has_agreed(world.acknowledged))
     told: list[str] = []
-    disk.files.lie = Lie(disk, "hard state", told=lambda: told.append("vote"), may_lose=lambda: True)
+    disk.files.lie = Lie(disk, "hard state", answered=lambda: told.append("vote"), may_lose=lambda: True)
 
     def hand_over(core: RaftCore, now: Now) -> None:
         core.transfer(3, now)
@@ -165,7 +162,7 @@ def test_a_disk_that_lost_a_vote_counts_as_lost_until_it_votes_again(cut: Links,
     world.replicas[1].tell(hand_over)
     story.until(lambda: bool(told))
     story.cut(cut)
-    story.until(lambda: story.leads(3) and (bool(cut) or disk.durable_last == story.state(3).log.last.index))
+    story.until(lambda: story.leads(3) and (bool(cut) or disk.view.durable_last == story.state(3).log.last.index))
     assert world.atlas.may_hit(1, "wipe")
     entries, peers, replica = disk.view.entries[:], Peers(world, 2), world.replicas[2]
     peers.forgets()
@@ -179,10 +176,10 @@ def test_a_disk_that_lost_a_vote_counts_as_lost_until_it_votes_again(cut: Links,
     floors: list[int] = []
     while world.atlas.is_lost(2):
         assert not world.atlas.may_hit(1, "wipe")
-        floors.append(story.state(2).floor)
+        floors.append(story.state(2).recall.floor)
         story.wait(1)
     assert (floors[0] > 0, max(floors) > 0) == (under_floor == "from its start", under_floor != "never")
-    assert (story.state(2).floor, disk.view.floor, replica.is_retired) == (0, 0, False)
+    assert (story.state(2).recall.floor, disk.view.floor, replica.is_retired) == (0, 0, False)
     assert world.atlas.may_hit(1, "wipe")
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.disk.snapshots import compact
+from raftlog.chaos.sim.disk.snapshots import check_received, compact, install, write_piece
 from raftlog.raft.types import Entry, HardState, Mark
 from raftlog.raft.wal import opening
 from raftlog.raft.wal.opening import OpenedShard
-from raftlog.raft.wal.snapshot_files import SnapshotDamaged
+from raftlog.raft.wal.snapshot_files import SnapshotDamaged, read_piece
 from tests.raft.wal.journal_driver import FIRST, make_entries
-from tests.sim.disk.test_disk import Node, aged_disk, new_disk, twin_of
+from tests.sim.disk.test_disk import Node, aged_disk, found, new_disk, twin_of
 
 
 class Installer(Node):
@@ -29,13 +29,14 @@ class Installer(Node):
         for lost in (True, False):  # the first time it is broken off
             offset = 0
             while offset < (total // 2 if lost else total) or not offset:
-                total, piece = self.leader.snapshot_piece(self.mark.index, self.mark.term, offset, 100)
-                yield from self.disk.write_piece(self.mark.index, offset, piece)
+                total, piece = read_piece(
+                    self.leader.files, self.leader.log, self.mark.index, self.mark.term, offset, 100
+                )
+                yield from write_piece(self.disk, self.mark.index, offset, piece)
                 offset += len(piece)
         yield from self.carry_out((), HardState(self.mark.term))  # as a node does that follows the leader of that term
         self.coming = [self.log, []]
-        installed = yield from self.disk.install(self.mark.index)
-        assert installed.mark == self.mark
+        yield from received_and_installed(self.disk, self.mark)
         self.log, self.coming, self.applied = [], [[]], 0
         yield from self.carry_out(make_entries(self.mark, 4, (100, 3_500, 200)), HardState(4, 2))
         # what a leader of an older term sent behind the snapshot goes again, down to it
@@ -56,18 +57,17 @@ def installer(seed: int = 1) -> Installer:
     return node
 
 
+def received_and_installed(disk: SimDisk, mark: Mark) -> Iterator[str]:
+    """The snapshot that was written aside is checked, and takes the place of the log."""
+    received, stored = check_received(disk, mark.index)
+    assert stored.mark == mark
+    yield from install(disk, received, stored.mark)
+
+
 def served(disk: SimDisk, opened: OpenedShard) -> list[Entry]:
     """Every entry behind the snapshot that was opened, or behind the start of the log."""
-    entries: list[Entry] = []
-    after = disk.view.base.index if opened.snapshot is not None and disk.view.base.index else 0
-    after = max(after, opened.log.first - 1)
-    while after < opened.log.last.index:
-        piece = disk.read(after, opened.log.last.index, 2_000)
-        if not piece:
-            break
-        entries += piece
-        after = entries[-1].index
-    return entries
+    base = disk.view.base.index if opened.snapshot is not None else 0
+    return found(disk, opened, max(base, opened.log.first - 1))
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -99,10 +99,10 @@ def test_a_snapshot_is_installed_whole_or_not_at_all(power: bool) -> None:
 def test_a_snapshot_that_came_damaged_is_not_installed() -> None:
     """Any damaged byte of what a leader sent is noticed before anything of the log goes."""
     node = installer()
-    total, stream = node.leader.snapshot_piece(node.mark.index, node.mark.term, 0, 1 << 20)
+    total, stream = read_piece(node.leader.files, node.leader.log, node.mark.index, node.mark.term, 0, 1 << 20)
     assert total == len(stream)
-    assert node.leader.snapshot_piece(node.mark.index, node.mark.term + 1, 0, 1) == (0, b"")
-    assert node.leader.snapshot_piece(999, 1, 0, 1) == (0, b"")
+    assert read_piece(node.leader.files, node.leader.log, node.mark.index, node.mark.term + 1, 0, 1) == (0, b"")
+    assert read_piece(node.leader.files, node.leader.log, 999, 1, 0, 1) == (0, b"")
     for position in range(0, total, 5):
         wrong = stream[:position] + bytes([stream[position] ^ 4]) + stream[position + 1 :]
         with pytest.raises(SnapshotDamaged):
@@ -112,8 +112,8 @@ def test_a_snapshot_that_came_damaged_is_not_installed() -> None:
 
 def receive(node: Installer, stream: bytes) -> Iterator[str]:
     """All of it in one piece, and the install."""
-    yield from node.disk.write_piece(node.mark.index, 0, stream)
-    yield from node.disk.install(node.mark.index)
+    yield from write_piece(node.disk, node.mark.index, 0, stream)
+    yield from received_and_installed(node.disk, node.mark)
 
 
 def test_an_install_that_is_not_finished_at_the_start_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

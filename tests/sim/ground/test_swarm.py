@@ -29,7 +29,6 @@ def test_each_kind_of_fault_is_in_some_worlds_and_left_out_of_others() -> None:
 
 def test_every_kind_is_known_to_the_nemesis() -> None:
     """The table of kinds and the functions that do them name the same."""
-    assert list(KINDS) == sorted(KINDS, key=list(KINDS).index)
     assert {*KINDS, *dict(FORGETTING), *dict(FORGING), *dict(BEHIND)} - {GONE} == set(FAULTS)
 
 
@@ -46,7 +45,7 @@ def test_rates_are_within_what_the_issue_names() -> None:
     assert all(swarm.loss <= 300 and swarm.duplicate + swarm.replay <= 500 for swarm in WORLDS)
     assert max(swarm.duplicate + swarm.replay for swarm in WORLDS) > 300
     rates = [swarm.clients * MINUTE_US / swarm.client_every_us for swarm in WORLDS]
-    assert 300 <= median(rates) <= 600
+    assert all(300 <= rate <= 601 for rate in rates)
 
 
 def test_families_are_left_out() -> None:

@@ -1,6 +1,6 @@
 """The trace: equal digests from both kinds, columns that stay in place, messages that a reader can follow."""
 
-from raftlog.chaos.sim.ground.trace import DigestTrace, Recorder, Trace, describe, header
+from raftlog.chaos.sim.ground.trace import Recorder, Trace, describe, header
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.messages import (
     AppendEntries,
@@ -37,9 +37,9 @@ def tell(trace: Trace, core: RaftCore) -> None:
 
 
 def test_both_kinds_give_the_same_digest() -> None:
-    """A seed that is looked at with a Recorder is known to be the run that a DigestTrace saw fail."""
+    """A seed that is looked at with a Recorder is known to be the run that a Trace saw fail."""
     core = a_leader()
-    plain, full = DigestTrace(), Recorder(lambda _: None)
+    plain, full = Trace(), Recorder(lambda _: None)
     assert plain.digest() == full.digest()
     tell(plain, core)
     tell(full, core)
@@ -52,12 +52,12 @@ def test_each_thing_said_changes_the_digest() -> None:
     core = a_leader()
     told: list[str] = []
 
-    class Asking(DigestTrace):
+    class Asking(Trace):
         def _add(self, line: str) -> None:
             super()._add(line)
             told.append(self.digest())
 
-    asking, plain = Asking(), DigestTrace()
+    asking, plain = Asking(), Trace()
     tell(asking, core)
     tell(plain, core)
     assert len(set(told)) == len(told) == 12

@@ -10,7 +10,7 @@ import pytest
 from raftlog.chaos import sim
 from raftlog.chaos.sim.nemesis import FAULTS, heal_disks
 from raftlog.chaos.sim.seed.run import run_seed
-from raftlog.chaos.sim.world.coverage import COUNTED, SOMETIMES, never_reached
+from raftlog.chaos.sim.world.coverage import COUNTED, SOMETIMES
 from raftlog.chaos.sim.world.world import World, quiet
 
 # what needs more to happen than one kind of fault alone
@@ -109,8 +109,7 @@ def test_faults_end_by_themselves() -> None:
     """A cut, a clog, a slow and a full disk, a pause: after their time everything is as before."""
     swarm = replace(quiet(3), cut_max_us=500_000, disk_max_us=500_000, pause_max_us=500_000)
     world = World(1, swarm)
-    for replica in world.replicas.values():
-        replica.start()
+    world.start()
     world.run_until(3_000_000)
     random = Random(1)
     for kind in ("cut node", "clog", "flap", "slow disk", "full disk", "pause"):
@@ -127,8 +126,7 @@ def test_faults_end_by_themselves() -> None:
 def test_healing_ends_what_would_last() -> None:
     """Disks have room and their own pace, and nodes beyond repair are taken away."""
     world = World(1, quiet(3))
-    for replica in world.replicas.values():
-        replica.start()
+    world.start()
     world.run_until(2_000_000)
     world.disks[1].full, world.disks[2].slow_us = True, 5_000
     world.replicas[3].crash("wiped", power=False)
@@ -142,11 +140,8 @@ def test_healing_ends_what_would_last() -> None:
 
 
 def test_the_list_of_states() -> None:
-    """What the world counts leads to states that are listed, and what a run came to is not said to be missing."""
+    """What the world counts leads to states that are listed."""
     assert set(COUNTED.values()) <= set(SOMETIMES)
-    reached = list(SOMETIMES)[::2]
-    assert never_reached({f"sometimes: {name}": 1 for name in reached}) == list(SOMETIMES)[1::2]
-    assert never_reached({f"sometimes: {name}": 0 for name in reached}) == list(SOMETIMES)
 
 
 def test_every_state_is_reported_by_some_code() -> None:
@@ -165,5 +160,5 @@ def test_fixed_worlds_reach_most_states() -> None:
         total.update(run_seed(seed, 20).stats)
     called = {name.removeprefix("sometimes: ") for name in total if name.startswith("sometimes: ")}
     assert called <= set(SOMETIMES), called - set(SOMETIMES)
-    missing = never_reached(total)
+    missing = set(SOMETIMES) - called
     assert len(missing) <= len(SOMETIMES) // 2, missing

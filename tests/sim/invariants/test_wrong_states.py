@@ -26,8 +26,7 @@ class Wrong(Story):
 
     def prepare(self) -> None:
         """Digest points come often."""
-        self.world.point_entries = 5
-        self.world.settings = settings_of(self.world)
+        self.world.settings = settings_of(self.world, 5)
 
     def write(self, count: int) -> list[object]:
         """Appends so many records to the leader, one after the other; returns the answers."""
@@ -46,10 +45,6 @@ class Wrong(Story):
         flip(replica.machine, KEPT, value)
         replica.corrupted = replica.mark.index
         self.world.atlas.unsound[node] = "the story says so"
-
-    def sees(self, what: str) -> int:
-        """How often that was counted."""
-        return self.world.stats.get(what, 0)
 
 
 @pytest.mark.parametrize("who", ["follower", "leader"])
@@ -108,9 +103,9 @@ def test_the_property_sees_who_answers_although_it_was_told() -> None:
     """A node may answer while one of three reports another state; after two such reports it may not."""
     seen = DivergedIsFenced()
     seen.applied(1, 10, b"wrong")
-    seen.told(1, 2, [(10, b"right")])
+    seen.reported(1, 2, [(10, b"right")])
     seen.answers(1, THREE)
-    seen.told(1, 3, [(10, b"right")])
+    seen.reported(1, 3, [(10, b"right")])
     with pytest.raises(InvariantBroken, match="diverged is fenced"):
         seen.answers(1, THREE)
     seen.began(1)

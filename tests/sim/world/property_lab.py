@@ -1,11 +1,11 @@
 """Three entries, logs, disks and messages made of them: what the tests of single properties are about."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
+from raftlog.chaos.sim.disk.view import View
 from raftlog.chaos.sim.invariants.known import Known
 from raftlog.chaos.sim.invariants.log import log_matching
 from raftlog.raft.codec.configuration import encode_configuration
@@ -52,28 +52,12 @@ def log_of(*entries: Entry, committed: int = 1, applied: int = 1) -> Log:
     return Log(start, committed=committed, applied=applied, now_ms=0)
 
 
-@dataclass
 class Disk:
-    """A disk that has these entries."""
+    """A disk that has these entries, all of them durable."""
 
-    entries: list[Entry] = field(default_factory=lambda: list(ENTRIES))
-    forgotten: tuple[tuple[int, int], ...] = ()
-    durable_hard_state: HardState = field(default_factory=lambda: HardState(2, 1, 1))
-
-    @property
-    def held(self) -> list[tuple[int, int]]:
-        """Index and term of each entry."""
-        return [(entry.index, entry.term) for entry in self.entries]
-
-    @property
-    def durable_last(self) -> int:
-        return self.entries[-1].index
-
-    def has(self, index: int, term: int) -> bool:
-        return any((entry.index, entry.term) == (index, term) for entry in self.entries)
-
-    def between(self, after: int, to: int) -> list[Entry]:
-        return [entry for entry in self.entries if after < entry.index <= to]
+    def __init__(self, entries: Sequence[Entry] = ENTRIES, forgotten: Iterable[tuple[int, int]] = ()) -> None:
+        ends = [entry.index for entry in entries]
+        self.view = View([*entries], ends, len(ends), HardState(2, 1, 1), forgotten=frozenset(forgotten))
 
 
 def known(*disks: Disk, committed: int = 1) -> Known:
@@ -82,7 +66,8 @@ def known(*disks: Disk, committed: int = 1) -> Known:
     log_matching.appended(known, 1, ENTRIES)
     known.committed = [(entry.index, entry.term) for entry in ENTRIES[:committed]]
     known.commits = [(entry.term, entry.index) for entry in ENTRIES[:committed]]
-    known.disks = dict(enumerate(disks, start=1))
+    disks_by_node: dict[int, Any] = dict(enumerate(disks, start=1))
+    known.disks = disks_by_node
     return known
 
 
@@ -115,6 +100,10 @@ def asks(**fields: Any) -> RequestVote:
 def grants(sender: int, term: int = 3) -> RequestVoteReply:
     """A pre-vote for node 1."""
     return RequestVoteReply(sender=sender, to=1, term=2, request_term=term, granted=True, pre=True)
+
+
+Cases = tuple[Callable[[], object], Callable[[], object]]
+"""A legal case, then the smallest breach."""
 
 
 def sees(legal: Callable[[], object], breach: Callable[[], object]) -> None:

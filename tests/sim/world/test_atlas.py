@@ -8,6 +8,8 @@ from random import Random
 import pytest
 
 from raftlog.chaos.sim.disk.disk import SimDisk
+from raftlog.chaos.sim.disk.faults import flip_bit
+from raftlog.chaos.sim.disk.snapshots import save
 from raftlog.chaos.sim.invariants.durability import healing_has_no_vote
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.raft.codec.configuration import encode_configuration
@@ -92,11 +94,11 @@ def test_both_majorities_of_a_joint_configuration_count() -> None:
     assert atlas.may_hit(5, "log")
 
 
-def test_a_learner_with_a_wrong_state_counts_as_a_voter() -> None:
+def test_a_learner_that_is_gone_counts_as_a_voter() -> None:
     """It may be promoted before the next digest point. Then a majority must have the right state."""
     atlas = Atlas(disks_of(1, 2), configuration(1, learners=(2,)))
     assert not atlas.may_hit(2, "state")  # of two voters with different states none is right
-    assert atlas.may_hit(2, "log")  # a learner without its log is not promoted
+    assert not atlas.may_hit(2, "log")  # its damage may be found after its promotion
     atlas = Atlas(disks_of(1, 2, 3), configuration(1, 3, learners=(2,)))
     assert atlas.may_hit(2, "state")
     atlas.unsound[2] = "a wrong state"
@@ -125,11 +127,11 @@ def test_a_snapshot_counts_as_the_log_that_may_go_for_it() -> None:
     list(disk.finish(frames_of([disk.first, *entries])))
     atlas = Atlas(disks, configuration(1, 2, 3))
     for entry in entries:
-        list(disk.save_snapshot(entry.mark, CONFIGURATION, 1, [b"state"]))
+        list(save(disk, entry.mark, CONFIGURATION, 1, [b"state"]))
     assert disk.snapshots() == [3, 2]
     assert not Atlas({1: disks[1], 2: disks[2]}, configuration(1, 2)).may_hit(1, "snapshot")
     assert atlas.may_hit(1, "snapshot")
-    atlas.hit(1, "snapshot", disk.flip_bit("snapshot", Random(1)))
+    atlas.hit(1, "snapshot", disk.hit(flip_bit(disk, "snapshot", Random(1))))
     assert not atlas.is_lost(1)
     assert atlas.may_hit(1, "snapshot")
     assert not atlas.may_hit(2, "snapshot")
@@ -137,7 +139,7 @@ def test_a_snapshot_counts_as_the_log_that_may_go_for_it() -> None:
     disk.files.nodes[segment_name(3)] = disk.files.nodes.pop(segment_name(1))  # as after a compaction
     assert disk.first_index == 3
     for seed in range(10):
-        atlas.hit(1, "snapshot", disk.flip_bit("snapshot", Random(seed)))
+        atlas.hit(1, "snapshot", disk.hit(flip_bit(disk, "snapshot", Random(seed))))
     assert atlas.is_lost(1)
 
 
@@ -146,7 +148,7 @@ def test_damage_that_went_with_its_file_is_no_loss() -> None:
     disks = disks_of(1, 2, 3)
     atlas = Atlas(disks, configuration(1, 2, 3))
     disks[1].open()
-    atlas.hit(1, "log", disks[1].flip_bit("log", Random(1)))
+    atlas.hit(1, "log", disks[1].hit(flip_bit(disks[1], "log", Random(1))))
     assert not atlas.may_hit(2, "log")
     disks[1].carry_out_one(0, Delete(segment_name(1)))
     assert atlas.may_hit(2, "log")
@@ -164,8 +166,8 @@ def test_a_repair_that_did_not_end_is_a_loss() -> None:
     entries = make_entries(disk.first.mark, 1, (10, 20, 30))
     list(disk.carry_out(SyncBatch(None, None, tuple(entries), ())))
     list(disk.finish(frames_of([disk.first, *entries])))
-    list(disk.save_snapshot(entries[-1].mark, configuration(1, 2, 3), 1, [b"state"]))
-    atlas.hit(1, "log", disk.flip_bit("log", Random(2)))
+    list(save(disk, entries[-1].mark, configuration(1, 2, 3), 1, [b"state"]))
+    atlas.hit(1, "log", disk.hit(flip_bit(disk, "log", Random(2))))
     disk.crash(power=False)
     for _ in disk.opening():
         if not disk.is_hurt:
@@ -191,7 +193,7 @@ def test_it_is_described_for_people() -> None:
     disks = disks_of(1, 2, 3)
     disks[2].open()
     atlas = Atlas(disks, configuration(1, 2, 3))
-    what = disks[2].flip_bit("log", Random(3))
+    what = disks[2].hit(flip_bit(disks[2], "log", Random(3)))
     atlas.hit(2, "log", what)
     lines = atlas.describe()
     assert lines[0].startswith("node 1: intact; durable to 1, term 1, vote 0, boot 0")
@@ -204,10 +206,10 @@ def test_a_vote_of_a_disk_that_lost_entries_is_seen() -> None:
     """As long as it has not got them again; any other vote passes. A disk that was rolled back may vote for a log that
     has all that it forgot and that was committed."""
     seen = known(committed=3)
-    healing_has_no_vote.votes(seen, 1, 2, 3, Disk(), None)
+    healing_has_no_vote.votes(seen, 1, 2, 3, Disk().view, None)
     with pytest.raises(InvariantBroken, match="it held up to"):
-        healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (2, 6))
+        healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)).view, (2, 6))
     seen.rolled_back[1] = 0
-    healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (2, 6))
+    healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)).view, (2, 6))
     with pytest.raises(InvariantBroken, match="it held up to"):
-        healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)), (1, 5))
+        healing_has_no_vote.votes(seen, 1, 2, 3, Disk(forgotten=((6, 2),)).view, (1, 5))

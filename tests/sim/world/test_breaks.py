@@ -22,8 +22,7 @@ def _transfer(to: NodeId, core: RaftCore, now: Now) -> None:
 def led(nodes: int) -> tuple[World, Node]:
     """A world of so many nodes, and the leader that all of them follow."""
     world = World(1, quiet(nodes))
-    for replica in world.replicas.values():
-        replica.start()
+    world.start()
     assert world.run_until(10_000_000, lambda: breaks._healthy_leader(world) is not None)
     leading = breaks._healthy_leader(world)
     assert leading is not None
@@ -34,7 +33,7 @@ def test_a_leader_whose_follower_does_not_answer_is_not_judged() -> None:
     """The follower's disk hangs: it votes and answers once the disk does. The leader of two nodes gives up before."""
     world, leading = led(2)
     follower = next(node for node in world.replicas if node != leading.node)
-    leading.heard_us[follower] -= 1_000 * world.swarm.options.election_timeout_min_ms
+    leading.hellos.heard_us[follower] -= 1_000 * world.swarm.options.election_timeout_min_ms
     assert breaks._healthy_leader(world) is None
 
 

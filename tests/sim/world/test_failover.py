@@ -20,8 +20,7 @@ def without_leader_ms(seed: int, nodes: int) -> float:
         quiet(nodes), options=Options(), delay_min_us=1_000, delay_max_us=8_000, sync_min_us=2_000, sync_max_us=20_000
     )
     world = World(seed, swarm)
-    for replica in world.replicas.values():
-        replica.start()
+    world.start()
     world.run_until(3_000_000)
     leading = world.leading()
     assert leading is not None
@@ -46,5 +45,4 @@ def test_followers_that_ask_at_the_same_time_do_not_wait_for_a_timeout(nodes: in
     election timeout, of which the least is 300 ms: without the two rules of `raft/consensus/election.py` for it about
     every third world did. In one world votes may be split again and again by chance."""
     took_ms = sorted(without_leader_ms(seed, nodes) for seed in range(WORLDS))
-    print(took_ms)
     assert took_ms[-2] < Options().election_timeout_min_ms

@@ -22,6 +22,23 @@ def up(world: World, node: int) -> None:
     world.restart(node)
 
 
+def test_a_vote_that_no_disk_heard_of_is_lost_with_the_folder() -> None:
+    """All members are down. A follower's vote in the term that all know still counts; one for itself in the next term
+    reached no other node, so the formatted folder may vote in that term."""
+    world = sound(3)
+    leader = leader_of(world).node
+    node = next(each for each in world.replicas if each != leader)
+    for each in world.replicas:
+        down(world, each)
+    term = world.disks[node].view.hard_state.term
+    votes = world.witness._votes
+    votes.votes_for(node, term, leader)
+    votes.votes_for(node, term + 1, node)
+    lose_and_format(world, node)
+    assert votes.votes[node, term] == leader
+    assert (node, term + 1) not in votes.votes
+
+
 def test_a_folder_that_is_formatted_again_elects_no_leader_without_the_last_copy() -> None:
     """Node 2 is down, nodes 1 and 3 acknowledge a write, all stop, and the folder of node 3 is lost. Nodes 2 and 3
     elect no leader. With node 1 they do, and it has the write."""

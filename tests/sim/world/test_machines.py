@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from raftlog.chaos.sim.ground.machines import Host, NotAMachine, Shown, load_machine
+from raftlog.chaos.sim.ground.machines import Host, NotAMachine, ShippedMachine, load_machine
 from raftlog.chaos.sim.runs.runner import Job, Result, run_job
 from raftlog.chaos.sim.world.world import MACHINE
 from raftlog.statemachine.commands import LogEntry
@@ -144,7 +144,7 @@ def test_snapshots_of_both_machines_come_back() -> None:
     """A restored machine has the digest of the saved one, though apply went on in between; the walk can be closed."""
     host = load_machine(f"{HERE}:Counter")
     assert isinstance(host, Host)
-    inner = Shown()
+    inner = ShippedMachine()
     hosted = host.beside(inner)
     inner.apply(LogEntry(1, 1, 1, 0, 0, ()))
     hosted.yours.apply(2, b"abc")
@@ -154,8 +154,8 @@ def test_snapshots_of_both_machines_come_back() -> None:
     chunks = list(walk)
     walk.close()
     assert hosted.digest() != before
-    restored = Shown.restore(chunks)
-    assert isinstance(restored, Shown)
+    restored = ShippedMachine.restore(chunks)
+    assert isinstance(restored, ShippedMachine)
     assert host.beside(restored).digest() == before
 
 

@@ -76,7 +76,8 @@ def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log:
     all_groups = analyses.windows(log, 0, FLIGHTS, "1 hour", None, None, None, "delay")
     assert isinstance(all_groups.plots[0], LinePlot)
     assert sum(filter(None, all_groups.plots[0].series["records"])) == HOURS + HOURS // 20
-    assert "per_second" in analyses.windows(log, 1, FLIGHTS, "30 seconds", None, None, None, "delay").columns
+    short = analyses.windows(log, 1, Own(source="2.csv"), "30 seconds", None, None, None, "level")
+    assert "per_second" in short.columns
 
 
 def test_a_plot_can_be_by_key(log: "DataFrame") -> None:
@@ -117,8 +118,8 @@ def test_a_section_holds_to_its_import_and_names_it(log: "DataFrame") -> None:
         assert ("last" in counts) == (within in (" in flights.csv?", " records?"))
         assert min(counts.values()) == (1 if within != " in 2.csv and 1.csv?" else 2), within
         assert bool(notes) == (wanted == ("town",))
-        sessions = analyses.sessions(log, 0, own, "10 hours")
-        assert sum(int(str(each[list(sessions.columns).index("records")])) for each in sessions.rows) == sum(
-            counts.values()
-        )
-        assert within.rstrip("?") in sessions.question or within == " records?"
+        if "csv" in within:
+            sessions = analyses.sessions(log, 0, own, "10 hours")
+            records = list(sessions.columns).index("records")
+            assert sum(int(str(each[records])) for each in sessions.rows) == sum(counts.values())
+            assert within.rstrip("?") in sessions.question

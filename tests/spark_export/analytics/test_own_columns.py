@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
+from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.spark_export import analytics
 from raftlog.spark_export.analytics.values import time_of
-from raftlog.spark_export.tables.value_schema import CsvDialect, ValueColumn, ValueForm, ValueSchema
+from raftlog.spark_export.tables.value_schema import ValueColumn, ValueForm, ValueSchema
 from tests.spark_export.readings import DDL, readings
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def test_a_dialect_of_csv(spark: "SparkSession") -> None:
     written = [b"1;'a;b\\'c';2,5\r", b"2", b"3;d;x;4"]
     rows = spark.createDataFrame(list(enumerate(written)), "index BIGINT, value BINARY")
     columns = tuple(ValueColumn(*each) for each in (("n", "integer"), ("text", "string"), ("m", "comma_number")))
-    shown, _ = analytics.with_columns(rows, ValueSchema("csv", columns, CsvDialect(";", "'", "\\")))
+    shown, _ = analytics.with_columns(rows, ValueSchema("csv", columns, Dialect(";", "'", "\\")))
     got = [tuple(row) for row in shown.orderBy("index").select("n", "text", "m").collect()]
     assert got == [(1, "a;b'c", 2.5), (2, None, None), (3, "d", None)]
 

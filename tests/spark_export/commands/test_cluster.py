@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from raftlog import CompareFailed, NewRecord, SyncClient
 from raftlog.cluster.api.kv import CompareIn, OperationIn, TxnIn
-from raftlog.cluster.client.blocking.client import CompareFailed, NewRecord, SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.spark_export.export.cluster_digest import cluster_digests
 from raftlog.spark_export.export.export import Wanted, export

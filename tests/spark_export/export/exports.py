@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -58,6 +59,12 @@ def told(folder: Path) -> list[logs.Row]:
     return [row for file in files for row in file.to_pylist()]
 
 
+def changed(path: Path, spoil: Callable[[list[logs.Row]], list[logs.Row]]) -> None:
+    """Rewrites a file with other rows."""
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(pa.Table.from_pylist(spoil(table.to_pylist()), table.schema), path)
+
+
 LAYOUTS = {
     "flat": Layout(records_per_file=100),
     "index": Layout(partition_by="index", partition_records=150, records_per_file=100),
@@ -101,5 +108,9 @@ def check(engine: Engine, folder: Path, url: str) -> Report:
     manifest = read_manifest(folder)
     digests = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)
     return verify(
-        engine, folder, digests, "the cluster", range_told=lambda first, last: range_digest((url,), LOG_ID, first, last)
+        engine,
+        folder,
+        digests,
+        "the cluster",
+        range_digest=lambda first, last: range_digest((url,), LOG_ID, first, last),
     )

@@ -1,19 +1,16 @@
-"""The Delta table holds every row once, batch after batch, compacted, and wherever the exporter is killed."""
+"""The Delta table holds every row once wherever the exporter is killed; test_records.py has its layouts."""
 
 import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
 from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.export import delta
-from raftlog.spark_export.export.arrow_engine import ArrowEngine
-from raftlog.spark_export.export.compaction import compact
-from raftlog.spark_export.export.manifest import DATA, Layout, contradictions, find_manifest
-from tests.spark_export.export.exports import EVERY, HALF, LAST, LAYOUTS, LOG, Killed, killed_at, run
+from raftlog.spark_export.export.manifest import DATA, Layout, find_manifest
+from tests.spark_export.export.exports import EVERY, LAST, LOG, Killed, killed_at, run
 from tests.spark_export.server import Served
 
 
@@ -36,27 +33,6 @@ def delta_indexes(folder: Path) -> list[int]:
 
     table = pa.table(DeltaTable(str(folder / DATA)).to_pyarrow_table())
     return sorted(table.column("index").to_pylist())
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_delta_export_holds_every_record_once(url: str, served: Served, tmp_path: Path, name: str) -> None:
-    """Batch after batch, then compacted: the table's newest version holds every row once, also by day and by index."""
-    from deltalake import DeltaTable
-
-    folder = tmp_path / "out"
-    layout = msgspec.structs.replace(LAYOUTS[name], table="delta")
-    served.commit(HALF)
-    run(url, folder, batch_records=70, layout=layout)
-    assert delta_indexes(folder) == list(range(1, served.last + 1))
-    served.committed = None
-    manifest = run(url, folder, batch_records=70)
-    assert delta_indexes(folder) == list(range(1, LAST + 1))
-    assert contradictions(manifest) == []
-    had, has = compact(ArrowEngine(1), folder)
-    assert has < had
-    assert delta_indexes(folder) == list(range(1, LAST + 1))
-    assert DeltaTable(str(folder / DATA)).metadata().partition_columns == ([layout.column] if layout.column else [])
-    assert run(url, folder) == manifest
 
 
 @EVERY

@@ -1,14 +1,13 @@
 """An export holds every record once and in order, survives being killed, and verify sees whatever is not so."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from raftlog.cluster.api.errors import Code
@@ -34,7 +33,7 @@ from raftlog.spark_export.export.spark_engine import SparkEngine
 from raftlog.spark_export.export.verify import verify
 from raftlog.spark_export.fetch.ranges import Range
 from tests.spark_export import logs
-from tests.spark_export.export.exports import check
+from tests.spark_export.export.exports import LAST, LOG, ROWS, changed, check, told
 from tests.spark_export.server import LOG_ID, Served, serving
 
 if TYPE_CHECKING:
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-LOG = logs.real(24, batch=False)
-ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
-LAST = len(ROWS)
 PART = next(entry.index for entry in LOG.entries if entry.index >= 200)  # an end of an entry
 PER_FILE = 100
 
@@ -67,23 +63,12 @@ def exported(engine: Engine, url: str, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def copy(exported: Path, tmp_path: Path) -> Path:
     """A copy of the export, to be spoilt."""
-    folder = tmp_path / "copy"
-    (folder / "log").mkdir(parents=True)
-    for path in exported.rglob("*"):
-        if path.is_file():
-            (folder / path.relative_to(exported)).write_bytes(path.read_bytes())
-    return folder
-
-
-def rows_of(folder: Path) -> list[logs.Row]:
-    """The exported rows, file by file as the manifest lists them, read without Spark."""
-    files = [pq.read_table(folder / entry.name, partitioning=None) for entry in read_manifest(folder).files]
-    return [row for file in files for row in file.to_pylist()]
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
 
 
 def test_export_holds_every_record_once(engine: Engine, exported: Path, url: str) -> None:
     """The files hold the rows of the log in order; the manifest counts them; verify proves log and state."""
-    assert rows_of(exported) == ROWS
+    assert told(exported) == ROWS
     manifest = read_manifest(exported)
     user = sum(map(logs.is_user, ROWS))
     assert (manifest.first, manifest.last, manifest.log) == (1, LAST, LOG_ID)
@@ -124,7 +109,7 @@ def test_part_of_a_log_is_verified_without_its_state(engine: Engine, url: str, t
     """An export that begins later is proved row by row; that its state is not provable is said, not hidden."""
     folder = tmp_path / "part"
     export(engine, Wanted((url,), folder, 50, PART))
-    assert rows_of(folder) == ROWS[49:PART]
+    assert told(folder) == ROWS[49:PART]
     report = check(engine, folder, url)
     assert report.is_right, report.findings
     assert ["not provable" in line for line in report.unproved] == [True]
@@ -149,9 +134,7 @@ def other(value: Any, name: str) -> Any:
 
 def spoilt(folder: Path, spoil: Callable[[list[logs.Row]], list[logs.Row]]) -> None:
     """Rewrites the export's second file with other rows."""
-    path = folder / read_manifest(folder).files[1].name
-    table = pq.read_table(path, partitioning=None)
-    pq.write_table(pa.Table.from_pylist(spoil(table.to_pylist()), table.schema), path)
+    changed(folder / read_manifest(folder).files[1].name, spoil)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +281,7 @@ def test_an_unfinished_export_is_continued(engine: Engine, url: str, tmp_path: P
     manifest = export(engine, Wanted((url,), folder))
     assert manifest.files[0] == kept
     assert (folder / manifest.files[0].name).stat().st_ino == before
-    assert rows_of(folder) == ROWS[:PART]
+    assert told(folder) == ROWS[:PART]
     assert sorted(path.name for path in folder.rglob("*")) == sorted(
         ["log", NAME, *(Path(entry.name).name for entry in manifest.files)]
     )

@@ -24,15 +24,12 @@ from raftlog.spark_export.fetch.ranges import Range
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.export.exports import (
-    EVERY,
     HALF,
     LAST,
     LAYOUTS,
     LOG,
     ROWS,
     Counting,
-    Killed,
-    killed_at,
     run,
     seen,
     told,
@@ -147,46 +144,6 @@ def test_an_interrupted_follow_ends_with_a_whole_batch(url: str, served: Served,
     served.grown = Waited()
     export(engine, wanted)
     assert seen(tmp_path / "out") == list(range(1, served.last + 1))
-
-
-@EVERY
-@pytest.mark.parametrize("what", ["first", "later", "compaction"])
-def test_a_follow_killed_at_every_step_loses_and_doubles_nothing(
-    url: str, served: Served, tmp_path: Path, what: str, stride: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed at each single change of the file system: of the first batch, of a later one and of a compaction. Readers
-    of `log/` see a range of whole records, each once, and the next run holds all of them.
-    """
-    layout = Layout(partition_by="index", partition_records=200, records_per_file=60)
-    for step in range(1, 400, stride):
-        folder = tmp_path / str(step)
-        if what != "first":
-            served.commit(20)
-            run(url, folder, batch_records=30, layout=layout, compact_files=0)
-        served.committed = None
-        with monkeypatch.context() as patch:
-            count = killed_at(patch, step)
-            try:
-                if what == "compaction":
-                    compact(ArrowEngine(1), folder)
-                else:
-                    run(url, folder, layout=layout, compact_files=0)
-                is_over = True
-            except Killed:
-                is_over = False
-            reached = count()
-        if (folder / DATA).exists():
-            indexes = seen(folder)
-            assert indexes == list(range(1, len(indexes) + 1)), (what, step)
-        run(url, folder, layout=layout, compact_files=0)
-        assert told(folder) == ROWS, (what, step)
-        assert seen(folder) == list(range(1, LAST + 1)), (what, step)
-        left = [path.name for path in folder.glob(f"{UNFINISHED}/*") if not path.name.startswith("retired-")]
-        assert left in ([], ["lock"]), (what, step)
-        if is_over:
-            assert reached < step
-            return
-    pytest.fail("it never came to its end")
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])

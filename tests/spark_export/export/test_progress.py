@@ -9,21 +9,7 @@ from rich.console import Console
 
 from raftlog.spark_export.export import batch
 from raftlog.spark_export.export.manifest import Layout, Plan
-from raftlog.spark_export.export.progress import Rate, bar, line
-
-
-def test_rate_is_of_the_newest_part() -> None:
-    """Nothing is known at first; old news is left out, one point before the window stays as its begin."""
-    rate = Rate()
-    assert rate.per_s == 0
-    rate.told(0.0, 0)
-    assert rate.per_s == 0
-    rate.told(10.0, 1_000)
-    assert rate.per_s == 100
-    rate.told(50.0, 9_000)
-    assert rate.per_s == 200
-    rate.told(60.0, 9_000)
-    assert rate.per_s == pytest.approx(160)
+from raftlog.spark_export.export.progress import bar, line
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,8 @@ def test_split_covers_the_range(count: int, at_least: int, records_max: int, pie
         ({"endpoints": "h:1", "operations": "putt"}, "operations names 'putt'; there are append, put"),
         ({"endpoints": "h:1", "operations": "void"}, "an internal one: set records=all"),
         ({"endpoints": "h:1", "records": "mine"}, "records is 'mine'; it may be user, all"),
-        ({"endpoints": "h:1", "valueFormat": "xml"}, "valueFormat is 'xml'; it may be raw, json, msgpack"),
         ({"endpoints": "h:1", "asOf": "soon"}, "asOf is 'soon'"),
         ({"endpoints": "h:1", "asOf": "5", "changes": "true"}, "changes says nothing beside asOf"),
-        ({"endpoints": "h:1", "changes": "true", "valueFormat": "json"}, "must be raw beside changes"),
         ({"endpoints": "h:1", "minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "5"}, "9 is above"),
     ],
 )

@@ -111,11 +111,6 @@ def test_every_cut_of_the_log_reads_the_same() -> None:
             assert [row for part in parts for batch in read(part) for row in batch.to_pylist()] == ROWS
 
 
-def test_internal_records_can_be_left_out() -> None:
-    """Without them exactly the user records arrive."""
-    assert rows_of(Served(LOG), with_internal=False) == [row for row in ROWS if logs.is_user(row)]
-
-
 def flipped(body: bytes) -> bytes:
     """One bit in the middle."""
     return body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 4]) + body[len(body) // 2 + 1 :]

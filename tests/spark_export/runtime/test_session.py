@@ -1,5 +1,9 @@
 """The session that all tests of this folder share is as clean after a test that failed as after one that passed."""
 
+import os
+import select
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +46,44 @@ def test_a_failing_test_leaves_no_query_running(tmp_path: Path) -> None:
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert "1 failed, 1 passed" in done.stdout, done.stdout[-3000:]
     assert "amid its queries" in done.stdout
+
+
+LATE = """
+def main(infile, outfile):
+    infile.read()  # until the reader has closed its end
+    outfile.write(b"late")
+"""
+
+
+@pytest.mark.parametrize(("module", "said"), [("raftlog.spark_export.runtime.daemon", 0), ("pyspark.daemon", 1)])
+def test_a_worker_whose_reader_has_gone_prints_no_trace(
+    module: str, said: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The reader closes its socket before the worker's last flush; pyspark's own daemon prints a trace of that."""
+    (tmp_path / "pyspark_late.py").write_text(LATE)
+    sockets = tmp_path_factory.mktemp("s")  # the path of a socket has at most 108 bytes
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+    }
+    command = [sys.executable, "-m", module, "pyspark_late"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as daemon:
+        assert daemon.stdin
+        assert daemon.stdout
+        assert daemon.stderr
+        length = struct.unpack(">i", daemon.stdout.read(4))[0]
+        with socket.socket(socket.AF_UNIX) as reader:
+            reader.settimeout(HANG_S)
+            reader.connect(daemon.stdout.read(length).decode())
+            worker = struct.unpack(">i", reader.recv(4))[0]
+        ended = os.pidfd_open(worker)
+        select.select([ended], [], [], HANG_S)
+        os.close(ended)
+        daemon.stdin.close()
+        assert daemon.stderr.read().count(b"BrokenPipeError") == said
 
 
 WRONG = """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
+from raftlog import NewRecord, SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
 from raftlog.spark_export.export.manifest import DATA, NAME, read_manifest
@@ -82,7 +82,7 @@ def proved(spark: "SparkSession", nodes: LocalCluster, folder: Path) -> None:
         folder,
         told,
         "the cluster",
-        range_told=lambda first, last: range_digest(urls, manifest.log, first, last),
+        range_digest=lambda first, last: range_digest(urls, manifest.log, first, last),
     )
     assert report.is_right, report.findings
 

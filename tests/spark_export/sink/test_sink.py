@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from raftlog import NewRecord, Record, SyncClient
 from raftlog.cluster.api.errors import Code
 from raftlog.cluster.client import requests
-from raftlog.cluster.client.blocking.client import NewRecord, Record, SyncClient
 from raftlog.cluster.client.errors import Compacted
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.spark_export.errors import UsageError
@@ -319,29 +319,35 @@ def test_wrong_columns() -> None:
 # In Spark.
 
 
-def test_a_data_frame_is_written_once_although_tasks_fail(spark: "SparkSession", node: str, client: SyncClient) -> None:
+def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task that dies at its third batch the first time."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    for number, batch in enumerate(batches):
+        if number == 2 and context is not None and context.attemptNumber() == 0:
+            raise RuntimeError("this attempt dies")
+        yield batch
+
+
+@pytest.fixture
+def small_batches(spark: "SparkSession") -> Iterator["SparkSession"]:
+    """A session that hands rows over by ten."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    yield spark
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
+
+
+def test_a_data_frame_is_written_once_although_tasks_fail(
+    small_batches: "SparkSession", node: str, client: SyncClient
+) -> None:
     """Every task dies once, after it has written some of its rows. A repeated whole write with a writeId writes
     nothing; the keys of a write without one are removed.
     """
-    from pyspark import TaskContext
-
-    def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        for number, batch in enumerate(batches):
-            if number == 2 and context is not None and context.attemptNumber() == 0:
-                raise RuntimeError("this attempt dies")
-            yield batch
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
-    try:
-        rows = spark.range(0, 100, 1, 2).selectExpr("concat('df ', id) AS value", "cast(id AS string) AS key")
-        frame = rows.mapInArrow(failing, "value string, key string")
-        for options in ({"writeId": "once"}, {"writeId": "once"}, {}):
-            frame.write.format("raftlog").options(endpoints=node, recordsPerRequest="7", **options).mode(
-                "append"
-            ).save()
-    finally:
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
+    rows = small_batches.range(0, 100, 1, 2).selectExpr("concat('df ', id) AS value", "cast(id AS string) AS key")
+    frame = rows.mapInArrow(failing, "value string, key string")
+    for options in ({"writeId": "once"}, {"writeId": "once"}, {}):
+        frame.write.format("raftlog").options(endpoints=node, recordsPerRequest="7", **options).mode("append").save()
     assert sorted(appended(client, "df")) == sorted([b"df %d" % number for number in range(100)] * 2)
     kept = [item.key for item in client.range(PREFIX + b"once/", PREFIX + b"once0")]
     assert key_of("once", "done") in kept
@@ -395,37 +401,24 @@ def _done(client: SyncClient) -> list[bytes]:
     return [item.key for item in client.range(PREFIX + b"query-", PREFIX + b"query.") if item.key.endswith(b"/done")]
 
 
-def test_own_columns_are_written_once_and_read_back(spark: "SparkSession", node: str) -> None:
+def test_own_columns_are_written_once_and_read_back(small_batches: "SparkSession", node: str) -> None:
     """Every task dies once, and the whole write comes twice: each row is in the log once. The source makes the same
     table of the records, with the column's time as event_time.
     """
-    from pyspark import TaskContext
-
-    def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        for number, batch in enumerate(batches):
-            if number == 2 and context is not None and context.attemptNumber() == 0:
-                raise RuntimeError("this attempt dies")
-            yield batch
-
     columns = "user string, at timestamp, amount double, tags array<string>"
-    rows = spark.range(0, 100, 1, 2).selectExpr(
+    rows = small_batches.range(0, 100, 1, 2).selectExpr(
         "concat('own ', id % 7) AS user",
         "timestamp_millis(1700000000000 + id) AS at",
         "id / 4 AS amount",
         "array(concat('t', id)) AS tags",
     )
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
-    try:
-        frame = rows.mapInArrow(failing, columns)
-        for _ in range(2):
-            frame.write.format("raftlog").options(
-                endpoints=node, recordsPerRequest="7", keyColumn="user", timeColumn="at", writeId="own"
-            ).mode("append").save()
-    finally:
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
+    frame = rows.mapInArrow(failing, columns)
+    for _ in range(2):
+        frame.write.format("raftlog").options(
+            endpoints=node, recordsPerRequest="7", keyColumn="user", timeColumn="at", writeId="own"
+        ).mode("append").save()
     back = (
-        spark.read.format("raftlog")
+        small_batches.read.format("raftlog")
         .options(endpoints=node, valueFormat="json", keyPrefix="own ")
         .schema("key BINARY, event_time TIMESTAMP, amount DOUBLE, tags ARRAY<STRING>, _rescued_data STRING")
         .load()
@@ -434,28 +427,3 @@ def test_own_columns_are_written_once_and_read_back(spark: "SparkSession", node:
     got = back.selectExpr("string(key) AS user", "event_time AS at", "amount", "tags")
     assert got.count() == 100
     assert got.exceptAll(rows).count() == rows.exceptAll(got).count() == 0
-
-
-def test_a_stream_writes_own_columns_once(spark: "SparkSession", node: str, client: SyncClient, tmp_path: Path) -> None:
-    """A streaming query with valueFormat=csv, whose last batch is run again."""
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "rows.json").write_text("".join(f'{{"user": "csv {n}", "n": {n}}}\n' for n in range(10)))
-
-    def run() -> None:
-        query = (
-            spark.readStream.schema("user STRING, n INT")
-            .json(str(source))
-            .writeStream.format("raftlog")
-            .options(endpoints=node, valueFormat="csv")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(120)
-
-    run()
-    for path in (tmp_path / "checkpoint" / "commits").glob("*0*"):
-        path.unlink()
-    run()
-    assert sorted(appended(client, "csv")) == sorted(b"csv %d,%d" % (n, n) for n in range(10))

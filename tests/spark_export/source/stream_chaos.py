@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raftlog import NewRecord, SyncClient
 from raftlog.chaos.deploy.deployment import Deployment
 from raftlog.chaos.deploy.toxiproxy import Stream
-from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
 from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
 from raftlog.spark_export.fetch import door

@@ -1,8 +1,7 @@
 """A user's own columns in Spark itself: batch, SQL and streams; by schema, by sample and by the schema of an import."""
 
 import json
-from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,21 +72,6 @@ def test_a_schema_and_a_sample_give_the_same_rows(spark: "SparkSession") -> None
         assert named.select(*columns).collect() == sampled.select(*columns).collect()
         assert [row[0] for row in named.select("_rescued_data").collect()] == [None, '{"more":1}']
         assert [row[0] for row in sampled.select("more").collect()] == [None, 1]
-
-
-def test_events_are_in_windows_of_their_own_time(spark: "SparkSession") -> None:
-    """`event_time` is the client's time, else the leader's, so a batch counts by the times of the file."""
-    from pyspark.sql import functions as F
-
-    with serving(Served(quakes())) as url:
-        frame = spark.read.format("raftlog").options(endpoints=url, importSource="quakes.csv").load()
-        counted = frame.groupBy(F.window("event_time", "10 minutes")).agg(F.count("*").alias("n"))
-        found = {row["window"]["start"].replace(tzinfo=UTC).timestamp() * 1000: row["n"] for row in counted.collect()}
-        leaders = frame.where("client_time IS NULL AND event_time = time").count()
-    size = 10 * MINUTE_MS
-    times = [logs.START_MS, logs.START_MS + MINUTE_MS, logs.START_MS + 11 * MINUTE_MS, logs.START_MS + 7]
-    assert found == Counter(time // size * size for time in times)
-    assert leaders == 1
 
 
 def test_a_stream_closes_windows_by_the_watermark(spark: "SparkSession", tmp_path: Path) -> None:

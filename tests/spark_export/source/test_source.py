@@ -1,5 +1,6 @@
 """`spark.read.format("raftlog")` gives the rows of the log, and refuses what it cannot give."""
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from raftlog.spark_export.export.digests import as_digest, log_row_hash, set_dig
 from raftlog.statemachine.digest import log_digest
 from tests.spark_export import logs
 from tests.spark_export.server import Served, log_row, serving
+from tests.spark_export.source.stream_chaos import processes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,14 +116,6 @@ def test_filters_on_the_index_narrow_the_range(spark: "SparkSession") -> None:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_sql_reads_it(spark: "SparkSession") -> None:
-    """`USING raftlog` needs no Python."""
-    with serving(Served(LOG)) as url:
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW log USING raftlog OPTIONS (endpoints '{url}', records 'all')")
-        assert spark.sql("SELECT max(index) FROM log").collect()[0][0] == len(ROWS)
-        spark.sql("DROP VIEW log")
-
-
 def test_an_unreadable_range_is_an_error(spark: "SparkSession") -> None:
     """A trimmed start, another log, a wrong option, and no node: each says what and what to do."""
     with ExitStack() as stack:
@@ -161,28 +155,17 @@ def test_rows_fold_to_the_clusters_state(spark: "SparkSession", batch: bool) -> 
 
 def test_session_listens_on_loopback_only(spark: "SparkSession") -> None:
     """Nothing that the session started listens beyond loopback: read from the kernel's table of sockets."""
-    inodes = {link.readlink().name for process in _family() for link in process.glob("fd/*") if _is_socket(link)}
+    inodes = {
+        link.readlink().name
+        for process, *_ in processes_of(os.getpid())
+        for link in Path(f"/proc/{process}").glob("fd/*")
+        if _is_socket(link)
+    }
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
                 assert _is_loopback(fields[1].partition(":")[0]), f"listens on {fields[1]}"
-
-
-def _family() -> list[Path]:
-    """This process's children and theirs, in /proc."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    import os
-
-    family = {os.getpid()}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
-    return [Path(f"/proc/{process}") for process in family - {os.getpid()}]
 
 
 def _is_socket(link: Path) -> bool:

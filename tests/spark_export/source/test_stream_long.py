@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from raftlog.cluster.client.blocking.client import NewRecord, SyncClient
+from raftlog import NewRecord, SyncClient
 from tests.spark_export import logs
 from tests.spark_export.server import Served, serving
 from tests.spark_export.source.stream_chaos import Supervised, logged, processes_of, same

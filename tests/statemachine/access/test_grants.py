@@ -55,7 +55,7 @@ def test_every_range_survives_its_text(resource: Resource, part: tuple[bytes, by
     ("text", "said"),
     [
         ("read keys:a", "VERB on RESOURCE"),
-        ("eat on keys:a", "verbs are read, write, append, operate, members, access"),
+        ("eat on keys:a", "verbs are read, write, append, operate, members, access, watch"),
         ("read on tables:a", "resources keys, log, groups, cluster"),
         ("read on keys", r"PREFIX\*"),
         ("read on log:a", "write read on log"),

@@ -33,6 +33,19 @@ def test_single_grants_are_added_to_a_role_and_taken_from_it() -> None:
     assert cluster.sent("ada", put(b"a1")).reason is Reason.NOT_PERMITTED
 
 
+def test_the_watch_of_an_operator_is_not_taken_by_itself() -> None:
+    """`operate on cluster` includes it: a role that keeps the one would still allow the other."""
+    cluster = Cluster()
+    cluster.user("ada", "operate on cluster")
+    assert cluster.machine.access.decide(cluster.admission("ada"), parse_grant("watch on cluster")).is_allowed
+    change = cluster.change
+    assert change(AccessAction.UNGRANT_ROLE, "of-ada", grants=("watch on cluster",)) is Reason.STILL_GRANTED
+    assert change(AccessAction.GRANT_ROLE, "of-ada", grants=("watch on cluster",)) is None
+    assert change(AccessAction.UNGRANT_ROLE, "of-ada", grants=("operate on cluster",)) is None
+    assert [*map(str, cluster.machine.access.roles["of-ada"])] == ["watch on cluster"]
+    assert not cluster.machine.access.decide(cluster.admission("ada"), parse_grant("operate on cluster")).is_allowed
+
+
 def test_a_role_that_makes_the_last_admin_keeps_its_grant() -> None:
     """Else no user could change permissions any more."""
     cluster = Cluster()

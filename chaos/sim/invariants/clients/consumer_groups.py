@@ -26,8 +26,6 @@ Rows = dict[bytes, ConsumerGroup]
 class ConsumerGroups:
     """Every group, now and at the end of every entry that changed one."""
 
-    __slots__ = ("_ends", "_groups", "_rows")
-
     def __init__(self) -> None:
         self._groups: Rows = {}
         self._ends: list[int] = [0]

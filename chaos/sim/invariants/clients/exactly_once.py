@@ -35,8 +35,6 @@ class _Session:
 class ExactlyOnce:
     """Every session, and the requests that were applied in it."""
 
-    __slots__ = ("_sessions",)
-
     def __init__(self) -> None:
         self._sessions: dict[int, _Session] = {}
 

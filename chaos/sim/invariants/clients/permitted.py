@@ -84,14 +84,11 @@ class AccessTwin:
             at = max(reach)
 
     def may_write(self, admission: bytes) -> bool:
-        """Whether it may write anything at all."""
         return any(verb in (WRITE, APPEND) for verb, *_ in self.grants(admission) or ())
 
 
 class Permitted:
     """The twin, as of each change, and the judgement of what nodes did."""
-
-    __slots__ = ("_indexes", "_twins", "gone", "judged")
 
     def __init__(self) -> None:
         self._indexes = [0]
@@ -101,11 +98,9 @@ class Permitted:
 
     @property
     def now(self) -> AccessTwin:
-        """After the newest entry."""
         return self._twins[-1]
 
     def at(self, index: int) -> AccessTwin:
-        """After the entries up to `index`."""
         return self._twins[bisect_right(self._indexes, index) - 1]
 
     def applied(self, node: NodeId, entry: Entry, effects: Effects) -> list[str | None]:
@@ -158,7 +153,6 @@ class Permitted:
         return all(twin.allows(admission, *need) for record in records for need in _needs(record))
 
     def _change(self, last: int, record: BlockRecord) -> None:
-        """The command at `last` was carried out."""
         _, action, name, roles, rows, is_blocked, _, token, *_ = msgpack.unpackb(record.value or b"", use_list=False)
         twin = self.now
         revision = twin.revision + 1

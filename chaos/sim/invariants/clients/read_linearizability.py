@@ -13,8 +13,6 @@ SECTION = "thesis 6.4"
 class ReadLinearizability:
     """What each waiting read must at least see."""
 
-    __slots__ = ("_floors",)
-
     def __init__(self) -> None:
         self._floors: dict[tuple[NodeId, int], int] = {}
 

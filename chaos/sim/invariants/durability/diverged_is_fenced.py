@@ -21,38 +21,33 @@ SECTION = "promises.md: the majority's digest is right"
 class DivergedIsFenced:
     """What each process knows of digest points."""
 
-    __slots__ = ("_own", "_told")
-
     def __init__(self) -> None:
         self._own: dict[NodeId, dict[int, bytes]] = {}
-        self._told: dict[NodeId, dict[NodeId, dict[int, bytes]]] = {}
+        self._reports: dict[NodeId, dict[NodeId, dict[int, bytes]]] = {}
 
     def began(self, node: NodeId) -> None:
-        """Another process, or another state."""
         self._own.pop(node, None)
-        self._told.pop(node, None)
+        self._reports.pop(node, None)
 
     def applied(self, node: NodeId, index: int, value: bytes) -> None:
-        """A node applied a point."""
         own = self._own.setdefault(node, {})
         own[index] = value
         _forget(own)
 
-    def told(self, node: NodeId, peer: NodeId, reports: Iterable[tuple[int, bytes]]) -> None:
-        """A node received the report of a peer."""
-        told = self._told.setdefault(node, {}).setdefault(peer, {})
-        told.update(reports)
-        _forget(told)
+    def reported(self, node: NodeId, peer: NodeId, reports: Iterable[tuple[int, bytes]]) -> None:
+        known = self._reports.setdefault(node, {}).setdefault(peer, {})
+        known.update(reports)
+        _forget(known)
 
     def answers(self, node: NodeId, configuration: Configuration) -> None:
         """A node answers a client that a write was applied, or a read was done. Raises InvariantBroken."""
         sides = [side for side in (configuration.voters, configuration.outgoing) if side]
         for index, own in self._own.get(node, {}).items():
-            told = {peer: found[index] for peer, found in self._told.get(node, {}).items() if index in found}
-            for value in set(told.values()) - {own}:
-                same = [sum(told.get(voter) == value for voter in side) for side in sides]
+            values = {peer: found[index] for peer, found in self._reports.get(node, {}).items() if index in found}
+            for value in set(values.values()) - {own}:
+                same = [sum(values.get(voter) == value for voter in side) for side in sides]
                 if all(2 * count > len(side) for count, side in zip(same, sides, strict=True)):
-                    evidence = f"it answers, and its state at {index} is not that of {sorted(told)}"
+                    evidence = f"it answers, and its state at {index} is not that of {sorted(values)}"
                     raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Durable, Known
+from raftlog.chaos.sim.disk.view import View
+from raftlog.chaos.sim.invariants.known import Known
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import NodeId
 
@@ -10,15 +11,15 @@ PROPERTY = "a log that lost entries has no vote"
 SECTION = "pitfall 66: a damaged node that wins an election"
 
 
-def votes(known: Known, node: NodeId, term: int, candidate: NodeId, disk: Durable, log: tuple[int, int] | None) -> None:
+def votes(known: Known, node: NodeId, term: int, candidate: NodeId, view: View, log: tuple[int, int] | None) -> None:
     """A vote leaves, be it for itself. `log` is how the candidate says that its log ends (term, index).
 
     A disk that lost promises without damage may vote for a log that has all of them that were committed: its peers
     report them to it. Raises InvariantBroken.
     """
-    if disk.forgotten:
-        committed = [(term, index) for index, term in disk.forgotten if known.is_committed(index, term)]
+    if view.forgotten:
+        committed = [(term, index) for index, term in view.forgotten if known.is_committed(index, term)]
         if node in known.rolled_back and log is not None and log >= max(committed, default=(0, 0)):
             return
-        evidence = f"a vote for node {candidate} in {term}; it held up to {max(disk.forgotten)}: {disk.durable_last}"
+        evidence = f"a vote for node {candidate} in {term}; it held up to {max(view.forgotten)}: {view.durable_last}"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)

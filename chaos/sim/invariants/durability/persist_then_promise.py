@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Durable
+from raftlog.chaos.sim.disk.view import View
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.messages import AppendEntriesReply, Message
 from raftlog.raft.types import HardState, NodeId
@@ -27,12 +27,12 @@ def leads(message: Message, hard_state: HardState) -> None:
         raise InvariantBroken(message.sender, PROPERTY, SECTION, evidence)
 
 
-def acknowledges(message: AppendEntriesReply, disk: Durable) -> None:
+def acknowledges(message: AppendEntriesReply, view: View) -> None:
     """A follower acknowledges entries: they and the term are synced. Raises InvariantBroken."""
-    hard_state = disk.durable_hard_state
+    hard_state = view.hard_state
     if hard_state.term < message.term:
         evidence = f"it answers in term {message.term}; synced: {hard_state}"
         raise InvariantBroken(message.sender, PROPERTY, SECTION, evidence)
-    if disk.durable_last < message.match:
-        evidence = f"it acknowledges {message.match}; its log is synced to {disk.durable_last}"
+    if view.durable_last < message.match:
+        evidence = f"it acknowledges {message.match}; its log is synced to {view.durable_last}"
         raise InvariantBroken(message.sender, PROPERTY, SECTION, evidence)

@@ -16,8 +16,6 @@ SECTION = "thesis 6.2"
 class CheckQuorum:
     """When each leader's next heartbeat was due when it was last looked at: it changes with every tick."""
 
-    __slots__ = ("_due",)
-
     def __init__(self) -> None:
         self._due: dict[NodeId, int] = {}
 

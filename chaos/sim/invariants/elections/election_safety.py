@@ -12,8 +12,6 @@ SECTION = "figure 3"
 class ElectionSafety:
     """The leader of each term. Two processes of one node, on a disk and its copy, are two leaders."""
 
-    __slots__ = ("leaders",)
-
     def __init__(self) -> None:
         self.leaders: dict[int, tuple[NodeId, int]] = {}
 

@@ -16,8 +16,6 @@ class HandOvers:
     A voter that turns out to be no better must not keep the leader from trying the next one.
     """
 
-    __slots__ = ("_last_ms",)
-
     def __init__(self) -> None:
         self._last_ms: dict[tuple[NodeId, int, Why, NodeId], int] = {}
 

@@ -15,18 +15,14 @@ SECTION = "figure 2"
 class MonotonicTerm:
     """The newest term in which each node promised anything."""
 
-    __slots__ = ("promised",)
-
     def __init__(self) -> None:
         self.promised: dict[NodeId, int] = {}
 
     def promises(self, node: NodeId, term: int) -> None:
-        """A message that binds its sender leaves."""
         if self.promised.get(node, 0) < term:
             self.promised[node] = term
 
     def started(self, node: NodeId, term: int) -> None:
-        """A node starts in that term. Raises InvariantBroken."""
         if term < self.promised.get(node, 0):
             evidence = f"it starts in term {term} and had promised in {self.promised[node]}"
             raise InvariantBroken(node, PROPERTY, SECTION, evidence)

@@ -12,8 +12,6 @@ SECTION = "5.2"
 class OneVote:
     """Every vote ever given."""
 
-    __slots__ = ("votes",)
-
     def __init__(self) -> None:
         self.votes: dict[tuple[NodeId, int], NodeId] = {}
 

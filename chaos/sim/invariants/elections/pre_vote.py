@@ -17,29 +17,25 @@ SECTION = "thesis 9.6"
 class PreVote:
     """The pre-votes granted, and the nodes that a leader asked to campaign."""
 
-    __slots__ = ("_granted", "_told")
-
     def __init__(self) -> None:
         self._granted: dict[tuple[NodeId, int], list[NodeId]] = {}  # (candidate, term) -> nodes that granted
-        self._told: dict[NodeId, int] = {}  # node -> term of the leader that handed over
+        self._asked: dict[NodeId, int] = {}  # node -> term of the leader that handed over
 
     def grants(self, message: RequestVoteReply) -> None:
-        """A pre-vote is granted."""
         voters = self._granted.setdefault((message.to, message.request_term), [])
         if message.sender not in voters:
             voters.append(message.sender)
 
     def hands_over(self, message: TimeoutNow) -> None:
-        """A leader asks a node to campaign (TimeoutNow)."""
-        self._told[message.to] = max(message.term, self._told.get(message.to, 0))
+        self._asked[message.to] = max(message.term, self._asked.get(message.to, 0))
 
     def campaigns(self, known: Known, message: RequestVote) -> None:
         """A candidate asks for votes. Which configuration it asked under is not known when its request leaves, so any
         will do. Raises InvariantBroken."""
         node, term = message.sender, message.term
         if message.transfer:
-            if self._told.get(node, 0) < term - 1:
-                newest = self._told.get(node)
+            if self._asked.get(node, 0) < term - 1:
+                newest = self._asked.get(node)
                 evidence = f"it campaigns in term {term} without pre-votes; its newest TimeoutNow is of {newest}"
                 raise InvariantBroken(node, PROPERTY, "thesis 3.10", evidence)
             return

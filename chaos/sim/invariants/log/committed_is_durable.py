@@ -30,7 +30,7 @@ def commit_rose(known: Known, node: NodeId, log: Log, configuration: Configurati
         evidence = f"entry {(index, term)} is durable only on {holders} of {configuration.voters}"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)
     # Whose log begins behind it got it with a snapshot: another one has the entries.
-    logs = (known.disks[holder].between(newest, index) for holder in holders)
+    logs = (known.disks[holder].view.between(newest, index) for holder in holders)
     fresh = next((entries for entries in logs if entries and entries[0].before == newest), ())
     if not fresh or fresh[-1].index != index:
         raise InvariantBroken(node, IMMUTABLE, SECTION, f"commit {index} does not go on from {known.newest}")
@@ -61,10 +61,9 @@ def promised(known: Known, index: int, term: int) -> list[NodeId]:
     Their acknowledgement counts, and the atlas leaves at least one copy that can be had.
     Without such a copy no node holds the entry."""
     intact = holding(known, index, term)
-    gone = {node: disk.forgotten for node, disk in known.disks.items() if node not in intact} | known.lost
+    gone = {node: disk.view.forgotten for node, disk in known.disks.items() if node not in intact} | known.lost
     return [*intact, *(node for node, held in gone.items() if (index, term) in held)] if intact else []
 
 
 def holding(known: Known, index: int, term: int) -> list[NodeId]:
-    """The nodes on whose disks that entry is."""
-    return [node for node, disk in known.disks.items() if node not in known.lost and disk.has(index, term)]
+    return [node for node, disk in known.disks.items() if node not in known.lost and disk.view.has(index, term)]

@@ -14,8 +14,6 @@ SECTION = "promises.md: deterministic"
 class EqualEffects:
     """What the first node to apply each entry made of it."""
 
-    __slots__ = ("_made", "_snapshots")
-
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, Any]] = {}  # end of an entry -> (its effects, the state's digest after it)
         self._snapshots: dict[int, bytes] = {}  # index -> digest of the snapshot's bytes

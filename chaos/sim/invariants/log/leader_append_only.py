@@ -13,8 +13,6 @@ SECTION = "figure 3"
 class LeaderAppendOnly:
     """Where each leader's log ended when it was last looked at."""
 
-    __slots__ = ("_ends",)
-
     def __init__(self) -> None:
         self._ends: dict[NodeId, tuple[int, Mark]] = {}  # leader -> (its term, the end of its log)
 

@@ -15,8 +15,6 @@ SECTION = "promises.md: one oldest index"
 class OneOldest:
     """The oldest index after each entry, as the first node that applied it has it."""
 
-    __slots__ = ("_made",)
-
     def __init__(self) -> None:
         self._made: dict[int, int] = {}  # end of an entry -> the oldest index after it
 

@@ -13,8 +13,6 @@ SECTION = "figure 3"
 class StateMachineSafety:
     """How far each node has applied, as a position among the committed entries."""
 
-    __slots__ = ("positions",)
-
     def __init__(self) -> None:
         self.positions: dict[NodeId, int] = {}  # how many committed entries its state holds
 
@@ -25,7 +23,6 @@ class StateMachineSafety:
         self.positions[node] = known.position(index) + 1
 
     def applied(self, known: Known, node: NodeId, entry: Entry) -> None:
-        """The node applies an entry. Raises InvariantBroken."""
         position = self.positions[node]
         where = (entry.index, entry.term)
         committed = known.committed

@@ -25,8 +25,6 @@ OFF_MS: Final = 8_000
 class Times:
     """When each entry was made, and the newest time that a right clock had shown then."""
 
-    __slots__ = ("_known", "_made", "_newest_ms")
-
     def __init__(self, known: Known) -> None:
         self._known = known
         self._newest_ms = 0  # of all stamped times: later entries keep it

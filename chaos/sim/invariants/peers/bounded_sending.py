@@ -24,14 +24,11 @@ BESIDES: Final = 40  # closed links, and what a process that stood still catches
 class BoundedSending:
     """What each node sent to each other in the second of now."""
 
-    __slots__ = ("_seen", "repeats_max")
-
     def __init__(self, heartbeat_ms: int) -> None:
         self.repeats_max = PER_HEARTBEAT * 1_000 // heartbeat_ms + BESIDES
         self._seen: dict[tuple[NodeId, NodeId], tuple[int, dict[object, int]]] = {}
 
     def sends(self, message: Message, now_us: int) -> None:
-        """A message leaves. Raises InvariantBroken."""
         what: object
         match message:
             case AppendEntries():

@@ -12,8 +12,6 @@ SECTION = "promises.md: identity is not address"
 class OneProcess:
     """The newest process of each disk that each process has believed."""
 
-    __slots__ = ("_newest",)
-
     def __init__(self) -> None:
         # (peer, its life), (node, incarnation) -> boot counter and run
         self._newest: dict[tuple[tuple[NodeId, int], tuple[NodeId, str]], tuple[int, int]] = {}

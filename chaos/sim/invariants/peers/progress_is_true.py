@@ -20,8 +20,6 @@ SECTION = "figure 2"
 class ProgressIsTrue:
     """The match indexes of each leader when it was last looked at, and what each node answered whom."""
 
-    __slots__ = ("_answers", "_matches")
-
     def __init__(self) -> None:
         self._answers: dict[tuple[NodeId, NodeId], tuple[int, int]] = {}  # (follower, leader) -> term, match in it
         # leader -> its term, peer -> the round from which on its answers count, match
@@ -55,10 +53,12 @@ class ProgressIsTrue:
                 evidence = f"match of node {peer} is {match} in term {term}; it answered {answered}"
                 raise InvariantBroken(node, PROPERTY, SECTION, evidence)
             disk = known.disks.get(peer)
-            if disk is None or peer in known.lost or disk.durable_hard_state.term > term:
+            if disk is None or peer in known.lost or disk.view.hard_state.term > term:
                 continue  # a follower of a newer leader may have cut it since
             entry_term = log.term_at(match)
-            is_there = entry_term is None or disk.has(match, entry_term) or (match, entry_term) in disk.forgotten
+            is_there = (
+                entry_term is None or disk.view.has(match, entry_term) or (match, entry_term) in disk.view.forgotten
+            )
             if not is_there:
                 evidence = f"match of node {peer} is {match} (term {entry_term}), which is not durable there"
                 raise InvariantBroken(node, PROPERTY, SECTION, evidence)

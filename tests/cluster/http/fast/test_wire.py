@@ -85,19 +85,6 @@ async def test_requests_cut_at_every_byte(server: Server, piece: int, monkeypatc
     assert cut.replies()[5].json()["count"] == 1
 
 
-async def test_a_request_cut_in_two_anywhere(server: Server) -> None:
-    """Two packets, the second after all that the server can do with the first: at every byte of a put and a get."""
-    for at in range(1, len(PUT + GET)):
-        wire = server.connect()
-        data = PUT + GET
-        await wire.feed(data[:at])
-        await wire.feed(data[at:])
-        if len(wire.replies()) < 2:  # the body came late: aiohttp has it after a moment
-            await wait_until_async(lambda: len(wire.replies()) == 2, deadline_s=5)  # noqa: B023
-        assert [reply.status for reply in wire.replies()] == [200, 200], at
-        wire.close()
-
-
 async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[RequestHead]) -> None:
     """The fast path waits a moment for a body, then aiohttp does, with its deadline; the connection comes back."""
     async with Server(fast_path=True) as server:

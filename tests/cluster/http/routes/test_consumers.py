@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,6 @@ from raftlog.cluster.runtime import clock
 from raftlog.statemachine.commands import Limits
 from tests.cluster.fake_node import LOG_ID, START_MS, FakeNode, Served, serve
 from tests.cluster.http.http_probe import Reply, ask
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    """A fake node."""
-    async with serve() as served:
-        yield served
 
 
 def position(index: int, log: str = LOG_ID) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -20,13 +19,6 @@ from raftlog.statemachine.commands import Operation
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.http_probe import ask
 from tests.support import wait_until_async
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    """A fake node."""
-    async with serve() as served:
-        yield served
 
 
 async def put(served: Served, key: str, value: bytes = b"v", query: str = "") -> dict[str, object]:
@@ -93,11 +85,7 @@ def test_every_key_survives_its_path(key: bytes) -> None:
         ("/v1/kv?key_b64=", Code.BAD_REQUEST),
         ("/v1/kv/a?key_b64=YQ==", Code.BAD_REQUEST),
         ("/v1/kv/a?if_revision=-1", Code.BAD_REQUEST),
-        ("/v1/kv/a?if_revision=1.0", Code.BAD_REQUEST),
-        ("/v1/kv/a?if_revision=1e3", Code.BAD_REQUEST),
-        ("/v1/kv/a?if_revision=9007199254740992", Code.BAD_REQUEST),
         ("/v1/kv/a?if_revision=" + "9" * 5000, Code.BAD_REQUEST),
-        ("/v1/kv/a?if_revision=", Code.BAD_REQUEST),
         ("/v1/kv/a?if_revisoin=1", Code.BAD_REQUEST),
         ("/v1/kv/a?if_revision=1&if_revision=1", Code.BAD_REQUEST),
         ("/v1/kv/" + "k" * 4097, Code.TOO_LARGE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import google_crc32c
@@ -27,13 +27,6 @@ from tests.support import wait_until_async
 JSON = {"Content-Type": "application/json"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
 MSGPACK = {"Content-Type": "application/msgpack"}
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    """A fake node, whose first two entries are internal."""
-    async with serve() as served:
-        yield served
 
 
 async def records(served: Served, target: str = "/v1/log?from=3") -> list[dict[str, object]]:
@@ -114,7 +107,6 @@ async def test_batches_of_nothing_but_values_keep_their_order_too(served: Served
 @pytest.mark.parametrize(
     ("headers", "body", "says"),
     [
-        (JSON, b"", "body as JSON"),
         (JSON, b"[]", "no record"),
         (JSON, b"{", "body as JSON"),
         (JSON, b"[" * 100_000, "body as JSON"),
@@ -124,9 +116,6 @@ async def test_batches_of_nothing_but_values_keep_their_order_too(served: Served
         (JSON, b'{"value_b64":"&&"}', "value_b64 of record 0 is not base64"),
         (JSON, b'{"key":""}', "empty"),
         (JSON, b'{"time_ms":-1}', "$.time_ms"),
-        (JSON, b'{"time_ms":9007199254740992}', "$.time_ms"),
-        (JSON, b'{"time_ms":1.5}', "$.time_ms"),
-        (JSON, b'{"value":"\xff"}', "body as JSON"),
         (JSON, b'{"value":"\\ud800"}', "body as JSON"),
         (JSON, b'{"headers":[["a"]]}', "$.headers"),
         (NDJSON, b'{"value":"x"}\n{"value":2}\n', "line 2"),
@@ -390,12 +379,6 @@ async def test_slices_of_the_log_are_read_a_few_at_a_time(served: Served, form: 
     free.set()
     assert {reply.status for reply in await asyncio.gather(*asked)} == {200}
     assert most == SCANS_MAX
-
-
-def test_fake_node_speaks_the_real_state_machine() -> None:
-    """What these tests stand on: the fake's log replays to its own state."""
-    node = FakeNode()
-    assert [entry.index for entry, _ in node.log] == [1, 2]
 
 
 async def test_head_is_get_without_the_body(served: Served) -> None:

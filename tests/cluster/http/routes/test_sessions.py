@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
@@ -15,13 +13,6 @@ from raftlog.statemachine.versions import CLUSTER_VERSION
 from tests.cluster.fake_node import LOG_ID, FakeNode, Served, serve
 from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.http.http_probe import Reply, ask
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    """A fake node."""
-    async with serve() as served:
-        yield served
 
 
 async def open_session(served: Served, body: bytes | None = None) -> int:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
-
-import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -17,13 +14,6 @@ from raftlog.statemachine.txn import encode_txn
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.http_probe import Stream, ask, get, open_stream
 from tests.support import wait_until_async
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    """A fake node."""
-    async with serve() as served:
-        yield served
 
 
 def append(node: FakeNode, value: bytes) -> None:
@@ -102,7 +92,7 @@ async def test_slow_reader_is_closed_with_its_next() -> None:
         for _ in range(60):
             append(served.node, b"x" * 500_000)
         async with open_stream(served.port, get("/v1/log?from=3&format=ndjson")) as stream:
-            await wait_until_async(lambda: served.node.metrics.text().count(b'route="/v1/log",status="200"'))
+            await wait_until_async(lambda: served.node.metrics.text().count(b'seconds_count{route="/v1/log"}'))
             lines: list[Any] = []
             while line := await stream.message():
                 lines.append(json.loads(line))

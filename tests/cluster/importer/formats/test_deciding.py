@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.client.new_records import NewRecord
-from raftlog.cluster.importer.formats.deciding import Decided, ImportOptions, Sample, decide, first_lines
+from raftlog.cluster.importer.formats.deciding import ImportOptions, InputDecision, Sample, decide, first_lines
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, read_batch
 from raftlog.cluster.importer.formats.times import TimeRule
 
+ACCESS = '10.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326'
 QUAKES = [
     "DateTime,Magnitude,Place",
     '2016/01/01 00:30:04.91,1.30,"Geysers, California"',
@@ -22,7 +23,7 @@ def sample(name: str, lines: list[str], **more: Any) -> Sample:
     return Sample(name, [f"{line}\n".encode() for line in lines], **more)
 
 
-def told(name: str, lines: list[str], **options: Any) -> Decided:
+def told(name: str, lines: list[str], **options: Any) -> InputDecision:
     """The decision."""
     return decide(sample(name, lines, latest_ms=1_700_000_000_000), ImportOptions(**options))
 
@@ -63,6 +64,12 @@ def test_a_column_that_gets_another_name_in_sql_and_spark_is_named() -> None:
         (QUAKES, {"delimiter": "ab"}, r"one character, or tab"),
         (["Report", "", "a,b", "1,2"], {}, r"line 1 has 1 cells, but 2 of the next 2 rows have 2.*--header.*tail -n"),
         (["", "a,b", "1,2"], {}, r"line 1 is blank; cut it: tail -n"),
+        ([ACCESS], {"format": InputFormat.ACCESS, "key": "ip"}, r"--key ip: of an access log it is one of host, user"),
+        (
+            [ACCESS],
+            {"format": InputFormat.ACCESS, "time": "time"},
+            r"--time: an access log has its time in its own place; leave the option out",
+        ),
         (["<!DOCTYPE html>", "<p>Not found</p>"], {}, r"q.csv is HTML or XML; convert it"),
         (["t,v", "1955-03-01,1"], {"time": "t"}, r"line 2: t '1955-03-01' is before 1970, .*leave out --time"),
         (["t,v", "46000.5,1"], {"time": "t"}, r"give --time-format s or ms or us or ns"),

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from raftlog.cluster.importer.formats.times import (
     LEAP,
@@ -142,6 +142,7 @@ def test_a_suggested_form_reads_its_value_and_has_no_digits_of_it(value: str, fo
 
 
 @given(st.text("0123456789-/.: %TZJanMy'", max_size=24), st.lists(st.text("0123456789-: ", max_size=12), max_size=3))
+@example("0001%Z", [])
 def test_no_suggestion_is_nonsense(value: str, others: list[str]) -> None:
     """Whatever the text: each suggestion reads it, and has no digit."""
     for form in suggest(value, [value, *others]):

@@ -5,18 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.importer.postgres.postgres_server import PostgresNotFoundError, PostgresServer
-from tests.support import free_ports
+from tests.support import free_ports, served
 
 
 @pytest.fixture(scope="package")
 def postgres() -> Iterator[PostgresServer]:
     """A running server; skips without PostgreSQL."""
-    try:
-        server = PostgresServer(free_ports(1)[0], {"fsync": "off"})
-    except PostgresNotFoundError as error:
-        pytest.skip(str(error))
-    try:
-        server.start()
+    with served(lambda: PostgresServer(free_ports(1)[0], {"fsync": "off"}), PostgresNotFoundError) as server:
         yield server
-    finally:
-        server.stop()

@@ -45,7 +45,9 @@ def fed(changes: Changes, messages: list[bytes]) -> Iterator[NewRecord]:
 def shown(record: NewRecord) -> tuple[Any, Any, Any]:
     """Key, operation and the images of a record."""
     value = json.loads(record.value or b"")
-    more = {name: each for name, each in value.items() if name not in ("op", "table", "lsn", "n", "xid", "time")}
+    more = {
+        name: each for name, each in value.items() if name not in ("op", "table", "lsn", "n", "xid", "time", "last")
+    }
     return json.loads(record.key or b""), value["op"], more
 
 
@@ -98,8 +100,19 @@ def test_values_keep_their_types_and_every_digit() -> None:
     )
     assert second == (
         '{"id":2,"b":true,"s":7,"d":1e+300,"n":"NaN","txt":"","ts":"0044-03-15 00:00:00 BC","tz":"infinity",'
-        '"day":"infinity","j":null,"jb":"s","by":"\\\\x","arr":"{}","u":null,"m":null,"nul":null}}'
+        '"day":"infinity","j":null,"jb":"s","by":"\\\\x","arr":"{}","u":null,"m":null,"nul":null},"last":true}'
     )
+
+
+def test_the_last_change_of_a_transaction_says_so() -> None:
+    """And no other one, so that a reader knows when it has the whole transaction."""
+    found = [json.loads(each.value or b"") for each in fed(Changes(0, 0, 0, KEYS, dict), CAPTURED)]
+    by_transaction: dict[str, list[bool]] = {}
+    for each in found:
+        by_transaction.setdefault(each["lsn"], []).append(each.get("last", False))
+    assert len(by_transaction) > 3
+    assert any(len(each) > 1 for each in by_transaction.values())
+    assert all(each == [*[False] * (len(each) - 1), True] for each in by_transaction.values())
 
 
 def test_reading_goes_on_after_any_record() -> None:
@@ -204,12 +217,13 @@ def table_of(*columns: str) -> Relation:
 def keys_of(changes: Changes, *relations: Relation) -> list[Any]:
     """The key of a row with the values 1, 2, … under each of the relations."""
     changes.feed(Begin(1, 0, 1))
-    found = []
+    found: list[NewRecord] = []
     for each in relations:
         changes.feed(each)
         row: Any = [b"%d" % number for number in range(1, len(each.columns) + 1)]
-        found += [json.loads(record.key or b"") for record in changes.feed(RowInserted(7, row))]
-    return found
+        found += changes.feed(RowInserted(7, row))
+    found += changes.feed(Commit(1, 1))
+    return [json.loads(record.key or b"") for record in found]
 
 
 def test_a_renamed_primary_key_of_a_full_table_stays_the_key() -> None:

@@ -20,11 +20,12 @@ from raftlog.cluster.importer.postgres import source
 from raftlog.cluster.importer.postgres.catalog import ReplicationSlot
 from raftlog.cluster.importer.postgres.connection import Alive, ConnectionLost
 from raftlog.cluster.importer.postgres.messages import Begin, Commit, Message, PgColumn, Relation, RowInserted
-from raftlog.cluster.importer.postgres.snapshot import Reached
+from raftlog.cluster.importer.postgres.snapshot import SnapshotPosition
 from raftlog.cluster.importer.postgres.source import PgPosition, Postgres
 from raftlog.cluster.importer.postgres.values import as_lsn, lsn_of
 from raftlog.cluster.importer.session_file import CopyState
-from tests.cluster.importer.fake_log import FakeLog, Killed
+from tests.cluster.importer.fake_log import FakeLog
+from tests.cluster.importer.jobs import Killed
 
 TABLE = Relation(1, "public.t", "d", (PgColumn("a", 23, True),))
 START = 8
@@ -150,7 +151,7 @@ def test_postgres_is_told_only_what_the_state_file_holds(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         server = FakePostgres(Random(seed + 1), Path(folder) / "state")
         log = SlowLog(random, server)
-        begun = PgPosition("7", START, reached=Reached())
+        begun = PgPosition("7", START, reached=SnapshotPosition())
         state = CopyState(1, "PostgreSQL slot s", log.log, position=source._part([], begun).position)
         server.state.write_bytes(msgspec.json.encode(state))
         decoded = dict(server.messages())

@@ -17,9 +17,9 @@ from raftlog.cluster.importer.postgres.snapshot import TableSnapshotWriter
 from raftlog.cluster.importer.postgres.source import Postgres
 from raftlog.cluster.importer.postgres.values import lsn_of
 from raftlog.cluster.importer.sources import CopyStep, SourceError, copy
+from tests.cluster.importer.jobs import Killed, killer
 from tests.cluster.importer.postgres.folding import folded
 from tests.cluster.importer.postgres.postgres_server import PostgresServer
-from tests.cluster.importer.test_sources import Killed, killer, with_node
 
 pytestmark = pytest.mark.serial
 
@@ -53,69 +53,68 @@ def truth(postgres: PostgresServer, name: str) -> dict[Any, Any]:
 
 @pytest.mark.parametrize(("step", "time"), [(CopyStep.NOTED, 1), (CopyStep.ANSWERED, 3), (CopyStep.NOTED, 6)])
 def test_killed_at_any_step_of_snapshot_and_stream_it_goes_on_exactly_once(
-    postgres: PostgresServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: CopyStep, time: int
+    postgres: PostgresServer,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: CopyStep,
+    time: int,
+    client: SyncClient,
 ) -> None:
     """Also in the middle of a transaction. Parts are small, so that the steps are many."""
     monkeypatch.setattr(source, "PART_RECORDS", 4)
 
-    def work(_: Any, client: SyncClient) -> None:
-        def run(at: Callable[[CopyStep], None] = lambda _: None) -> None:
-            try:
-                list(copy(made(postgres, name, tmp_path), client, tmp_path / "s", batch_records=4, at=at))
-            except Killed:
-                pass
+    def run(at: Callable[[CopyStep], None] = lambda _: None) -> None:
+        try:
+            list(copy(made(postgres, name, tmp_path), client, tmp_path / "s", batch_records=4, at=at))
+        except Killed:
+            pass
 
-        run(killer(step, time))
-        postgres.sql(f"INSERT INTO {name} SELECT g FROM generate_series(21, 40) g; UPDATE {name} SET id = -id, v = 'c'")
-        postgres.sql(f"ALTER TABLE {name} ADD COLUMN more numeric", f"UPDATE {name} SET more = 1.50")
-        run(killer(step, time))
-        run(killer(step, 2))
-        run()
-        found = [record for record in client.log() if record.operation == "append"]
-        assert len(found) == 20 + 20 + 2 * 40 + 40
-        assert folded(found) == truth(postgres, name)
-        run()
-        assert len([record for record in client.log() if record.operation == "append"]) == len(found)
-        assert not (tmp_path / "snapshot").exists()
-
-    with_node(work)
+    run(killer(step, time))
+    postgres.sql(f"INSERT INTO {name} SELECT g FROM generate_series(21, 40) g; UPDATE {name} SET id = -id, v = 'c'")
+    postgres.sql(f"ALTER TABLE {name} ADD COLUMN more numeric", f"UPDATE {name} SET more = 1.50")
+    run(killer(step, time))
+    run(killer(step, 2))
+    run()
+    found = [record for record in client.log() if record.operation == "append"]
+    assert len(found) == 20 + 20 + 2 * 40 + 40
+    assert folded(found) == truth(postgres, name)
+    run()
+    assert len([record for record in client.log() if record.operation == "append"]) == len(found)
+    assert not (tmp_path / "snapshot").exists()
 
 
 def test_a_kill_while_the_snapshot_is_read_leaves_nothing_behind(
-    postgres: PostgresServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: SyncClient
 ) -> None:
     """The slot is dropped, and the rows are read again as they are then. Also if the file was complete."""
+    finish = TableSnapshotWriter.finish
 
-    def work(_: Any, client: SyncClient) -> None:
-        finish = TableSnapshotWriter.finish
+    def full(_: TableSnapshotWriter) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        def full(_: TableSnapshotWriter) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for is_complete in (False, True):
 
-        for is_complete in (False, True):
+        def kill(writer: TableSnapshotWriter, is_complete: bool = is_complete) -> None:
+            if is_complete:
+                finish(writer)
+                assert (tmp_path / "snapshot").stat().st_mode & 0o077 == 0
+            raise Killed
 
-            def kill(writer: TableSnapshotWriter, is_complete: bool = is_complete) -> None:
-                if is_complete:
-                    finish(writer)
-                    assert (tmp_path / "snapshot").stat().st_mode & 0o077 == 0
-                raise Killed
-
-            monkeypatch.setattr(TableSnapshotWriter, "finish", kill)
-            with pytest.raises(Killed):
-                list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
-            postgres.sql(f"UPDATE {name} SET id = id + 100")
-        monkeypatch.setattr(TableSnapshotWriter, "finish", full)
-        with pytest.raises(OSError, match="No space left") as raised:
+        monkeypatch.setattr(TableSnapshotWriter, "finish", kill)
+        with pytest.raises(Killed):
             list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
-        assert raised.value.filename == str(tmp_path / "snapshot.new")
-        assert (tmp_path / "snapshot.new").read_bytes().count(b"\n") == 1  # the rows are gone
-        monkeypatch.setattr(TableSnapshotWriter, "finish", finish)
+        postgres.sql(f"UPDATE {name} SET id = id + 100")
+    monkeypatch.setattr(TableSnapshotWriter, "finish", full)
+    with pytest.raises(OSError, match="No space left") as raised:
         list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
-        found = [record for record in client.log() if record.operation == "append"]
-        assert len(found) == 20
-        assert folded(found) == truth(postgres, name)
-
-    with_node(work)
+    assert raised.value.filename == str(tmp_path / "snapshot.new")
+    assert (tmp_path / "snapshot.new").read_bytes().count(b"\n") == 1  # the rows are gone
+    monkeypatch.setattr(TableSnapshotWriter, "finish", finish)
+    list(copy(made(postgres, name, tmp_path), client, tmp_path / "s"))
+    found = [record for record in client.log() if record.operation == "append"]
+    assert len(found) == 20
+    assert folded(found) == truth(postgres, name)
 
 
 def test_snapshot_and_stream_agree_on_keys_columns_and_rows_and_positions_are_confirmed(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.protocol.log_frames import Had, Question, QuestionKind
+from raftlog.cluster.protocol.log_frames import PeerLogReply, Question, QuestionKind
 from raftlog.cluster.replica.log import peer_log
 from raftlog.cluster.replica.log.peer_log import PeerLog
 from raftlog.cluster.replica.parts import serving
@@ -39,10 +39,10 @@ async def test_only_the_peer_that_was_asked_answers() -> None:
     asked = asyncio.create_task(log.ask(2, QuestionKind.STATE))
     await wait_until_async(lambda: log._waiting)
     (number,) = log._waiting
-    log.take(3, Had(number, "", 1, 1, 33))
+    log.take(3, PeerLogReply(number, "", 1, 1, 33))
     await asyncio.sleep(0)
     assert not asked.done()
-    log.take(2, Had(number, "", 1, 1, 22))
+    log.take(2, PeerLogReply(number, "", 1, 1, 22))
     assert (await asked).applied == 22
     log.close()
 
@@ -104,7 +104,9 @@ async def test_a_peer_that_has_not_applied_enough_finds_no_time(peer: dict[str, 
 
     def send(to: NodeId, _: bytes) -> bool:
         number = max(log._waiting)
-        asyncio.get_running_loop().call_soon(log.take, to, Had(number, "", 1, 1, peer["applied"], peer["first"]))
+        asyncio.get_running_loop().call_soon(
+            log.take, to, PeerLogReply(number, "", 1, 1, peer["applied"], peer["first"])
+        )
         return True
 
     log = log_of(send)

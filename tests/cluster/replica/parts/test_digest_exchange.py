@@ -68,7 +68,7 @@ async def test_points_are_committed_and_agreed_on_every_node(tmp_path: Path) -> 
             assert 0 <= told.age_ms < 60_000
             sample = node.metrics.registry.get_sample_value
             assert sample("raftlog_digest_agreed_index") == told.agreed
-            assert sample("raftlog_digest_points") == told.points
+            assert sample("raftlog_digest_points_total") == told.points
             assert sample("raftlog_digests_differ") == 0
         leader = await nodes.leader()
         entries = await leader.read_log(1, 1_000, 1 << 20)

@@ -22,12 +22,12 @@ from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 from tests.cluster.disk.small_disk import SmallDisks
-from tests.cluster.nodes import Nodes, cluster_of, deadline
+from tests.cluster.nodes import LONG_ELECTIONS, Nodes, cluster_of, deadline
 from tests.raft.lab import configuration
 from tests.support import Patience, wait_until_async
 
 SEGMENT = 262_144  # far more than is appended in the moment until a leader learns of a full disk
-SMALL: dict[str, Any] = {"disk__segment_bytes": SEGMENT}
+SMALL: dict[str, Any] = {"disk__segment_bytes": SEGMENT} | LONG_ELECTIONS
 ROOM = 2 * SEGMENT
 VALUE = bytes(1_000)
 MANY = [VALUE] * 64
@@ -185,26 +185,6 @@ async def test_without_a_majority_with_room_the_answer_says_which_nodes_lack_how
         await wait_until_async(lambda: one.state.syncer.has_space and other.state.syncer.has_space, what="room again")
         await wait_until_async(lambda: leader.state.disks.takes_writes, what="writes to be taken again")
         await nodes.append(one, VALUE)
-
-
-async def test_a_full_leader_hands_over_to_each_voter_once_per_pause(small: SmallDisks, tmp_path: Path) -> None:
-    """An operator gives leadership back to a full node: it hands over to the other voter, and then waits for the
-    pause."""
-    async with cluster_of(3, tmp_path, **SMALL, limits__disk_full_pause_ms=60_000) as nodes:
-        leader = await nodes.leader()
-        for _ in range(2):
-            await make_full(small, nodes, leader)
-            await wait_until_async(lambda: not leader.is_leader, what="another leader")
-            del small.room[nodes.folder / f"node-{leader.node_id}"]
-            await wait_until_async(lambda: leader.state.syncer.has_space, what="room again")
-            second = await nodes.leader()
-            await nodes.all_at(second.applied)
-            await second.transfer(leader.node_id, deadline())
-        await make_full(small, nodes, leader)
-        with pytest.raises(ApiError, match="which leads, has no room on its disk, and hands over to a voter that has"):
-            await nodes.append(leader, VALUE)
-        assert {each.to for each in leader.state.disks.last_ms} == set(nodes.running) - {leader.node_id}
-        assert b'raftlog_disk_handovers_total{why="disk_full"} 2.0' in leader.metrics.text()
 
 
 class SeldomSynced(SyncTimes):

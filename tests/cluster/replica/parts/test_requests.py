@@ -48,7 +48,12 @@ def replica_of(**parts: Any) -> Any:
         sent=sent,
         life=SimpleNamespace(is_stopping=False, is_fenced=False, is_over=False, only_here=""),
         core=SimpleNamespace(
-            state=SimpleNamespace(leader=3, term=4, log=SimpleNamespace(committed=9, last=SimpleNamespace(index=9)))
+            state=SimpleNamespace(
+                leader=3,
+                term=4,
+                log=SimpleNamespace(committed=9, last=SimpleNamespace(index=9)),
+                recall=SimpleNamespace(floor=0),
+            )
         ),
         writes=Writes(Pending(limits, metrics, 1)),
         reads=ReadIndexes(Reads()),
@@ -165,7 +170,7 @@ async def test_the_newest_disk_report_is_due_again_once_a_peer_believes_the_link
     """The peer dropped the reports before, and an unchanged report is not sent twice on a link."""
     reports, report = Reports(), DiskReport(sync_us=256)
     for peer in (2, 3):
-        reports.told(peer, report, 1.0)
+        reports.sent(peer, report, 1.0)
     link_events.bulk_link_believed(replica_of(disks=SimpleNamespace(reports=reports)), 3)
     assert [reports.is_due(peer, report, 9.0) for peer in (2, 3)] == [False, True]
 
@@ -234,7 +239,7 @@ async def test_a_report_of_another_state_is_compared_at_once() -> None:
     said: list[str] = []
     logger = SimpleNamespace(error=lambda event, **_: said.append(event))
     replica = replica_of(driver=SimpleNamespace(fail=failed.append), logger=logger)
-    replica.core.state.configuration, replica.core.state.floor = Configuration(members, (1, 2, 3)), 0
+    replica.core.state.configuration = Configuration(members, (1, 2, 3))
     replica.watch.points.applied(100, b"a" * POINT_BYTES)
     for peer in (2, 3):
         report = encode_points(f"{peer}" * 32, is_asking=False, reports=((100, b"b" * POINT_BYTES),))

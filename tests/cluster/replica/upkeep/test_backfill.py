@@ -168,7 +168,7 @@ async def test_reads_below_the_snapshot_are_passed_on(tmp_path: Path, held: asyn
                 seen.append(indexes)
             assert seen[0] == seen[1]
             assert seen[0][0] < 10
-        assert number(again, "raftlog_reads_passed_on") > 0
+        assert number(again, "raftlog_reads_passed_on_total") > 0
         assert again.state.disk.oldest == begins
 
 
@@ -184,18 +184,18 @@ async def test_the_older_log_comes_in_the_background(tmp_path: Path, held: async
         held.set()
         await wait_until_async(partial(is_whole, again), 60, what="the older log")
         last = again.applied
-        passed = number(again, "raftlog_reads_passed_on")
+        passed = number(again, "raftlog_reads_passed_on_total")
         mine, theirs = await everything(again, last), await everything(whole, last)
         assert [pair[0] for pair in mine] == [pair[0] for pair in theirs]
         assert [encode_effects(pair[1]) for pair in mine] == [encode_effects(pair[1]) for pair in theirs]
-        assert number(again, "raftlog_reads_passed_on") == passed, "read from this disk"
-        assert number(again, "raftlog_backfill_segments") >= 1
+        assert number(again, "raftlog_reads_passed_on_total") == passed, "read from this disk"
+        assert number(again, "raftlog_backfill_segments_total") >= 1
         assert number(again, "raftlog_backfill_missing") == 0
         await wait_until_async(lambda: not again.state.backfill.task, 60, what="it is at rest")
         told = again.status().backfill
         assert (told.missing, told.waits) == (0, "")
-        assert told.segments == number(again, "raftlog_backfill_segments")
-        assert told.bytes == number(again, "raftlog_backfill_bytes") > 0
+        assert told.segments == number(again, "raftlog_backfill_segments_total")
+        assert told.bytes == number(again, "raftlog_backfill_bytes_total") > 0
         assert await again.find_time(0) == 1
         who = again.node_id
         await nodes.stop(who)
@@ -205,7 +205,7 @@ async def test_the_older_log_comes_in_the_background(tmp_path: Path, held: async
         await nodes.all_at((await nodes.leader()).applied)
         assert third.state.disk.oldest == 1
         assert [pair[0] for pair in await everything(third, last)] == [pair[0] for pair in mine]
-        assert number(third, "raftlog_backfill_segments") == 0
+        assert number(third, "raftlog_backfill_segments_total") == 0
 
 
 def spoiled(raw: RawSlice) -> RawSlice:
@@ -232,14 +232,16 @@ async def test_a_wrong_peer_is_found_out_and_another_one_is_asked(
         monkeypatch.setattr(liar.state.reader, "own", lie)
         monkeypatch.setattr(peer_log.PeerLog, "peers", lambda self: asked)
         held.set()
-        await wait_until_async(lambda: number(again, "raftlog_backfill_wrong") == 1, 60, what="the lie is found out")
+        await wait_until_async(
+            lambda: number(again, "raftlog_backfill_wrong_total") == 1, 60, what="the lie is found out"
+        )
         await wait_until_async(lambda: "effects" in again.state.backfill.waits, 60, what="it waits")
         await wait_until_async(lambda: "was wrong" in again.status().backfill.waits, 60, what="it asks no more")
         assert again.state.disk.oldest == begins
         again.state.backfill.avoided.clear()
         asked.append(whole.node_id)
         await wait_until_async(lambda: again.state.disk.oldest < begins, 60, what="a segment of the other one")
-        assert number(again, "raftlog_backfill_wrong") == 2
+        assert number(again, "raftlog_backfill_wrong_total") == 2
         asked.remove(whole.node_id)
         monkeypatch.setattr(liar.state.reader, "own", real)
         again.state.backfill.avoided.clear()
@@ -270,7 +272,7 @@ async def test_a_peer_that_goes_in_the_middle_is_left_for_another(
         held.set()
         await wait_until_async(partial(is_whole, again), 60, what="the older log")
         assert slices >= 2
-        assert number(again, "raftlog_backfill_wrong") == 0
+        assert number(again, "raftlog_backfill_wrong_total") == 0
         last = again.applied
         mine, theirs = await everything(again, last), await everything(whole, last)
         assert [pair[0] for pair in mine] == [pair[0] for pair in theirs]
@@ -357,7 +359,7 @@ async def test_records_without_any_reachable_copy_are_an_error_never_gone(
                 await read
             assert caught.value.code is Code.DEADLINE
             assert (caught.value.row.outcome, caught.value.row.retryable) == (Outcome.NOT_APPLIED, True)
-        assert [number(each, "raftlog_reads_passed_on") for each in others] == [0, 0]
+        assert [number(each, "raftlog_reads_passed_on_total") for each in others] == [0, 0]
         for each, real in zip(others, reals, strict=True):
             monkeypatch.setattr(each.state.reader, "own", real)
         assert (await again.read_log(5, 1, 1))[0][0].first <= 5

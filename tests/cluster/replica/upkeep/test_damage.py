@@ -112,10 +112,10 @@ async def test_a_damaged_segment_is_found_and_heals_from_the_others(tmp_path: Pa
         assert f"after index {int(path.stem) - 1}" in told.scrub.damage
         assert damaged.metrics.registry.get_sample_value("raftlog_damaged_places") == len(damaged.state.damage.findings)
         again = await restarted(nodes, damaged)
-        assert again.state.core.state.floor > 0, "it has lost acknowledged entries, and may not vote"
+        assert again.state.core.state.recall.floor > 0, "it has lost acknowledged entries, and may not vote"
         last = (await nodes.append(await nodes.leader(), b"after")).last
         await nodes.all_at(last)
-        await wait_until_async(lambda: again.state.core.state.floor == 0, what="healed")
+        await wait_until_async(lambda: again.state.core.state.recall.floor == 0, what="healed")
         assert again.machine.digest_at(last) == healthy.machine.digest_at(last)
         assert await log_of(again) == await log_of(healthy)
 
@@ -129,7 +129,7 @@ async def test_derived_files_are_rebuilt_from_their_segment(tmp_path: Path, endi
         path = spoil(damaged, 1, ending)
         assert await ended(damaged) is NodeExit.DAMAGED
         again = await restarted(nodes, damaged)
-        assert again.state.core.state.floor == 0
+        assert again.state.core.state.recall.floor == 0
         await nodes.all_at(last)
         await wait_until_async(lambda: again.state.applier.is_written, what="effects in their files")
         assert (await log_of(again))[:last] == (await log_of(healthy))[:last]
@@ -149,7 +149,7 @@ async def test_a_leader_hands_over_before_it_ends(tmp_path: Path) -> None:
         again = await restarted(nodes, leader)
         last = (await nodes.append(await nodes.leader(), b"after")).last
         await nodes.all_at(last)
-        await wait_until_async(lambda: again.state.core.state.floor == 0, what="healed")
+        await wait_until_async(lambda: again.state.core.state.recall.floor == 0, what="healed")
 
 
 async def test_damage_found_by_a_reader_ends_the_node(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ async def test_damage_found_by_a_reader_ends_the_node(tmp_path: Path) -> None:
         again = await restarted(nodes, damaged)
         await nodes.append(await nodes.leader(), b"after")
         await nodes.all_at(last)
-        await wait_until_async(lambda: again.state.core.state.floor == 0, what="healed")
+        await wait_until_async(lambda: again.state.core.state.recall.floor == 0, what="healed")
         assert (await log_of(again))[:last] == (await log_of(healthy))[:last]
 
 
@@ -267,7 +267,7 @@ async def test_older_history_that_others_have_is_fetched_again(tmp_path: Path) -
         await nodes.append(await nodes.leader(), b"after")
         await wait_until_async(lambda: again.state.disk.oldest == 1, 30, what="the older log")
         await nodes.all_at(last)
-        assert again.metrics.registry.get_sample_value("raftlog_backfill_segments"), "it came from the others"
+        assert again.metrics.registry.get_sample_value("raftlog_backfill_segments_total"), "it came from the others"
         assert (await log_of(again))[:last] == (await log_of(healthy))[:last]
 
 
@@ -300,7 +300,7 @@ async def test_older_history_is_not_given_up_for_one_place_in_it(
         spoil(node, 0, ".idx")
         assert await ended(node) is NodeExit.DAMAGED
         again = await restarted(nodes, node)
-        assert (again.oldest, again.state.core.state.floor) == (1, 0)
+        assert (again.oldest, again.state.core.state.recall.floor) == (1, 0)
         await nodes.all_at(last)
         with pytest.raises(ApiError):
             await log_of(again)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.client.blocking.client import ClientError, SyncClient
+from raftlog import ClientError, SyncClient
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.files.findings import FileHealth
 from raftlog.cluster.node.local_cluster import LocalCluster

@@ -63,7 +63,7 @@ async def test_snapshots_on_all_nodes_one_after_the_other_lose_no_record(tmp_pat
             assert [encode_effects(pair[1]) for pair in found[: len(wanted)]] == [
                 encode_effects(pair[1]) for pair in wanted
             ]
-            assert number(node, "raftlog_reads_passed_on") == 0, "it comes from its own disk"
+            assert number(node, "raftlog_reads_passed_on_total") == 0, "it comes from its own disk"
         folders = [nodes.data(who) / KEPT for who in nodes.running]
         await wait_until_async(lambda: not any(each.exists() for each in folders), 60, what="the kept files are gone")
 
@@ -88,7 +88,7 @@ async def test_only_what_the_node_never_had_is_fetched(tmp_path: Path, held: asy
         await wait_until_async(partial(is_whole, again), 60, what="the older log")
         found = await everything(again, again.applied)
         gap = sum(pair[0].size for pair in found if had < pair[0].index < begins)
-        assert gap < number(again, "raftlog_backfill_bytes") < 1.3 * gap, "and the files beside the segments"
+        assert gap < number(again, "raftlog_backfill_bytes_total") < 1.3 * gap, "and the files beside the segments"
         assert sum(pair[0].size for pair in found if pair[0].index <= had) > 600 * 4_000
 
 
@@ -103,4 +103,4 @@ async def test_a_trim_deletes_what_was_kept(tmp_path: Path, held: asyncio.Event)
         await trim(nodes, again, again.state.disk.oldest)
         held.set()
         await wait_until_async(lambda: not (nodes.data(who) / KEPT).exists(), 60, what="the kept files are gone")
-        assert number(again, "raftlog_backfill_segments") == 0
+        assert number(again, "raftlog_backfill_segments_total") == 0

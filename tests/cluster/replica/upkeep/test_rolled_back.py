@@ -10,7 +10,7 @@ import pytest
 from raftlog.cluster.peers import dialled
 from raftlog.cluster.peers.hello import encode_hello, encode_refusal
 from raftlog.raft.consensus import recall
-from raftlog.raft.hello import Met, Start
+from raftlog.raft.hello import PeerProcess, Start
 from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of, put_block
 from tests.cluster.peers.test_transport import answer_to, configuration_of, hello_of, transports
 from tests.support import free_ports, streams_served, wait_until_async
@@ -51,7 +51,9 @@ async def test_a_folder_restored_as_it_was_while_the_node_ran_loses_nothing_that
         await nodes.all_at(last)
         for node in nodes.running.values():
             assert all(node.machine.get(b"after the copy %d" % number) is not None for number in range(20))
-        await wait_until_async(lambda: not nodes.running[copied].state.core.state.floor, what="the copy has healed")
+        await wait_until_async(
+            lambda: not nodes.running[copied].state.core.state.recall.floor, what="the copy has healed"
+        )
         if not is_leader:
             assert (await nodes.leader()).term == term, "a healthy leader goes on"
 
@@ -91,7 +93,7 @@ async def test_the_link_to_a_refused_copy_is_dialled_at_once(monkeypatch: pytest
         assert link is not None
         await wait_until_async(lambda: link.refusal and not link.is_up, what="the link pauses")
         hello = hello_of()
-        one.met[hello.sender, hello.incarnation] = Met(hello.boot + 1, 0)
+        one.met[hello.sender, hello.incarnation] = PeerProcess(hello.boot + 1, 0)
         await answer_to(port, encode_hello(hello))
         await wait_until_async(lambda: link.is_up, what="the link is dialled again")
 
@@ -121,7 +123,7 @@ async def test_a_refused_copy_hears_from_the_peer_that_refuses_it_what_it_lost(t
         no_dial: dict[str, Any] = {f"dial__{a}": f"127.0.0.1:{nowhere}"}
         await nodes.start(b, **no_dial)
         copied = (await nodes.start(c)).state.core.state
-        await wait_until_async(lambda: bool(copied.floor), what="the copy is under a floor")
+        await wait_until_async(lambda: bool(copied.recall.floor), what="the copy is under a floor")
         last = nodes.running[b].state.core.state.log.last
         assert not recall.may_grant(copied, last.term, last.index)
         assert recall.may_grant(copied, there.core.state.log.last.term, there.core.state.log.last.index)

@@ -15,7 +15,7 @@ from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
 from raftlog.cluster.records.entries import log_entry
 from raftlog.cluster.records.snapshot_stream import decode_preamble
 from raftlog.cluster.replica.state import DiskSpace
-from raftlog.cluster.replica.upkeep import disk_space, snapshots
+from raftlog.cluster.replica.upkeep import disk_space, retention, snapshots
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SnapshotInstall, SnapshotWrite
@@ -254,6 +254,24 @@ async def test_a_full_disk_waits_for_no_follower_that_is_sent_a_snapshot() -> No
     assert snapshots._may_save(replica)
     await snapshots.saved(replica, Mark(100, 1, 0, 0, 0))
     assert calls == [("compact", (Mark(100, 1, 0, 0, 0), 90))]
+
+
+async def test_a_full_disk_forgets_trimmed_entries_without_another_snapshot() -> None:
+    """The newest snapshot covers the trimmed entries. On a full disk the core forgets them, so that their files can be
+    deleted. On a disk with space slow followers may still get them."""
+    calls: list[tuple[str, Any]] = []
+    replica, mark = replica_of(calls, keep_after=90), Mark(100, 1, 0, 0, 0)
+
+    async def compact(oldest: int, needed: int) -> int:
+        return 0
+
+    replica.core.state.log = SimpleNamespace(snapshot=mark, first=1)
+    replica.disk.compact, replica.retention = compact, SimpleNamespace(policy=SimpleNamespace(is_on=False))
+    await retention._delete_and_trim(replica)
+    assert calls == []
+    replica.syncer.has_space = False
+    await retention._delete_and_trim(replica)
+    assert calls == [("compact", (mark, 90))]
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.raft.consensus import election
-from raftlog.raft.consensus.roles import Follower, PreCandidate, RoleName
-from raftlog.raft.events import BecameFollower, BecameLeader, MessageIgnored
-from raftlog.raft.messages import AppendEntries, RequestVote, RequestVoteReply
+from raftlog.raft.consensus.roles import PreCandidate, RoleName
+from raftlog.raft.events import BecameFollower, MessageIgnored
+from raftlog.raft.messages import AppendEntriesReply, RequestVote, RequestVoteReply
 from raftlog.raft.ready import SyncQueue
-from raftlog.raft.types import NOBODY, EntryKind, HardState
+from raftlog.raft.types import NOBODY, HardState
 from tests.raft.lab import (
     Lab,
     append,
+    append_entries,
     at,
     configuration,
     drain,
     extend,
     granted,
     lead,
-    log_of,
     make_core,
     vote_request,
 )
@@ -67,7 +66,7 @@ def test_pitfall_02_an_entry_never_reaches_the_disk_before_its_term() -> None:
     core = make_core(1, 3)
     entries = extend(core.state.log.last, 5)
     core.step(
-        AppendEntries(sender=2, to=1, term=5, prev_index=1, prev_term=1, commit=1, round=0, entries=tuple(entries)),
+        append_entries(entries, prev=(1, 1), term=5),
         at(0),
     )
     queue = SyncQueue()
@@ -291,19 +290,6 @@ def test_pitfall_13_a_single_node_elects_itself_and_never_assumes_it_leads() -> 
     assert lab.cores[1].status().term == 3
 
 
-def test_a_split_vote_is_broken_by_the_next_timeout() -> None:
-    """Two candidates of one term each hold their own vote; the node that times out first asks again and wins."""
-    lab = Lab(2)
-    for node in (1, 2):
-        core = lab.cores[node]
-        core.state.role = PreCandidate({node: True, 3 - node: True}, 0, False)
-        election.campaign(core.state, "both at once")
-    lab.settle()
-    assert lab.leaders() == []
-    lab.run(700)
-    assert len(lab.leaders()) == 1
-
-
 def test_a_voter_that_knows_this_terms_leader_refuses_others() -> None:
     """A vote not yet given is not given to a rival of the leader that was already elected in this term."""
     core = make_core(1, 5, term=4)
@@ -324,30 +310,44 @@ def test_a_second_leader_of_one_term_is_refused() -> None:
         else:
             lead(core)
         status = core.status()
-        core.step(AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0), at(300))
+        core.step(append_entries(prev=(1, 1), term=2), at(300))
         assert [event.reason for event in drain(core).events if isinstance(event, MessageIgnored)] == [
             f"impossible: node {status.leader} leads that term"
         ]
         assert core.status() == status
 
 
-def test_leader_appends_a_no_op_and_sends_it_to_every_follower() -> None:
-    """The first thing a leader does is to put an entry of its own term into the log (thesis 6.4)."""
-    core = make_core(1, 3)
-    out = lead(core)
-    assert [(entry.kind, entry.term, entry.index) for entry in out.entries] == [(EntryKind.NOOP, 2, 2)]
-    sent = [message for message in out.messages if isinstance(message, AppendEntries)]
-    assert [(message.to, [entry.term for entry in message.entries]) for message in sent] == [(2, [2]), (3, [2])]
-    assert [event for event in out.events if isinstance(event, BecameLeader)] == [BecameLeader(2, 2)]
+@pytest.mark.parametrize("role", list(RoleName))
+def test_section_5_1_a_higher_term_makes_a_follower_of_every_role(role: RoleName) -> None:
+    """Without a leader, unless its leader spoke."""
+    for message, leader in (
+        (append_entries(prev=(1, 1), term=7), 2),
+        (RequestVoteReply(sender=2, to=1, term=7, request_term=2, granted=False), NOBODY),
+    ):
+        core = make_core(1, 3)
+        if role is not RoleName.FOLLOWER:
+            core.tick(at(300))
+        if role is RoleName.CANDIDATE or role is RoleName.LEADER:
+            core.step(RequestVoteReply(sender=2, to=1, term=1, request_term=2, granted=True, pre=True), at(300))
+        if role is RoleName.LEADER:
+            core.step(RequestVoteReply(sender=2, to=1, term=2, request_term=2, granted=True), at(300))
+        assert core.status().role is role
+        core.step(message, at(300))
+        assert (core.status().role, core.status().term, core.status().leader) == (RoleName.FOLLOWER, 7, leader)
+        assert drain(core).hard_state == HardState(7, NOBODY, 1)
 
 
-def test_a_higher_term_in_any_message_ends_a_role() -> None:
-    """Candidates and leaders become followers of a newer term, without a leader unless its leader spoke (5.1)."""
-    core = make_core(1, 3)
-    lead(core)
-    core.step(RequestVoteReply(sender=2, to=1, term=9, request_term=2, granted=False), at(400))
-    assert (core.status().term, core.status().role, core.status().leader) == (9, RoleName.FOLLOWER, NOBODY)
-    assert drain(core).hard_state == HardState(9, NOBODY, 1)
+def test_section_5_1_a_request_of_an_old_term_is_rejected_with_the_current_one() -> None:
+    """AppendEntries and RequestVote are answered, so that their sender learns it; replies are dropped."""
+    core = make_core(1, 3, term=5)
+    core.step(append_entries(prev=(1, 1), term=3, round=4), at(0))
+    core.step(vote_request(3, 1, 4, (9, 4)), at(0))
+    core.step(RequestVoteReply(sender=2, to=1, term=3, request_term=3, granted=True), at(0))
+    refused, vote = drain(core).messages
+    assert isinstance(refused, AppendEntriesReply)
+    assert (refused.success, refused.term, refused.round) == (False, 5, 4)
+    assert isinstance(vote, RequestVoteReply)
+    assert (vote.granted, vote.term, vote.request_term) == (False, 5, 4)
 
 
 def test_pitfall_28_swapped_addresses_are_noticed() -> None:
@@ -361,10 +361,3 @@ def test_pitfall_28_swapped_addresses_are_noticed() -> None:
     core.step(replace(message, to=1, shard=4), at(0))
     assert [type(event) for event in drain(core).events] == [BecameFollower, MessageIgnored, MessageIgnored]
     assert core.status().term == 1
-
-
-def test_lab_logs_are_chains() -> None:
-    """The helpers themselves make logs in which each entry names the one before."""
-    log = log_of(configuration(3), 1, (2, 5), 2)
-    assert [(entry.first, entry.index) for entry in log] == [(1, 1), (2, 2), (3, 7), (8, 8)]
-    assert isinstance(make_core(1, 3, 1, (2, 5), 2).state.role, Follower)

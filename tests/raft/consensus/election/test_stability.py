@@ -1,7 +1,10 @@
 """Leaders that stay, and that go in time: stickiness, check-quorum, stalls (pitfalls.md, section A)."""
 
+import pytest
+
 from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import MessageIgnored
+from raftlog.raft.types import NOBODY
 from tests.raft.lab import (
     Lab,
     append,
@@ -124,3 +127,34 @@ def test_pitfall_14_a_stalled_leader_looks_again_before_it_steps_down() -> None:
     assert core.status().role is RoleName.LEADER
     core.tick(at(3_160))
     assert core.status().role is RoleName.FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("silent_ms", "transfer", "term", "is_bound"),
+    [(0, False, 9, True), (299, False, 3, True), (300, False, 9, False), (0, True, 3, False), (0, True, 9, True)],
+)
+def test_thesis_4_2_3_within_a_minimum_election_timeout_of_hearing_a_leader_no_vote_is_given(
+    silent_ms: int, transfer: bool, term: int, is_bound: bool
+) -> None:
+    """The request neither raises the term nor gets a vote; the flag of a transfer overrides, in the next term alone."""
+    core = make_core(1, 3)
+    append(core, prev=(1, 1), term=2, sender=2, now_ms=100)
+    core.step(vote_request(3, 1, term, (5, 2), transfer=transfer), at(100 + silent_ms))
+    assert core.status().term == (2 if is_bound else term)
+    assert core.status().vote == (NOBODY if is_bound else 3)
+    assert bool([event for event in drain(core).events if isinstance(event, MessageIgnored)]) is is_bound
+
+
+@pytest.mark.parametrize(
+    ("term", "last", "silent_ms", "is_granted"),
+    [(2, (1, 1), 300, True), (2, (1, 1), 299, False), (1, (1, 1), 300, False), (2, (0, 0), 300, False)],
+)
+def test_thesis_9_6_a_pre_vote_is_granted_if_a_vote_would_be(
+    term: int, last: tuple[int, int], silent_ms: int, is_granted: bool
+) -> None:
+    """A later term, a log as good as the own one, and no leader heard for a minimum election timeout; asking changes
+    neither term nor vote."""
+    core = make_core(1, 3)
+    append(core, prev=(1, 1), term=1, sender=2, now_ms=100)
+    assert granted(core, vote_request(3, 1, term, last, pre=True), 100 + silent_ms) is is_granted
+    assert (core.status().term, core.status().vote) == (1, NOBODY)

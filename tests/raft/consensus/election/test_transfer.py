@@ -3,12 +3,12 @@
 import pytest
 
 from raftlog.raft.consensus.roles import RoleName
-from raftlog.raft.events import MessageIgnored, TransferEnded, TransferStarted
-from raftlog.raft.messages import RequestVote, TimeoutNow
+from raftlog.raft.events import MessageIgnored, TransferEnded
+from raftlog.raft.messages import TimeoutNow
 from raftlog.raft.options import Options
 from raftlog.raft.refusals import CannotTransfer, NotLeader, TransferInProgress
 from raftlog.raft.types import NOBODY, EntryKind
-from tests.raft.lab import Lab, append, at, configuration, drain, lead, make_core, reply
+from tests.raft.lab import append, at, configuration, drain, lead, make_core, reply
 
 
 def test_pitfall_82_timeout_now_leaves_only_when_the_target_has_everything() -> None:
@@ -78,36 +78,6 @@ def test_pitfall_82_a_node_that_is_behind_or_follows_another_does_not_campaign()
     assert core.status().role is RoleName.FOLLOWER
 
 
-def test_a_clean_stop_moves_the_leadership_without_a_timeout() -> None:
-    """The most caught-up follower takes over at once; the old leader follows it in the next term."""
-    lab = Lab(3)
-    core = lab.elect(1)
-    lab.run(100)
-    before = lab.now_ms
-    assert core.transfer(NOBODY, at(before)) == 2
-    lab.settle()
-    assert lab.leaders() == [2]
-    assert lab.now_ms == before
-    assert (core.status().term, core.status().leader) == (3, 2)
-    assert [event for event in lab.events[1] if isinstance(event, TransferStarted | TransferEnded)] == [
-        TransferStarted(2),
-        TransferEnded(2, "another term began"),
-    ]
-    lab.propose(2)
-    lab.run(100)
-    assert lab.applied[1] == lab.applied[2] == lab.applied[3]
-
-
-def test_the_votes_of_a_hand_over_override_stickiness() -> None:
-    """Everyone still hears the old leader; the flag says that it asked for this (thesis 4.2.3)."""
-    lab = Lab(5)
-    core = lab.elect(1)
-    lab.run(100)
-    core.transfer(4, at(lab.now_ms))
-    lab.settle()
-    assert lab.leaders() == [4]
-
-
 def test_the_most_caught_up_voter_that_answers_is_chosen() -> None:
     """Neither a learner, nor a voter that was silent for an election timeout, however long its log."""
     core = make_core(1, 4, members=configuration(4, learners=[4]))
@@ -138,34 +108,3 @@ def test_an_impossible_transfer_is_refused() -> None:
     lead(alone)
     with pytest.raises(CannotTransfer, match="no other voter"):
         alone.transfer(NOBODY, at(400))
-
-
-def test_a_transfer_ends_when_the_targets_link_closes() -> None:
-    """No time-out is awaited once the outcome is certain."""
-    core = make_core(1, 3)
-    lead(core)
-    core.transfer(2, at(400))
-    drain(core)
-    core.link_closed(2, at(410))
-    assert [event for event in drain(core).events if isinstance(event, TransferEnded)] == [
-        TransferEnded(2, "gave up: its link closed")
-    ]
-
-
-def test_timeout_now_is_repeated_with_the_heartbeat() -> None:
-    """It may be lost; the target campaigns without a pre-vote and with the flag."""
-    core = make_core(1, 3)
-    lead(core)
-    reply(core, 2, match=2)
-    core.transfer(2, at(400))
-    drain(core)
-    core.tick(at(core.next_deadline_ms()))
-    (message,) = [message for message in drain(core).messages if isinstance(message, TimeoutNow)]
-    target = make_core(2, 3, 2)
-    append(target, prev=(2, 2), term=2, sender=1)
-    target.step(message, at(400))
-    requests = [message for message in drain(target).after_sync if isinstance(message, RequestVote)]
-    assert [(request.to, request.term, request.pre, request.transfer) for request in requests] == [
-        (1, 3, False, True),
-        (3, 3, False, True),
-    ]

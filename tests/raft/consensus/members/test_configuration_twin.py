@@ -7,14 +7,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from raftlog.raft import changes
 from raftlog.raft.changes import AddLearners, ChangeAddresses, Promote, Remove
-from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
-from raftlog.raft.messages import AppendEntries
 from raftlog.raft.quorum import VoteOutcome, outcome
 from raftlog.raft.refusals import ConfigurationRefused
 from raftlog.raft.types import Entry, EntryKind
-from tests.raft.lab import at, configuration, drain, extend, make_core
+from tests.raft.lab import append_entries, at, configuration, configuration_entry, drain, extend, make_core
 
 NODES = st.integers(1, 6)
 VOTER, LEARNER = "voter", "learner"
@@ -161,15 +158,7 @@ class InForce(RuleBasedStateMachine):
         for size in sizes:
             if size:
                 members = configuration(size)
-                entry = seal_entry(
-                    previous,
-                    term=self.term,
-                    kind=EntryKind.CONFIGURATION,
-                    count=1,
-                    time_ms=0,
-                    clock_ms=0,
-                    data=encode_configuration(members),
-                )
+                entry = configuration_entry(previous, members, self.term)
                 self.members[entry.index, entry.term] = members
             else:
                 (entry,) = extend(previous, self.term)
@@ -178,15 +167,12 @@ class InForce(RuleBasedStateMachine):
         if sizes:
             self.log = kept + entries
         ends = [entry.index for entry in self.log]
-        message = AppendEntries(
-            sender=2 + self.term % 2,
-            to=1,
+        message = append_entries(
+            entries,
+            prev=(kept[-1].index, kept[-1].term),
             term=self.term,
-            prev_index=kept[-1].index,
-            prev_term=kept[-1].term,
+            sender=2 + self.term % 2,
             commit=ends[max(0, len(ends) - 1 - commit)],
-            round=0,
-            entries=tuple(entries),
         )
         self.core.step(message, at(self.now_ms))
         drain(self.core, self.now_ms)

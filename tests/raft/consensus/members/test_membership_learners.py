@@ -2,17 +2,14 @@
 
 import pytest
 
-from raftlog.raft.changes import AddLearners, Promote, Remove, Replace
-from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import seal_entry
-from raftlog.raft.consensus.roles import Leader, RoleName
+from raftlog.raft.changes import AddLearners, Remove, Replace
+from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import BecameFollower, ChangeGivenUp, TransferEnded, TransferStarted
 from raftlog.raft.messages import AppendEntriesReply, RequestVote, RequestVoteReply, is_promise
-from raftlog.raft.options import Options
 from raftlog.raft.refusals import ConfigurationRefused, WhyRefused
 from raftlog.raft.types import EntryKind, HardState
 from tests.raft.consensus.members.growing_lab import GrowingLab, member
-from tests.raft.lab import append, at, configuration, drain, lead, make_core, reply
+from tests.raft.lab import append, at, configuration, configuration_entry, drain, lead, make_core, reply
 
 
 def led(nodes: int = 3) -> GrowingLab:
@@ -20,39 +17,6 @@ def led(nodes: int = 3) -> GrowingLab:
     lab = GrowingLab(nodes)
     lab.elect(1)
     return lab
-
-
-def test_a_learner_is_not_counted_and_gets_its_vote_when_it_has_caught_up() -> None:
-    """One command: an empty node becomes a voter, as soon as a round is short (thesis 4.2.1)."""
-    lab = led()
-    core = lab.join(4)
-    lab.cores[1].propose_configuration(AddLearners((member(4),)), at(lab.now_ms))
-    assert lab.in_force(1).learners == (4,)
-    assert lab.cores[1].status().catching_up == (4,)
-    lab.run(200)
-    assert lab.voters(1) == lab.voters(4) == (1, 2, 3, 4)
-    assert lab.cores[1].status().catching_up == ()
-    assert core.status().leader == 1
-    assert lab.applied[4] == lab.applied[1]
-
-
-def test_without_promotion_a_learner_stays_a_learner_until_a_command() -> None:
-    """It is never counted for a commit meanwhile."""
-    lab = led()
-    lab.join(4)
-    lab.change(1, AddLearners((member(4),), promote=False))
-    lab.run(3_000)
-    assert lab.in_force(4).learners == (4,)
-    lab.cut_off(1, 4)
-    index = lab.propose(1)
-    lab.settle()
-    assert lab.cores[1].status().commit < index
-    lab.heal()
-    lab.run(1_000)
-    leader = lab.leaders()[0]
-    lab.change(leader, Promote((4,)))
-    lab.run(100)
-    assert lab.voters(leader) == (1, 2, 3, 4)
 
 
 def test_pitfall_47_a_slow_learner_is_given_up_after_ten_rounds() -> None:
@@ -177,28 +141,6 @@ def test_the_second_step_of_a_replacement_is_given_up_with_the_leadership() -> N
     assert refused.value.why is WhyRefused.OVERLAPS
     lab.run(2_000)
     assert ChangeGivenUp(3, "leadership was lost: say it again") in lab.events[1]
-
-
-def test_pitfall_20_a_late_answer_of_the_disk_before_is_not_believed() -> None:
-    """Node 3 has a new disk. What its old one had acknowledged arrives late, in the same term: it proves nothing.
-
-    Guard: `round_first` in `on_append_reply` of raft/consensus/replication.py.
-    """
-    core = make_core(1, 3)
-    lead(core)
-    reply(core, 2, match=2)
-    reply(core, 3, match=1)
-    core.propose_configuration(Replace(3, member(3, disk=33)), at(400))
-    for _ in range(3):
-        drain(core, 400)
-        reply(core, 2, match=core.status().last.index)
-    assert core.state.configuration.learners == (3,)
-    role = core.state.role
-    assert isinstance(role, Leader)
-    reply(core, 3, match=2)
-    assert role.progress[3].match == 0
-    reply(core, 3, match=2, round=role.round)
-    assert role.progress[3].match == 2
 
 
 def test_pitfall_45_a_leader_that_is_removed_hands_over_and_goes() -> None:
@@ -331,15 +273,7 @@ def test_pitfall_11_a_learner_that_missed_its_promotion_votes() -> None:
     """
     candidate = make_core(1, 3)
     joint = configuration(4)
-    entry = seal_entry(
-        candidate.state.log.last,
-        term=2,
-        kind=EntryKind.CONFIGURATION,
-        count=1,
-        time_ms=0,
-        clock_ms=0,
-        data=encode_configuration(joint),
-    )
+    entry = configuration_entry(candidate.state.log.last, joint, 2)
     append(candidate, [entry], prev=(1, 1), term=2, sender=2)
     learner = make_core(4, 4, members=configuration(4, learners=[4]), term=2)
     now_ms = candidate.next_deadline_ms()
@@ -356,17 +290,6 @@ def test_pitfall_11_a_learner_that_missed_its_promotion_votes() -> None:
     assert candidate.status().role is RoleName.LEADER
 
 
-def test_answers_of_strangers_are_not_counted() -> None:
-    """A node that is no member cannot help to commit."""
-    core = make_core(1, 3)
-    lead(core)
-    for stranger in (7, 8):
-        core.step(
-            AppendEntriesReply(sender=stranger, to=1, term=2, success=True, match=2, prev_index=1, round=0), at(400)
-        )
-    assert core.status().commit == 1
-
-
 def test_transfer_is_quick_with_changes_around() -> None:
     """Within a joint configuration, and while a learner catches up: the next leader goes on with what the log says."""
     lab = led(4)
@@ -381,12 +304,6 @@ def test_transfer_is_quick_with_changes_around() -> None:
     lab.run(300)
     assert lab.voters(3) == (1, 2, 3)
     assert lab.in_force(3).learners == (5,)
-
-
-def test_options_of_catching_up_are_checked() -> None:
-    """As every other one."""
-    with pytest.raises(ValueError, match="catch_up_rounds_max"):
-        Options(catch_up_rounds_max=0)
 
 
 @pytest.mark.parametrize("transfer", [False, True])

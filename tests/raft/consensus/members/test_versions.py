@@ -53,19 +53,12 @@ def test_the_version_rises_as_far_as_all_know_and_in_one_step() -> None:
     assert versions(lab) == [3, 3, 3]
 
 
-def test_a_node_alone_raises_the_version_as_soon_as_it_leads() -> None:
-    """There is no other member to wait for."""
-    lab = led(2)
-    lab.run(10)
-    assert versions(lab) == [2]
-
-
 def test_a_learner_must_know_the_version_too() -> None:
     """It applies as everybody does."""
     lab = led(2, 2, 2)
     lab.run(100)
     lab.join(4)
-    assert known_to_all(configuration(4, learners=[4]), 1, 2, lab.cores[1].state.said) == 0
+    assert known_to_all(configuration(4, learners=[4]), 1, 2, lab.cores[1].state.recall.said) == 0
     late = led(1, 2, 2)
     late.join(4)
     late.connect(4)
@@ -103,7 +96,7 @@ def test_the_version_waits_for_a_change_of_the_members_and_keeps_them_waiting() 
     changes keep the version.
     """
     lab = led(2, 2, 2)
-    lab.cores[1].state.said.clear()
+    lab.cores[1].state.recall.said.clear()
     lab.cut_off(1)
     lab.cores[1].propose_configuration(Remove((3,)), at(lab.now_ms))
     lab.connect()
@@ -125,8 +118,8 @@ def test_a_version_that_was_not_committed_is_rolled_back() -> None:
     nodes connected to it.
     """
     lab = led(2, 2, 2)
-    lab.cores[2].state.said.clear()
-    lab.cores[3].state.said.clear()
+    lab.cores[2].state.recall.said.clear()
+    lab.cores[3].state.recall.said.clear()
     lab.cut_off(1)
     lab.settle()
     assert lab.in_force(1).version == 2

@@ -6,8 +6,8 @@ import pytest
 
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Mode
-from raftlog.raft.consensus.roles import Leader, RoleName
-from raftlog.raft.events import ConflictTruncated, FollowerNeedsSnapshot, FollowerProbing
+from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.events import ConflictTruncated, FollowerNeedsSnapshot
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch
 from raftlog.raft.refusals import Busy
@@ -125,22 +125,6 @@ def test_pitfall_29_an_isolated_leader_refuses_beyond_its_bound() -> None:
     core.propose(EntryKind.COMMANDS, 1, bytes(1_000), at(400))
 
 
-def test_a_lost_message_is_found_by_the_next_heartbeat() -> None:
-    """In replicate, a heartbeat asks for unanswered entries: the mismatch sends the leader back to the proved end."""
-    lab = Lab(3)
-    core = lab.elect(1)
-    lab.run(100)
-    lab.cuts = {(1, 2): True}
-    lab.propose(1)
-    lab.settle()
-    lab.heal()
-    assert lab.cores[2].status().last.index == 2
-    lab.run(150)
-    assert lab.cores[2].status().last.index == 3
-    assert any(isinstance(event, FollowerProbing) for event in lab.events[1])
-    assert progress(core, 2).mode is Mode.REPLICATE
-
-
 def test_a_probe_is_one_message_until_it_is_answered_or_a_heartbeat_passes() -> None:
     """A follower that does not answer costs one probe a heartbeat, not one a turn."""
     core = make_core(1, 3)
@@ -150,18 +134,6 @@ def test_a_probe_is_one_message_until_it_is_answered_or_a_heartbeat_passes() -> 
     assert appends(drain(core, 400), 2) == []
     core.tick(at(core.next_deadline_ms()))
     assert [len(message.entries) for message in appends(drain(core), 2)] == [0, 2]  # heartbeat, probe
-
-
-def test_the_window_bounds_messages_in_flight_and_reopens() -> None:
-    """Two messages at most are unanswered; each answer lets the next one go."""
-    core = make_core(1, 3, options=SMALL)
-    lead(core)
-    reply(core, 2, match=2)
-    for _ in range(12):
-        core.propose(EntryKind.COMMANDS, 1, b"x", at(400))
-    assert [len(message.entries) for message in appends(drain(core), 2)] == [4, 4]
-    reply(core, 2, match=6)
-    assert [[entry.index for entry in message.entries] for message in appends(drain(core), 2)] == [[11, 12, 13, 14]]
 
 
 def test_a_follower_behind_the_tail_is_fed_from_disk() -> None:
@@ -305,20 +277,6 @@ def test_a_fetch_that_fails_is_tried_again_after_a_heartbeat() -> None:
     assert [again.after for again in drain(core).fetches if again.peer == 2] == [5]
 
 
-def test_committed_entries_below_the_tail_are_fetched_for_apply() -> None:
-    """After a restart committed entries may be older than memory: they are read from disk in order, once each."""
-    lab = Lab(3, options=SMALL)
-    lab.elect(1)
-    for _ in range(40):
-        lab.propose(1, data=bytes(40))
-        lab.settle()
-    lab.run(100)
-    core = lab.start(2, tail=2)
-    lab.run(300)
-    assert core.status().applied == core.status().commit == 42
-    assert [entry.index for entry in lab.applied[2]] == list(range(2, 43))
-
-
 def test_a_failed_fetch_for_apply_waits_a_little() -> None:
     """The disk that could not deliver is asked again later, not in a loop."""
     core = make_core(1, 3, *[1] * 10, tail=1)
@@ -331,16 +289,3 @@ def test_a_failed_fetch_for_apply_waits_a_little() -> None:
     core.tick(at(70))
     assert drain(core).fetches == [fetch]
     assert fetch.peer == NOBODY
-
-
-def test_a_closed_link_restarts_the_stream_from_the_proved_end() -> None:
-    """Messages in flight on the closed link are lost."""
-    core = make_core(1, 3)
-    lead(core)
-    reply(core, 2, match=2)
-    core.propose(EntryKind.COMMANDS, 1, b"x", at(400))
-    drain(core)
-    assert progress(core, 2).sent == 3
-    core.link_closed(2, at(410))
-    assert (progress(core, 2).mode, progress(core, 2).sent) == (Mode.PROBE, 2)
-    assert core.status().role is RoleName.LEADER

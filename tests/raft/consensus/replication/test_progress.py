@@ -7,23 +7,6 @@ from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch
 
 
-def test_a_probe_ends_when_equality_is_proved_where_it_asked() -> None:
-    """An answer below the question (to a heartbeat from an older match) leaves it open."""
-    progress = FollowerProgress(sent=10, contact_ms=0)
-    assert not progress.note_match(0)
-    assert progress.mode is Mode.PROBE
-    assert progress.note_match(10)
-    assert (progress.mode, progress.match, progress.sent) == (Mode.REPLICATE, 10, 10)
-
-
-def test_a_probe_at_a_place_that_may_not_be_an_end_does_not_become_a_stream() -> None:
-    """Streaming from inside an entry would never match."""
-    progress = FollowerProgress(sent=0, contact_ms=0)
-    progress.probe(5, is_exact=False)
-    progress.note_match(5)
-    assert progress.mode is Mode.PROBE
-
-
 def test_answers_free_the_window_up_to_their_proved_end() -> None:
     """Messages and bytes in flight are counted exactly; one answer may cover several."""
     options = Options(inflight_messages_max=3, inflight_bytes_max=1_000)
@@ -56,15 +39,6 @@ def test_pitfall_23_probing_again_keeps_the_proved_end_and_empties_the_window() 
     assert (progress.match, progress.sent, progress.mode) == (8, 8, Mode.PROBE)
     assert (len(progress.inflight), progress.inflight_bytes, progress.commit_sent) == (0, 0, 0)
     assert progress.fetch is None
-
-
-def test_a_follower_that_needs_a_snapshot_waits() -> None:
-    """It is asked again only after a heartbeat; once it matches, it is streamed to."""
-    progress = FollowerProgress(sent=3, contact_ms=0)
-    progress.need_snapshot(7)
-    assert (progress.mode, progress.sent, progress.is_waiting) == (Mode.SNAPSHOT, 7, True)
-    progress.note_match(7)
-    assert progress.mode is Mode.REPLICATE
 
 
 def test_a_follower_that_gains_too_little_gets_more_at_a_time() -> None:

@@ -3,27 +3,20 @@
 import pytest
 
 from raftlog.raft.events import ConflictTruncated, MessageIgnored
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply
-from raftlog.raft.options import Options
-from raftlog.raft.refusals import NotLeader
+from raftlog.raft.messages import AppendEntriesReply
 from raftlog.raft.types import EntryKind, TermRun
 from tests.raft.lab import (
     Lab,
     append,
+    append_entries,
     appends,
     at,
-    configuration,
     drain,
     extend,
     lead,
-    log_of,
     make_core,
     progress,
     reply,
-)
-
-SMALL = Options(
-    tail_entries_max=8, tail_bytes_max=4_000, append_bytes_max=1_000, append_entries_max=4, inflight_messages_max=2
 )
 
 
@@ -76,7 +69,7 @@ def test_pitfall_18_an_older_shorter_append_takes_nothing_away() -> None:
     entries = extend(core.state.log.last, 2, 2, 2)
     append(core, entries, prev=(1, 1), term=2)
     core.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=(entries[0],)),
+        append_entries([entries[0]], prev=(1, 1), term=2),
         at(0),
     )
     out = drain(core)
@@ -95,7 +88,7 @@ def test_pitfall_19_cutting_below_commit_halts_the_node() -> None:
     with pytest.raises(AssertionError):
         core.state.log.cut(1, other[0], 2)
     core.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=0, round=0, entries=tuple(other[:1])),
+        append_entries(other[:1], prev=(1, 1), term=2, commit=0),
         at(0),
     )
     assert drain(core).to(2) == []
@@ -129,26 +122,20 @@ def test_pitfall_21_an_acknowledged_write_that_was_cut_meanwhile_proves_nothing(
     core = make_core(1, 5)
     first = extend(core.state.log.last, 2, 2)
     other = extend(core.state.log.last, 3)
-    message = AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=tuple(first))
+    message = append_entries(first, prev=(1, 1), term=2)
     core.step(message, at(0))
     drain(core, sync=False)  # the write of (2, 2), (3, 2) is under way
-    core.step(
-        AppendEntries(sender=3, to=1, term=3, prev_index=1, prev_term=1, commit=1, round=0, entries=tuple(other)), at(0)
-    )
+    core.step(append_entries(other, prev=(1, 1), term=3, sender=3), at(0))
     drain(core, sync=False)
     core.persisted(2, 3, at(0))
     assert core.status().persisted == 1
-    core.step(
-        AppendEntries(sender=4, to=1, term=4, prev_index=1, prev_term=1, commit=1, round=0, entries=tuple(first)), at(0)
-    )
+    core.step(append_entries(first, prev=(1, 1), term=4, sender=4), at(0))
     if gap:
         drain(core, sync=False)
     core.persisted(2, 3, at(0))
     assert core.status().persisted == 1
     newer = extend(first[-1].mark, 4)
-    core.step(
-        AppendEntries(sender=4, to=1, term=4, prev_index=3, prev_term=2, commit=1, round=0, entries=tuple(newer)), at(0)
-    )
+    core.step(append_entries(newer, prev=(3, 2), term=4, sender=4), at(0))
     drain(core, sync=False)
     core.persisted(4, 4, at(0))
     assert core.status().persisted == 4
@@ -253,16 +240,7 @@ def test_pitfall_31_an_overloaded_follower_answers_every_append() -> None:
     previous = core.state.log.last
     for entry in entries:
         core.step(
-            AppendEntries(
-                sender=2,
-                to=1,
-                term=2,
-                prev_index=previous.index,
-                prev_term=previous.term,
-                commit=1,
-                round=0,
-                entries=(entry,),
-            ),
+            append_entries([entry], prev=(previous.index, previous.term), term=2),
             at(0),
         )
         previous = entry.mark
@@ -274,69 +252,24 @@ def test_replies_leave_at_once_only_when_all_they_promise_is_durable() -> None:
     """A heartbeat up to durable entries is answered without waiting for a sync under way; anything else waits."""
     core = make_core(1, 3)
     entries = extend(core.state.log.last, 2, 2)
-    core.step(AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=1), at(0))
+    core.step(append_entries(prev=(1, 1), term=2, round=1), at(0))
     out = drain(core, sync=False)
     assert (len(out.messages), len(out.after_sync)) == (0, 1)  # the entry is durable, the term is not
     core.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=1, entries=(entries[0],)),
+        append_entries([entries[0]], prev=(1, 1), term=2, round=1),
         at(0),
     )
     out = drain(core, sync=False)
     assert (len(out.messages), len(out.after_sync)) == (0, 1)  # neither term nor entry is durable
     core.persisted(2, 2, at(0))
     core.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=2, prev_term=2, commit=1, round=1, entries=(entries[1],)),
+        append_entries([entries[1]], prev=(2, 2), term=2, round=1),
         at(0),
     )
-    core.step(AppendEntries(sender=2, to=1, term=2, prev_index=2, prev_term=2, commit=2, round=2), at(0))
+    core.step(append_entries(prev=(2, 2), term=2, commit=2, round=2), at(0))
     out = drain(core, sync=False)
     assert [message.round for message in out.messages if isinstance(message, AppendEntriesReply)] == [2]
     assert [message.match for message in out.after_sync if isinstance(message, AppendEntriesReply)] == [3]
-
-
-def test_a_cut_withdraws_promises_that_were_not_sent_yet() -> None:
-    """An acknowledgement of entries that are cut before their sync is not sent after it."""
-    core = make_core(1, 3)
-    first, other = extend(core.state.log.last, 2, 2), extend(core.state.log.last, 3)
-    for sender, term, entries in ((2, 2, first), (3, 3, other)):
-        core.step(
-            AppendEntries(
-                sender=sender, to=1, term=term, prev_index=1, prev_term=1, commit=1, round=0, entries=tuple(entries)
-            ),
-            at(0),
-        )
-    out = drain(core)
-    assert [(message.to, message.term) for message in out.after_sync] == [(3, 3)]
-    assert out.entries == other
-    assert out.cut_after is None  # nothing of it had been given to the disk
-
-
-def test_conflicting_entries_are_replaced_here_and_on_disk() -> None:
-    """Figure 2, AppendEntries steps 3 and 4, with entries of several records."""
-    core = make_core(1, 3, (1, 3), (1, 4), 1)
-    assert core.state.log.ends == [1, 4, 8, 9]
-    mine = extend(core.state.log.entries[1].mark, (2, 2), 2)
-    core.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=4, prev_term=1, commit=1, round=0, entries=tuple(mine)), at(0)
-    )
-    out = drain(core)
-    assert (out.cut_after, out.entries) == (4, mine)
-    assert [event for event in out.events if isinstance(event, ConflictTruncated)] == [ConflictTruncated(4, 9, 2)]
-    assert core.state.log.ends == [1, 4, 6, 7]
-
-
-def test_a_chain_that_does_not_fit_is_refused_loudly() -> None:
-    """Equal index and term but another header before it is impossible, and therefore an event, never an append."""
-    core = make_core(1, 3, 1)
-    other = log_of(configuration(3), 1, 2, data=b"other")
-    core.step(
-        AppendEntries(sender=2, to=1, term=2, prev_index=2, prev_term=1, commit=1, round=0, entries=(other[2],)), at(0)
-    )
-    out = drain(core)
-    (event,) = [event for event in out.events if isinstance(event, MessageIgnored)]
-    assert "header CRC" in event.reason
-    assert core.state.log.last.index == 2
-    assert not out.to(2)
 
 
 def test_entries_with_a_gap_are_refused_loudly() -> None:
@@ -346,35 +279,13 @@ def test_entries_with_a_gap_are_refused_loudly() -> None:
     later = extend(core.state.log.last, 5)
     for wrong in ([entries[1]], [entries[0], entries[2]], later):
         core.step(
-            AppendEntries(sender=2, to=1, term=2, prev_index=1, prev_term=1, commit=1, round=0, entries=tuple(wrong)),
+            append_entries(wrong, prev=(1, 1), term=2),
             at(0),
         )
         assert any(
             "does not follow" in event.reason for event in drain(core).events if isinstance(event, MessageIgnored)
         )
     assert core.state.log.last.index == 1
-
-
-def test_the_new_commit_index_is_sent_at_once() -> None:
-    """Followers need not wait for a heartbeat to apply committed entries."""
-    core = make_core(1, 3)
-    lead(core)
-    reply(core, 2, match=2)
-    reply(core, 3, match=2)
-    assert [(message.to, message.commit) for message in drain(core).messages if isinstance(message, AppendEntries)] == [
-        (2, 2),
-        (3, 2),
-    ]
-    assert drain(core).messages == []
-
-
-def test_followers_refuse_proposals_and_name_the_leader() -> None:
-    """NotLeader carries the leader's number."""
-    core = make_core(1, 3)
-    append(core, prev=(1, 1), term=1, sender=3)
-    with pytest.raises(NotLeader) as refusal:
-        core.propose(EntryKind.COMMANDS, 1, b"x", at(0))
-    assert refusal.value.leader == 3
 
 
 def test_cluster_clock_goes_on_by_monotonic_time_and_wall_time_never_back() -> None:

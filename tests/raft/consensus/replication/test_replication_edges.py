@@ -4,21 +4,26 @@ from dataclasses import replace
 
 from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.consensus.progress import FollowerProgress, Mode
-from raftlog.raft.consensus.roles import Leader
+from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.state import CHAIN_REJECTIONS_MAX
 from raftlog.raft.events import FollowerNeedsSnapshot, LogDiffers, MessageIgnored
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, InstallSnapshotReply
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch
-from raftlog.raft.types import NOBODY, Entry, HardState, LogStart, TermRun
-from tests.raft.lab import Drained, at, configuration, drain, extend, lead, log_of, make_core, reply
-
-
-def progress(core: RaftCore, peer: int) -> FollowerProgress:
-    """The leader's view of that follower."""
-    assert isinstance(core.state.role, Leader)
-    return core.state.role.progress[peer]
+from raftlog.raft.types import Entry, HardState, LogStart, TermRun
+from tests.raft.lab import (
+    Drained,
+    append_entries,
+    at,
+    configuration,
+    drain,
+    extend,
+    lead,
+    log_of,
+    make_core,
+    progress,
+    reply,
+)
 
 
 def asking() -> tuple[RaftCore, Fetch]:
@@ -64,15 +69,6 @@ def test_an_answer_of_the_disk_counts_once() -> None:
     assert sent_to(core, 2) == []
 
 
-def test_entries_fetched_after_the_leadership_are_dropped() -> None:
-    """A follower has no followers to send it to."""
-    core, fetch = asking()
-    core.step(AppendEntries(sender=3, to=1, term=9, prev_index=1, prev_term=1, commit=1, round=0), at(310))
-    drain(core)
-    core.fetched(fetch, tuple(log_of(configuration(3), 1, 1, 1, 1)[2:4]), at(310))
-    assert drain(core).to(2) == []
-
-
 def test_a_mismatch_about_an_older_question_changes_nothing() -> None:
     """While a probe asks at 3, an answer about 5 is late: it would lead back too far."""
     core = make_core(1, 3, 1, 1, 1, 1)
@@ -92,42 +88,6 @@ def test_a_hint_that_does_not_lead_back_is_ignored_visibly() -> None:
     reply(core, 2, match=0, success=False, prev=5, hint=(5, 1))
     (event,) = [event for event in drain(core).events if isinstance(event, MessageIgnored)]
     assert "does not lead back" in event.reason
-
-
-def test_a_closed_link_of_a_non_member_is_ignored() -> None:
-    """A stranger's connection may close as it likes, at a leader and at a follower."""
-    core = make_core(1, 3)
-    lead(core)
-    drain(core)
-    before = core.status()
-    core.link_closed(9, at(310))
-    assert core.status() == before
-    follower = make_core(2, 3)
-    deadline_ms = follower.next_deadline_ms()
-    follower.link_closed(NOBODY + 9, at(10))
-    assert follower.next_deadline_ms() == deadline_ms
-
-
-def test_a_follower_ignores_answers_meant_for_a_leader() -> None:
-    """It sent no snapshot and no entries in this term, so there is nothing that they could be about."""
-    core = make_core(1, 3, 1)
-    drain(core)
-    before = core.status()
-    reply(core, 2, match=2)
-    core.step(
-        InstallSnapshotReply(
-            sender=2,
-            to=1,
-            term=1,
-            snapshot_index=2,
-            snapshot_term=1,
-            offset=0,
-            accepted=True,
-        ),
-        at(0),
-    )
-    assert core.ready() is None
-    assert core.status() == before
 
 
 def compacted(core: RaftCore, keep_after: int) -> None:
@@ -207,9 +167,7 @@ def differing(core: RaftCore, after: int = 2, *, sender: int = 2, term: int = 2)
     assert mark is not None
     entries = tuple(extend(replace(mark, header_crc=mark.header_crc ^ 1), term))
     core.step(
-        AppendEntries(
-            sender=sender, to=1, term=term, prev_index=after, prev_term=1, commit=1, round=0, entries=entries
-        ),
+        append_entries(entries, prev=(after, 1), term=term, sender=sender),
         at(0),
     )
     out = drain(core)
@@ -247,9 +205,7 @@ def test_a_follower_keeps_committed_entries_that_a_leader_lacks() -> None:
 
     def append(prev: int, prev_term: int, entries: tuple[Entry, ...] = ()) -> Drained:
         core.step(
-            AppendEntries(
-                sender=2, to=1, term=5, prev_index=prev, prev_term=prev_term, commit=1, round=0, entries=entries
-            ),
+            append_entries(entries, prev=(prev, prev_term), term=5),
             at(0),
         )
         return drain(core)

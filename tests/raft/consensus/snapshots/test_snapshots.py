@@ -2,8 +2,8 @@
 
 import pytest
 
-from raftlog.raft.changes import AddLearners, Remove, Replace
-from raftlog.raft.consensus.progress import FIRST_CHUNKS, Mode
+from raftlog.raft.changes import Remove, Replace
+from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.events import Event, SnapshotInstalled, SnapshotSent, SnapshotStarted
 from raftlog.raft.messages import InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.options import Options
@@ -165,18 +165,6 @@ def test_a_follower_below_the_log_gets_the_snapshot_and_then_the_log() -> None:
     assert same(lab)
 
 
-def test_a_joining_node_is_made_from_a_snapshot() -> None:
-    """Its configuration comes with it, and its vote when it has caught up."""
-    lab = compacted()
-    lab.heal()
-    lab.run(200)
-    lab.join(4)
-    lab.change(1, AddLearners((member(4),)))
-    lab.run(1_000)
-    assert lab.voters(1) == lab.voters(4) == (1, 2, 3, 4)
-    assert same(lab)
-
-
 def test_all_three_nodes_are_replaced_one_after_the_other() -> None:
     """New disks under the old numbers, each from a snapshot; nothing is lost."""
     lab = compacted()
@@ -197,30 +185,6 @@ def test_all_three_nodes_are_replaced_one_after_the_other() -> None:
         assert lab.voters(leader) == lab.voters(node) == (1, 2, 3)
     assert same(lab)
     assert lab.applied[1][:10] == first
-
-
-def test_only_the_first_chunks_are_on_their_way_until_one_is_answered() -> None:
-    """Each answer asks for the next chunk: that is the flow control. Status shows the progress."""
-    lab = compacted()
-    lab.heal()
-    core = lab.cores[1]
-    while not (chunks := [message for message in lab.wire if isinstance(message, InstallSnapshot)]):
-        lab.now_ms += 10
-        for node in list(lab.cores):
-            lab.cores[node].tick(at(lab.now_ms))
-            lab.work(node)
-        if lab.wire and not isinstance(lab.wire[0], InstallSnapshot):
-            message = lab.wire.pop(0)
-            lab.cores[message.to].step(message, at(lab.now_ms))
-    assert len(chunks) == FIRST_CHUNKS
-    for _ in range(5):
-        lab.work(1)
-    assert len([message for message in lab.wire if isinstance(message, InstallSnapshot)]) == FIRST_CHUNKS
-    (told,) = [each for each in core.status().followers if each.node == 3]
-    assert (told.mode, told.snapshot_index, told.snapshot_bytes) == ("snapshot", 12, 0)
-    assert told.snapshot_total == len(lab.saved[1].data)
-    lab.settle()
-    assert same(lab)
 
 
 def test_pitfall_55_lost_chunks_and_answers_leave_again() -> None:

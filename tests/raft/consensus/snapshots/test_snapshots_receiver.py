@@ -8,7 +8,7 @@ from raftlog.raft.events import MessageIgnored, SnapshotInstalled
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, InstallSnapshotReply, Message
 from raftlog.raft.ready import Ready
 from raftlog.raft.types import Mark, NodeId
-from tests.raft.lab import append, at, configuration, drain, extend, log_of, make_core
+from tests.raft.lab import append, append_entries, at, configuration, drain, extend, log_of, make_core
 
 
 def chunk(
@@ -58,7 +58,7 @@ def told(readies: list[Ready]) -> list[tuple[int, bool]]:
 
 def heartbeat(term: int = 1) -> AppendEntries:
     """An empty one of node 2."""
-    return AppendEntries(sender=2, to=1, term=term, prev_index=0, prev_term=0, commit=0, round=0)
+    return append_entries(prev=(0, 0), term=term, commit=0)
 
 
 def test_pitfall_53_an_older_snapshot_is_answered_and_nothing_changes() -> None:

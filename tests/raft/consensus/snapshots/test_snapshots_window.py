@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.consensus.progress import FETCH_CHUNKS_MAX, Sending
+from raftlog.raft.consensus.progress import FETCH_CHUNKS_MAX, Upload
 from raftlog.raft.messages import InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.options import Options
 from tests.raft.consensus.snapshots.test_snapshots_receiver import chunk, feed, told
@@ -13,7 +13,7 @@ from tests.raft.lab import at, drain, make_core, progress
 TOTAL = 60
 
 
-def under_way(core: RaftCore) -> Sending:
+def under_way(core: RaftCore) -> Upload:
     """The transfer to node 2."""
     found = progress(core, 2).sending
     assert found is not None
@@ -99,14 +99,6 @@ def test_several_chunks_are_asked_from_disk_together() -> None:
     assert left == [(12, b"ab"), (14, b"cd"), (16, b"ef"), (18, b"g")]
 
 
-def test_one_answer_for_several_chunks_moves_the_window_once() -> None:
-    """Answers may be lost: the newest says what those before it said."""
-    core = begun()
-    answer(core, 12, 390)
-    assert [end for end, _ in under_way(core).inflight] == []
-    assert send_all(core, 390)[0] == 12
-
-
 def test_a_new_link_continues_behind_the_answered_chunks() -> None:
     """Chunks under way on the old link are lost. Only the link that carries chunks counts."""
     core = begun()
@@ -122,18 +114,6 @@ def test_a_new_link_continues_behind_the_answered_chunks() -> None:
     assert send_all(core, 390) == [8]
     answer(core, 10, 391)
     assert send_all(core, 391) == [10]
-
-
-def test_chunks_that_are_not_answered_leave_again_from_the_first() -> None:
-    """The time counts from the newest answer that was news, so a slow line is no lost chunk."""
-    core = begun(snapshot_retry_ms=1_000)
-    answer(core, 4, 380)
-    assert send_all(core, 380) == [12, 14]
-    answer(core, 6, 1_300)
-    assert send_all(core, 1_300) == []
-    under_way(core).window_bytes = 0
-    assert not under_way(core).is_silent(2_299, core.state.options)
-    assert under_way(core).is_silent(2_300, core.state.options)
 
 
 def test_an_answer_beyond_the_sent_chunks_is_believed() -> None:

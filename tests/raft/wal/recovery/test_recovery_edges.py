@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.codec.mark import MARK_SIZE, encode_mark
 from raftlog.raft.types import EntryKind, Mark
 from raftlog.raft.wal.formats import (
     INDEX_MAGIC,
-    SEGMENT_HEADER_SIZE,
     SIDE_HEADER_SIZE,
-    ForeignFile,
-    LogIdentity,
     SegmentHeader,
     encode_segment_header,
     encode_side_header,
@@ -55,16 +50,6 @@ def test_a_first_segment_with_a_predecessor_is_damage() -> None:
     header = SegmentHeader(Mark(0, 1, 0xABCD, 0, 0), driver.journal.segments[0].size)
     files = patched(driver.files.content(), segment_name(1), 0, encode_segment_header(LOG, header))
     assert "names an entry before it" in reason(files)
-
-
-def test_a_segment_under_another_name_is_foreign() -> None:
-    """Its header says where it starts."""
-    driver, _ = written_log()
-    content = driver.files.content()
-    other = segment_name(driver.journal.segments[-1].first)
-    header = content[other][:SEGMENT_HEADER_SIZE]
-    with pytest.raises(ForeignFile, match="is a segment that starts at"):
-        Driver(patched(content, segment_name(1), 0, header))
 
 
 def test_a_mark_of_another_entry_is_rewritten() -> None:
@@ -120,11 +105,3 @@ def test_the_tail_that_stays_in_memory_is_bounded() -> None:
     assert sum(entry.size for entry in sizes[500]) <= 500
     assert len(sizes[1 << 20]) > len(sizes[500]) >= 1
     assert all(tail[-1] == entries[-1] for tail in sizes.values())
-
-
-def test_files_of_another_log_are_reported() -> None:
-    """The log id is in every header."""
-    driver, _ = written_log()
-    slot, _ = recover_hard_state(LOG, driver.files)
-    with pytest.raises(ForeignFile, match="belongs to log"):
-        recover_log(LogIdentity(b"y" * 16), driver.files, slot)

@@ -1,0 +1,43 @@
+"""Answers probes and Prometheus on an address of their own, without TLS and without users: `http.probe_listen`.
+
+`raftlog node` listens there if the setting names an address. The handlers are those of the API. Neither a full API port
+nor wrong files of TLS keep a probe out.
+"""
+
+from __future__ import annotations
+
+from asyncio import Transport
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from raftlog.cluster.http.exchange.answer import HttpAnswer
+from raftlog.cluster.http.exchange.call import READS
+from raftlog.cluster.http.exchange.service import Service
+from raftlog.cluster.http.routes.operator import TEXT, get_livez, get_metrics, get_readyz
+
+
+class ProbeServer(web.Server):
+    """Makes the connections: pass it to `raftlog.cluster.runtime.door.listen`. `shutdown` ends it."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(self._answer, access_log=None)  # type: ignore[arg-type]  # an answer has the methods called
+        self._service = service
+        self._handlers = {"/livez": get_livez, "/readyz": get_readyz}
+        if service.settings.http.probe_metrics:
+            self._handlers["/metrics"] = get_metrics
+
+    def connection_made(self, handler: RequestHandler, transport: Transport) -> None:
+        """One connection too many ends the oldest: silent clients keep no probe out."""
+        super().connection_made(handler, transport)
+        if len(self.connections) > self._service.limits.probe_connections_max:
+            self.connections[0].force_close()
+
+    async def _answer(self, request: web.BaseRequest) -> HttpAnswer:
+        service, handler = self._service, self._handlers.get(request.path)
+        if handler is None or request.method not in READS:
+            said = f"only GET of {', '.join(self._handlers)} is served here: send other requests to http.listen\n"
+            return HttpAnswer(
+                service.identity, said.encode(), service.node.applied, service.node.term, status=404, content_type=TEXT
+            )
+        return await handler(service)

@@ -1,0 +1,1 @@
+"""Keeps other stores up to date from the log: databases, caches and search indexes."""

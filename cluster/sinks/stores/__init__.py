@@ -1,0 +1,1 @@
+"""The stores that a sink can write into, one module each."""

@@ -1,0 +1,399 @@
+"""Writes rows and the position of a sink into a SQL database, in one transaction.
+
+The statements are the same for PostgreSQL, SQLite and DuckDB; a `Database` is a connection to one of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, ClassVar, Final, NoReturn, Protocol
+
+from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition, StoreRow
+from raftlog.cluster.sinks.columns import json_text
+from raftlog.cluster.sinks.mapping import RowMapping, SinkColumn
+from raftlog.cluster.sinks.store import (
+    BESIDE,
+    PositionMoved,
+    Refusal,
+    RowsRefused,
+    SinkIdentity,
+    StoredRows,
+    StoreError,
+    StoreFenced,
+    StoreUnavailable,
+    check_owner,
+    place_of,
+    position_of,
+)
+
+POSITIONS: Final = "raftlog_sinks"
+"""The table of positions, one row a sink."""
+
+_TABLE_BESIDE: Final = "__rebuild"
+"""End of the name of the table that a rebuild fills."""
+
+_CREATE_POSITIONS: Final = (
+    f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name text PRIMARY KEY, target text NOT NULL, log text NOT NULL, "
+    "mapping text NOT NULL, generation bigint NOT NULL, next bigint NOT NULL, loaded text NOT NULL, "
+    "revision bigint NOT NULL)"
+)
+
+
+class DatabaseRefused(Exception):
+    """The database refuses a value or a row: it does not fit a type, or violates a constraint."""
+
+
+class Database(Protocol):
+    """A connection to a database. Raises StoreUnavailable, DatabaseRefused, and StoreError for any other refusal."""
+
+    types: ClassVar[Mapping[str, str]]
+    """The database's names of the types of columns."""
+
+    def connect(self) -> None:
+        """Opens the connection."""
+
+    def close(self) -> None:
+        """Ends the connection, and a transaction that is open."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
+        """Carries out a statement whose parameters are written `?`. Returns its rows."""
+
+    def begin(self, *, reads: bool = False) -> None:
+        """Begins a transaction. One that `reads` sees the database as of one moment."""
+
+    def columns_of(self, table: str) -> dict[str, str]:
+        """The columns of a table and their types; none if there is no such table."""
+
+    def copy_table(self, old: str, new: str) -> None:
+        """Makes an empty table like another, with its own columns and indexes, where the database can do that."""
+
+    def captures(self, source: str, table: str) -> bool:
+        """Whether changes of this very table go into the log, as those of the table `source`."""
+
+    def upsert(self, table: str, columns: Sequence[str], primary_key: Sequence[str], rows: Sequence[StoreRow]) -> None:
+        """Inserts rows, or changes those whose key is there."""
+
+    def delete(self, table: str, primary_key: Sequence[str], keys: Sequence[StoreRow]) -> None:
+        """Deletes the rows of these keys."""
+
+    def stream(self, statement: str) -> Iterator[StoreRow]:
+        """The rows of a query, not all at once, as the mapping makes them from records."""
+
+
+def quoted(name: str) -> str:
+    """The name for SQL; schema and table may be separated by a point."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def upsert_of(table: str, columns: Sequence[str], primary_key: Sequence[str], values: str) -> str:
+    """The statement that inserts `values`, or changes the rows whose key is there."""
+    others = [quoted(name) for name in columns if name not in primary_key]
+    changed = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
+    key = ", ".join(map(quoted, primary_key))
+    return f"INSERT INTO {quoted(table)} ({', '.join(map(quoted, columns))}) {values} ON CONFLICT ({key}) DO {changed}"
+
+
+def as_text(value: Any) -> str | None:
+    """A cell as text that both PostgreSQL and DuckDB read; bytes are theirs to write."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case dict() | list():
+            return json_text(value)
+        case datetime():
+            return value.isoformat(sep=" ")
+        case _:
+            return str(value)
+
+
+def selected(
+    columns: Sequence[str],
+    types: Mapping[str, str],
+    rows: Sequence[StoreRow],
+    bytes_as: Callable[[bytes], str],
+    unnest: Callable[[Sequence[str]], str],
+) -> tuple[str, list[list[str | None]]]:
+    """A query that gives the rows, each cell cast from text to the type of its column, and its parameters: one array
+    for each column. `unnest` writes the FROM clause of arrays with these names."""
+    cells = ", ".join(f"CAST({quoted(name)} AS {types[name]}) AS {quoted(name)}" for name in columns)
+    arrays = [
+        [bytes_as(each) if isinstance(each, bytes) else as_text(each) for each in column]
+        for column in zip(*rows, strict=True)
+    ]
+    return f"SELECT {cells} FROM {unnest([quoted(name) for name in columns])}", arrays
+
+
+def delete_of(table: str, primary_key: Sequence[str], values: str) -> str:
+    """The statement that deletes the rows whose keys the query `values` gives."""
+    same = " AND ".join(f"{quoted(table)}.{quoted(name)} = gone.{quoted(name)}" for name in primary_key)
+    return f"DELETE FROM {quoted(table)} USING ({values}) AS gone WHERE {same}"
+
+
+class ArrayDatabase(ABC):
+    """Puts and deletes the rows of a batch by one statement, for a database that takes arrays of text."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, dict[str, str]] = {}  # of the tables that were written into
+
+    @abstractmethod
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
+        """As `Database.execute`."""
+
+    @abstractmethod
+    def columns_of(self, table: str) -> dict[str, str]:
+        """As `Database.columns_of`."""
+
+    @abstractmethod
+    def unnest(self, names: Sequence[str]) -> str:
+        """The FROM clause of arrays with these names."""
+
+    @abstractmethod
+    def bytes_as(self, value: bytes) -> str:
+        """Bytes as text that the database casts."""
+
+    def array(self, cells: list[str | None]) -> object:
+        """The parameter of an array."""
+        return cells
+
+    def captures(self, source: str, table: str) -> bool:
+        """As `Database.captures`."""
+        return False
+
+    def upsert(self, table: str, columns: Sequence[str], primary_key: Sequence[str], rows: Sequence[StoreRow]) -> None:
+        """As `Database.upsert`."""
+        self._with_rows(table, columns, rows, lambda values: upsert_of(table, columns, primary_key, values))
+
+    def delete(self, table: str, primary_key: Sequence[str], keys: Sequence[StoreRow]) -> None:
+        """As `Database.delete`."""
+        self._with_rows(table, primary_key, keys, lambda values: delete_of(table, primary_key, values))
+
+    def _with_rows(
+        self, table: str, columns: Sequence[str], rows: Sequence[StoreRow], statement: Callable[[str], str]
+    ) -> None:
+        types = self._columns.get(table, {})
+        if not types.keys() >= set(columns):
+            types = self._columns[table] = self.columns_of(table)
+        values, arrays = selected(columns, types, rows, self.bytes_as, self.unnest)
+        self.execute(statement(values), [*map(self.array, arrays)])
+
+
+class SqlStore:
+    """A table of a database that a sink keeps up to date."""
+
+    def __init__(self, database: Database, table: str, mapping: RowMapping, *, like: str | None = None) -> None:
+        self._database = database
+        self._table = table
+        self._mapping = mapping
+        self._like = like
+        self._sink = SinkIdentity("", "", "")
+        self._generation = 0
+
+    def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
+        """As `SinkStore.open`. Makes the table if it is not there."""
+        self._sink, self._generation = self._placed(sink), generation
+        self._database.connect()
+        self._database.execute(_CREATE_POSITIONS)
+        self._check_target()
+        with self._transaction():
+            found = self._found()
+            if found is not None:
+                check_owner(found[1], sink)
+                if found[2] > generation:
+                    raise StoreFenced(self._sink.name)
+            self._make_table()
+            self._database.execute(
+                f"UPDATE {POSITIONS} SET generation = ? WHERE name = ?", (generation, self._sink.name)
+            )
+        return None if found is None else found[0]
+
+    def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
+        """As `SinkStore.write`."""
+        try:
+            with self._transaction():
+                self._move(expected, next)
+                self._apply(changes)
+        except DatabaseRefused as error:
+            self._raise_refused(changes, error)
+
+    @contextmanager
+    def rows(self, sink: SinkIdentity) -> Iterator[StoredRows | None]:
+        """As `SinkStore.rows`: in one transaction that reads."""
+        self._sink = self._placed(sink)
+        self._database.connect()
+        with self._transaction(reads=True):
+            found = self._found() if self._database.columns_of(POSITIONS) else None
+            if found is None:
+                yield None
+            else:
+                names = ", ".join(map(quoted, self._mapping.names))
+                yield StoredRows(found[0], self._database.stream(f"SELECT {names} FROM {quoted(self._table)}"))
+
+    def close(self) -> None:
+        """As `SinkStore.close`."""
+        self._database.close()
+
+    def drop(self, sink: SinkIdentity) -> None:
+        """As `SinkStore.drop`."""
+        self._database.connect()
+        with self._transaction():
+            self._database.execute(f"DROP TABLE IF EXISTS {quoted(self._table)}")
+            if self._database.columns_of(POSITIONS):
+                self._database.execute(f"DELETE FROM {POSITIONS} WHERE name = ?", (self._placed(sink).name,))
+
+    def beside(self) -> SqlStore:
+        """As `RebuiltStore.beside`: a table with another name, and what PostgreSQL copies of this one."""
+        return SqlStore(self._database, f"{self._table}{_TABLE_BESIDE}", self._mapping, like=self._table)
+
+    def exchange(self, sink: SinkIdentity, generation: int) -> None:
+        """As `RebuiltStore.exchange`."""
+        self._database.connect()
+        execute = self._database.execute
+        with self._transaction():
+            execute(f"DROP TABLE IF EXISTS {quoted(self._table)}")
+            name = quoted(self._table.rpartition(".")[2])
+            execute(f"ALTER TABLE {quoted(self._table + _TABLE_BESIDE)} RENAME TO {name}")
+            execute(f"DELETE FROM {POSITIONS} WHERE name = ?", (sink.name,))
+            execute(
+                f"UPDATE {POSITIONS} SET name = ?, target = ?, generation = ? WHERE name = ?",
+                (sink.name, self._table, generation, sink.name + BESIDE),
+            )
+
+    def _placed(self, sink: SinkIdentity) -> SinkIdentity:
+        return sink if self._like is None else sink._replace(name=sink.name + BESIDE)
+
+    def _check_target(self) -> None:
+        source = self._mapping.source.table
+        if source is not None and self._database.captures(source, self._table):
+            raise StoreError(
+                f"the table {self._table} is captured into the log as {source}, and the sink would write its own "
+                f"changes again and again: name another table"
+            )
+        others = self._database.execute(
+            f"SELECT name FROM {POSITIONS} WHERE target = ? AND name <> ?", (self._table, self._sink.name)
+        )
+        if others:
+            raise StoreError(f"the sink {others[0][0]} writes into the table {self._table} already: name another table")
+
+    def _make_table(self) -> None:
+        """Makes a missing table, and checks the columns of one that is there."""
+        there = self._database.columns_of(self._table)
+        if not there and self._like is not None and self._database.columns_of(self._like):
+            self._database.copy_table(self._like, self._table)
+            there = self._with_all_columns()
+        elif there and self._mapping.new_columns == "add":
+            there = self._with_all_columns()
+        if not there:
+            columns = [f"{quoted(each.name)} {self._type_of(each)}" for each in self._mapping.columns]
+            key = ", ".join(map(quoted, self._mapping.primary_key))
+            self._database.execute(f"CREATE TABLE {quoted(self._table)} ({', '.join(columns)}, PRIMARY KEY ({key}))")
+            return
+        missing = [name for name in self._mapping.names if name not in there]
+        if missing:
+            raise StoreError(
+                f"the table {self._table} has no column {', '.join(missing)}, it has {', '.join(there)}: add it, or "
+                f"name one of these in columns"
+            )
+
+    def _with_all_columns(self) -> dict[str, str]:
+        """Adds the columns that the table lacks, if there is one. Returns those that it has then."""
+        there = self._database.columns_of(self._table)
+        for each in self._mapping.columns if there else ():
+            if each.name not in there:
+                new = f"{quoted(each.name)} {self._type_of(each)}"
+                self._database.execute(f"ALTER TABLE {quoted(self._table)} ADD COLUMN {new}")
+        return self._database.columns_of(self._table)
+
+    def _type_of(self, column: SinkColumn) -> str:
+        base, _, digits = (column.kind or "string").partition("(")
+        return f"{self._database.types[base]}({digits}" if digits else self._database.types[base]
+
+    def _found(self) -> tuple[StorePosition, SinkIdentity, int] | None:
+        rows = self._database.execute(
+            f"SELECT log, mapping, generation, next, loaded, revision FROM {POSITIONS} WHERE name = ?",
+            (self._sink.name,),
+        )
+        if not rows:
+            return None
+        log, mapping, generation, next, loaded, revision = rows[0]
+        return position_of(next, loaded, revision), SinkIdentity(self._sink.name, log, mapping), generation
+
+    def _move(self, expected: StorePosition | None, next: StorePosition) -> None:
+        """Moves the position, or raises what stands against it."""
+        place = place_of(next)
+        if expected is None:
+            if self._found() is not None:
+                raise PositionMoved("another runner has begun this sink")
+            sink = (self._sink.name, self._table, self._sink.log, self._sink.mapping, self._generation)
+            self._database.execute(f"INSERT INTO {POSITIONS} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*sink, *place))
+            return
+        moved = self._database.execute(
+            f"UPDATE {POSITIONS} SET next = ?, loaded = ?, revision = ? WHERE name = ? AND generation = ? "
+            "AND next = ? AND loaded = ? AND revision = ? RETURNING next",
+            (*place, self._sink.name, self._generation, *place_of(expected)),
+        )
+        if moved:
+            return
+        found = self._found()
+        if found is not None and found[2] > self._generation:
+            raise StoreFenced(self._sink.name)
+        there = "the sink's row is gone" if found is None else f"the store is at {found[0].next}"
+        raise PositionMoved(f"{there}, not at {expected.next}")
+
+    def _apply(self, changes: RowChanges) -> None:
+        database, key = self._database, self._mapping.primary_key
+        if changes.truncates:
+            database.execute(f"DELETE FROM {quoted(self._table)}")
+        if deleted := [each.key for each in changes.rows if each.row is None]:
+            database.delete(self._table, key, deleted)
+        for names, rows in self._by_columns(changes.rows):
+            database.upsert(self._table, names, key, rows)
+
+    def _by_columns(self, changes: Iterable[RowChange]) -> Iterator[tuple[Sequence[str], list[StoreRow]]]:
+        """The rows to put, those that know the same columns together."""
+        names = self._mapping.names
+        whole: list[StoreRow] = []
+        partial: dict[tuple[str, ...], list[StoreRow]] = {}
+        for change in changes:
+            if (row := change.row) is None:
+                continue
+            if UNCHANGED in row:
+                known = [(name, each) for name, each in zip(names, row, strict=True) if each is not UNCHANGED]
+                partial.setdefault(tuple(name for name, _ in known), []).append(tuple(each for _, each in known))
+            else:
+                whole.append(row)
+        if whole:
+            yield names, whole
+        yield from partial.items()
+
+    def _raise_refused(self, changes: RowChanges, error: DatabaseRefused) -> NoReturn:
+        """Names the rows that the database refuses, each tried alone and taken back."""
+        refusals = []
+        for each in changes.rows:
+            self._database.begin()
+            try:
+                self._apply(RowChanges((each,)))
+            except DatabaseRefused as refused:
+                refusals.append(Refusal(each, str(refused)))
+            finally:
+                self._database.execute("ROLLBACK")
+        if not refusals:  # only together they violate a constraint
+            raise StoreError(f"the store refuses the changes up to index {changes.rows[-1].index}: {error}") from error
+        raise RowsRefused(refusals) from error
+
+    @contextmanager
+    def _transaction(self, *, reads: bool = False) -> Iterator[None]:
+        try:
+            self._database.begin(reads=reads)
+            yield
+            self._database.execute("COMMIT")
+        except StoreUnavailable:
+            self._database.close()
+            raise
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise

@@ -1,0 +1,133 @@
+"""A connection to an SQLite file, for the sinks of SQL."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from raftlog.cluster.sinks.changes import StoreRow
+from raftlog.cluster.sinks.columns import json_text
+from raftlog.cluster.sinks.store import StoreError, StoreUnavailable
+from raftlog.cluster.sinks.stores.sql import DatabaseRefused, quoted, upsert_of
+
+_BUSY_S: Final = 10.0
+_PASSING: Final = ("locked", "busy", "disk I/O error", "full", "unable to open")
+
+
+class SqliteDatabase:
+    """A file of SQLite, which is made if it is not there."""
+
+    types: ClassVar[Mapping[str, str]] = {
+        "string": "text",
+        "int": "integer",
+        "bigint": "integer",
+        "double": "real",
+        "decimal": "text",
+        "boolean": "boolean",
+        "date": "date",
+        "timestamp": "timestamp",
+        "binary": "blob",
+        "json": "text",
+    }
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+
+    def connect(self) -> None:
+        """As `Database.connect`. Commits are on disk when they return."""
+        if self._connection is None:
+            with _errors(self._path):
+                connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+            self._connection = connection
+
+    def close(self) -> None:
+        """As `Database.close`."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
+        """As `Database.execute`."""
+        with _errors(self._path):
+            return self._open.execute(statement, parameters).fetchall()
+
+    def begin(self, *, reads: bool = False) -> None:
+        """As `Database.begin`."""
+        self.execute("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    def columns_of(self, table: str) -> dict[str, str]:
+        """As `Database.columns_of`."""
+        rows = self.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
+        return dict(rows)
+
+    def copy_table(self, old: str, new: str) -> None:
+        """Does nothing: the table is made by the columns of the sink."""
+
+    def upsert(self, table: str, columns: Sequence[str], primary_key: Sequence[str], rows: Sequence[StoreRow]) -> None:
+        """As `Database.upsert`."""
+        places = ", ".join("?" * len(columns))
+        self._many(table, columns, upsert_of(table, columns, primary_key, f"VALUES ({places})"), rows)
+
+    def delete(self, table: str, primary_key: Sequence[str], keys: Sequence[StoreRow]) -> None:
+        """As `Database.delete`."""
+        wanted = " AND ".join(f"{quoted(name)} = ?" for name in primary_key)
+        self._many(table, primary_key, f"DELETE FROM {quoted(table)} WHERE {wanted}", keys)
+
+    def captures(self, source: str, table: str) -> bool:
+        """As `Database.captures`."""
+        return False
+
+    def stream(self, statement: str) -> Iterator[StoreRow]:
+        """As `Database.stream`."""
+        with _errors(self._path):
+            yield from self._open.execute(statement)
+
+    def _many(self, table: str, columns: Sequence[str], statement: str, rows: Sequence[StoreRow]) -> None:
+        types = self.columns_of(table)
+        have_text = ["text" in types[name].lower() for name in columns]
+        stored = ([as_stored(*each) for each in zip(row, have_text, strict=True)] for row in rows)
+        with _errors(self._path):
+            self._open.executemany(statement, stored)
+
+    @property
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreUnavailable(f"the connection to {self._path} is closed")
+        return self._connection
+
+
+def as_stored(value: Any, is_text: bool) -> Any:
+    """A cell as SQLite keeps it: times, decimals and structures are text, and a truth in a column of text is a word."""
+    match value:
+        case bool() if is_text:
+            return "true" if value else "false"
+        case datetime():
+            return value.isoformat(sep=" ")
+        case date() | Decimal():
+            return str(value)
+        case dict() | list():
+            return json_text(value)
+        case _:
+            return value
+
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+        raise DatabaseRefused(str(error)) from error
+    except sqlite3.OperationalError as error:
+        if any(each in str(error) for each in _PASSING):
+            raise StoreUnavailable(f"{path}: {error}") from error
+        raise StoreError(f"{path}: {error}") from error
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}") from error

@@ -1,0 +1,127 @@
+"""SQLite and DuckDB as stores of a sink."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.sinks.changes import RowChange, RowChanges, StorePosition
+from raftlog.cluster.sinks.settings import SqliteSettings
+from raftlog.cluster.sinks.store import RowsRefused, StoreError, StoreUnavailable
+from raftlog.cluster.sinks.stores.duckdb import DuckDatabase
+from raftlog.cluster.sinks.stores.sqlite import SqliteDatabase
+from tests.cluster.sinks.stores.kit import SINK, StoreBench, put
+
+KINDS = ("sqlite", "duckdb")
+
+
+BOTH = pytest.mark.parametrize("bench", ["sqlite", "duckdb"], indirect=True)
+
+
+def database(bench: StoreBench) -> SqliteDatabase | DuckDatabase:
+    """A connection of the test's own."""
+    found = (SqliteDatabase if bench.kind is SqliteSettings else DuckDatabase)(bench.folder / "file")
+    found.connect()
+    return found
+
+
+@BOTH
+def test_refused_rows_are_named_and_nothing_is_written(bench: StoreBench) -> None:
+    """Each row that a constraint refuses, by index and key."""
+    with closing(database(bench)) as own:
+        own.execute("CREATE TABLE items (id VARCHAR PRIMARY KEY, n BIGINT CHECK (n <> 13), version BIGINT)")
+    store = bench.store()
+    store.open(SINK, 1)
+    rows = (put(1, "a"), put(2, "b", 13), put(3, "c"), put(4, "d", 13))
+    with pytest.raises(RowsRefused, match=r"index 2, key b: .*and 1 more") as refused:
+        store.write(RowChanges(rows), None, StorePosition(5))
+    assert [each.change.index for each in refused.value.refusals] == [2, 4]
+    bench.expect(None)
+    store.write(RowChanges((put(1, "a"), put(3, "c"))), None, StorePosition(5))
+    store.close()
+    bench.expect(StorePosition(5), ("a", 1, 1), ("c", 3, 1))
+
+
+@BOTH
+def test_a_table_without_the_columns_is_refused(bench: StoreBench) -> None:
+    """The message names the missing columns and those of the table."""
+    with closing(database(bench)) as own:
+        own.execute("CREATE TABLE items (id VARCHAR PRIMARY KEY, title VARCHAR)")
+    with closing(bench.store()) as store:
+        with pytest.raises(StoreError, match=r"the table items has no column n, version, it has id, title"):
+            store.open(SINK, 1)
+
+
+@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+def test_a_locked_file_is_tried_again(bench: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program that writes into the SQLite file delays the sink."""
+    monkeypatch.setattr("raftlog.cluster.sinks.stores.sqlite._BUSY_S", 0.05)
+    store = bench.store()
+    store.open(SINK, 1)
+    other = sqlite3.connect(bench.folder / "file", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="locked"):
+        store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.open(SINK, 1) is None
+    store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
+    store.close()
+
+
+@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+def test_a_full_disk_is_tried_again(bench: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the batch is there. Once the disk has space, the sink goes on where it was."""
+    connect = sqlite3.connect
+
+    def full(*given: Any, **more: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*given, **more)
+        connection.execute("PRAGMA max_page_count = 16")
+        return connection
+
+    rows = tuple(put(index, f"{index} {'x' * 500}") for index in range(1, 301))
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", full)
+        store = bench.store()
+        store.open(SINK, 1)
+        with pytest.raises(StoreUnavailable, match="database or disk is full"):
+            store.write(RowChanges(rows), None, StorePosition(301))
+        store.close()
+        bench.expect(None)
+    assert store.open(SINK, 1) is None
+    store.write(RowChanges(rows), None, StorePosition(301))
+    store.close()
+    assert len(bench.rows(SINK)) == 300
+
+
+@BOTH
+def test_verify_names_rows_that_somebody_changed(bench: StoreBench, client: SyncClient) -> None:
+    """Changed, added and deleted rows, by their keys."""
+    columns = {"id": "suffix", "n": "value.n:bigint", "free": "value.free"}
+    bench = bench.changed(columns=columns, **{"from": {"keys": "k/", "values": "json"}})
+    for number in range(5):
+        client.put(b"k/%d" % number, b'{"n": %d, "free": {"x": 1.50, "a": [2.0]}}' % number)
+    bench.run(client)
+    bench.check(client)
+    with closing(database(bench)) as own:
+        own.execute("UPDATE items SET n = 9 WHERE id = '1'")
+        own.execute("INSERT INTO items VALUES ('x', 1, NULL)")
+        own.execute("DELETE FROM items WHERE id = '2'")
+    found = bench.verified(client)
+    assert (found.rows, found.missing, found.extra, found.changed) == (5, 1, 1, 1)
+    assert found.differ == ("1: another row", "x: not in the log", "2: missing in the store")
+
+
+@BOTH
+def test_names_of_columns_are_quoted(bench: StoreBench) -> None:
+    """A name may be a word of SQL, have other letters, or a quote."""
+    given = {"columns": {'or"der': "index", "Größe": "value.a"}, "primary_key": ['or"der']}
+    made = bench.changed(**{"from": {"records": ""}}, **given)
+    with closing(made.store()) as store:
+        store.open(SINK, 1)
+        store.write(RowChanges((RowChange(1, (1,), (1, "x")),)), None, StorePosition(2))
+    made.expect(StorePosition(2), (1, "x"))

@@ -1,0 +1,126 @@
+"""Rejected records are sent again: they never undo what later records did to the same rows."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raftlog import sinks
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.sinks.changes import StoreRow
+from raftlog.cluster.sinks.retry import Retried, retry
+from tests.cluster.fake_node import FakeNode
+from tests.cluster.sinks.test_runner import Bench
+
+
+def again(bench: Bench) -> Retried:
+    """What `raftlog sink retry` does."""
+    run = bench.made()
+    return retry("s", bench.sink, run._store, bench.client, run._rejects)
+
+
+def rejected(bench: Bench) -> list[int]:
+    """The indexes in NAME.rejected."""
+    return [each.index for each in sinks.Rejects(bench.folder / "s.rejected").read()]
+
+
+def put(client: SyncClient, key: str, value: object) -> int:
+    """The index of the record."""
+    return client.put(f"k/{key}".encode(), json.dumps({"n": value}).encode()).index
+
+
+def test_rows_that_the_store_refused_are_written_as_they_are_by_now(client: SyncClient, tmp_path: Path) -> None:
+    """A later record of the same key wins, whether the store has taken it or not; a deleted key stays deleted."""
+    bench = Bench(client, tmp_path, refused="reject")
+    bench.store.refuses = {(name,) for name in "abcd"}
+    for name in "abcd":
+        put(client, name, 1)
+    put(client, "e", 1)
+    bench.run()
+    assert len(rejected(bench)) == 4
+    bench.store.refuses = {("d",)}
+    put(client, "b", 2)
+    client.delete(b"k/c")
+    bench.run()
+    assert again(bench) == Retried(3, 1)
+    assert {key: row[1] for key, row in bench.rows.items()} == {("a",): 1, ("b",): 2, ("e",): 1}
+    assert len(rejected(bench)) == 1
+    bench.store.refuses = set()
+    assert again(bench) == Retried(1, 0)
+    assert (bench.rows[("d",)][1], rejected(bench)) == (1, [])
+    assert again(bench) == Retried(0, 0)
+    bench.check()
+
+
+def test_records_that_did_not_fit_are_tried_with_todays_settings(client: SyncClient, tmp_path: Path) -> None:
+    """Those that still do not fit stay, with their reason. Repeated after a kill it changes nothing."""
+    bench = Bench(client, tmp_path, refused="reject")
+    put(client, "a", 1)
+    first, second = put(client, "a", "x"), put(client, "b", "y")
+    bench.run()
+    assert rejected(bench) == [first, second]
+    assert again(bench) == Retried(0, 2)
+    put(client, "a", 3)
+    bench.run()
+    assert bench.rows[("a",)][1] == 3
+    before = (tmp_path / "s.rejected").read_bytes()
+    loose = Bench(client, tmp_path, refused="reject", columns={"id": "suffix", "n": "value.n", "version": "version"})
+    loose.store = bench.store
+    assert loose.store.kept.owner is not None
+    loose.store.kept.owner = loose.store.kept.owner._replace(mapping=loose.sink.identity("s", "").mapping)
+    for _ in range(2):
+        (tmp_path / "s.rejected").write_bytes(before)
+        assert again(loose) == Retried(2, 0)
+        assert {key: row[1] for key, row in loose.rows.items()} == {("a",): 3, ("b",): "y"}
+
+
+def test_a_rejected_record_that_was_trimmed_stays(client: SyncClient, node: FakeNode, tmp_path: Path) -> None:
+    """Only the log had its value."""
+    bench = Bench(client, tmp_path, refused="reject")
+    index = put(client, "a", "x")
+    last = put(client, "b", 1)
+    bench.run()
+    node.oldest = last
+    assert again(bench) == Retried(0, 1)
+    (left,) = sinks.Rejects(tmp_path / "s.rejected").read()
+    assert (left.index, left.reason) == (index, f"the log begins at index {last} by now: raftlog sink rebuild")
+
+
+def test_a_real_store_takes_them(client: SyncClient, tmp_path: Path) -> None:
+    """SQLite, with a constraint that is taken back."""
+    path = tmp_path / "sinks.toml"
+    path.write_text(
+        '[sink.s]\nfrom = { keys = "k/" }\nto = "sqlite"\npath = "s.sqlite"\ntable = "t"\n'
+        'columns = { id = "suffix", n = "value.n:bigint" }\nprimary_key = ["id"]\nrefused = "reject"\n'
+    )
+    file = sinks.read_sinks(path)
+    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as database:
+        database.execute("CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER CHECK (n < 5))")
+    for name, value in (("a", 1), ("b", 7), ("a", 8), ("c", 9)):
+        put(client, name, value)
+    sinks.run_of(file, "s", client).run(once=True)
+    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as database:
+        rows = database.execute("SELECT id, n FROM t").fetchall()
+        assert rows == [("a", 1)] or rows == []
+        database.executescript("DROP TABLE t; CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER)")
+    result = retry("s", file.sinks["s"], file.open_store("s"), client, sinks.rejects_of(file, "s"))
+    assert result == Retried(3, 0)
+    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as database:
+        assert sorted(database.execute("SELECT id, n FROM t")) == [("a", 8), ("b", 7), ("c", 9)]
+
+
+@pytest.mark.parametrize("position", ["none", "loaded"])
+def test_a_store_that_is_not_filled_is_refused(client: SyncClient, tmp_path: Path, position: str) -> None:
+    """Its rows are not those of any index."""
+    bench = Bench(client, tmp_path, start="state")
+    sinks.Rejects(tmp_path / "s.rejected").add(1, "k/a", "x")
+    if position == "loaded":
+        bench.store.kept.position = sinks.StorePosition(5, "00", 3)
+    with pytest.raises(sinks.StoreError, match="is not filled yet: raftlog sink run"):
+        again(bench)
+    rows: dict[StoreRow, StoreRow] = bench.rows
+    assert rows == {}

@@ -1,0 +1,453 @@
+"""A sink's store equals the log, through kills at each step, lost answers, restored stores and a second runner."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from raftlog import NewRecord
+from raftlog.cluster.client import requests
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.sinks import runner
+from raftlog.cluster.sinks.changes import StoreRow
+from raftlog.cluster.sinks.rejects import Rejects
+from raftlog.cluster.sinks.run_state import RunPhase, RunStateFile
+from raftlog.cluster.sinks.runner import SinkRun, SinkStep, SinkStopped
+from raftlog.cluster.sinks.settings import SinkSettings, SqliteSettings
+from raftlog.cluster.sinks.store import StoreUnavailable
+from raftlog.cluster.sinks.verify import verify
+from tests.cluster.fake_node import FakeNode
+from tests.cluster.importer.jobs import Killed
+from tests.cluster.sinks.model_store import Kept, ModelServer, ModelStore
+from tests.support import wait_until
+
+KEYS = {"keys": "k/"}
+COLUMNS = {"id": "suffix", "n": "value.n:bigint", "version": "version"}
+
+
+class Bench:
+    """One sink over a model store, which outlives its runs."""
+
+    def __init__(self, client: SyncClient, folder: Path, **more: object) -> None:
+        given = {"from": KEYS, "columns": COLUMNS, "primary_key": ["id"], "path": "", "table": ""} | more
+        self.sink: SinkSettings = _converted(given)
+        self.client, self.folder = client, folder
+        self.store = ModelServer()
+        self.said: list[str] = []
+
+    def made(self, at: Callable[[SinkStep], None] = lambda _: None, stop: threading.Event | None = None) -> SinkRun:
+        """A run, as another process would make it."""
+        rejects = Rejects(self.folder / "s.rejected")
+        store, tell = ModelStore(self.store), self.said.append
+        return SinkRun("s", self.sink, store, self.client, rejects, at=at, tell=tell, stop=stop)
+
+    def run(self, **more: int) -> SinkRun:
+        """A run to the end of the log."""
+        made = self.made()
+        made.run(once=not more, **more)
+        return made
+
+    @property
+    def rows(self) -> dict[StoreRow, StoreRow]:
+        """What the store has."""
+        return self.store.kept.rows
+
+    def check(self) -> None:
+        """The store equals the log, as `raftlog sink verify` sees it."""
+        found = verify("s", self.sink, ModelStore(self.store), self.client)
+        assert found.is_same, found
+        assert found.unproven is None
+
+
+def _converted(given: dict[str, object]) -> SinkSettings:
+    return msgspec.convert(given, SqliteSettings)
+
+
+def fill(client: SyncClient, count: int, seed: int = 1) -> None:
+    """Puts and deletes of a few keys, a transaction, and records of others."""
+    chance = random.Random(seed)
+    for number in range(count):
+        key = b"k/%d" % chance.randrange(9)
+        if chance.random() < 0.2:
+            client.delete(key)
+        else:
+            client.put(key, json.dumps({"n": number}).encode())
+        if chance.random() < 0.3:
+            client.put(b"other/%d" % number, b"no JSON")
+            client.append(b"a record")
+    client.delete_range(b"k/7", b"k/9")
+
+
+def expected(client: SyncClient) -> dict[StoreRow, StoreRow]:
+    """The rows by the store of the cluster itself."""
+    found = {}
+    for item in client.range(prefix=b"k/"):
+        name = item.key.decode().removeprefix("k/")
+        found[(name,)] = (name, json.loads(item.value)["n"], item.version)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pages, so that few records make many batches; no pauses, and every batch is reported."""
+    monkeypatch.setattr(runner, "PAGE_RECORDS", 3)
+    monkeypatch.setattr(runner, "REPORT_S", 0.0)
+    monkeypatch.setattr(runner, "RETRY_MAX_S", 0.01)
+
+
+STARTS = ("oldest", "state")
+STEPS = [*SinkStep][:5]  # those of a run
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("time", [1, 2, 4])
+def test_killed_at_any_step_it_goes_on_exactly_once(
+    client: SyncClient, tmp_path: Path, start: str, step: SinkStep, time: int
+) -> None:
+    """Whatever was written is known from the store's own position."""
+    fill(client, 40)
+    bench = Bench(client, tmp_path, start=start)
+    seen = 0
+
+    def kill(reached: SinkStep) -> None:
+        nonlocal seen
+        seen += reached is step
+        if seen == time:
+            raise Killed
+
+    try:
+        bench.made(kill).run(once=True)
+    except Killed:
+        pass
+    fill(client, 20, seed=2)
+    bench.run()
+    assert bench.rows == expected(client)
+    bench.check()
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_lost_connection_before_or_after_a_commit_changes_nothing(
+    client: SyncClient, tmp_path: Path, start: str
+) -> None:
+    """After a lost answer the position says where to go on: no change comes twice."""
+    fill(client, 60)
+    bench = Bench(client, tmp_path, start=start)
+    bench.store.lose = ["before", "after", "", "after", "before", "after"]
+    run = bench.run()
+    assert bench.rows == expected(client)
+    assert run.progress.error == ""
+    assert any("the answer was lost; trying again" in each for each in bench.said)
+    written = [each.key for changes in bench.store.writes for each in changes.rows]
+    assert len(bench.store.writes) == len({id(each) for each in bench.store.writes})
+    assert written
+
+
+def test_a_store_that_was_restored_goes_back_and_says_so(client: SyncClient, tmp_path: Path) -> None:
+    """Its position went back with its rows, so the log gives again what it lacks; the group follows."""
+    fill(client, 30)
+    bench = Bench(client, tmp_path)
+    bench.run()
+    backup = deepcopy(bench.store.kept)
+    fill(client, 30, seed=2)
+    stop = threading.Event()
+    run = bench.made(stop=stop)
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    try:
+        wait_until(lambda: bench.rows == expected(client), 20, what="the store to follow")
+        backup.generation = bench.store.kept.generation
+        bench.store.kept = backup
+        client.put(b"k/1", b'{"n": 5}')
+        wait_until(lambda: bench.rows == expected(client), 20, what="the restored store to follow")
+    finally:
+        stop.set()
+        thread.join(20)
+    assert any("it was restored from an older state" in each for each in bench.said)
+    bench.check()
+
+
+@pytest.mark.parametrize("start", ["oldest", "newest"])
+def test_a_store_that_was_emptied_is_filled_again_or_stops(client: SyncClient, tmp_path: Path, start: str) -> None:
+    """By a later runner, which knows from the group how far the store was. `newest` would leave out what it lacks."""
+    bench = Bench(client, tmp_path, start=start)
+    bench.run()
+    fill(client, 30)
+    bench.run()
+    bench.store.kept = Kept(generation=bench.store.kept.generation)
+    if start == "newest":
+        with pytest.raises(SinkStopped, match=r"s: the store was at index \d+, and has no position any more: start"):
+            bench.run()
+        return
+    bench.run()
+    assert any("it was emptied, and is filled again" in each for each in bench.said)
+    assert bench.rows == expected(client)
+
+
+def test_a_second_runner_fences_the_first(client: SyncClient, tmp_path: Path) -> None:
+    """The first one stops, also if it slept through the take-over; nothing is written twice."""
+    fill(client, 10)
+    bench = Bench(client, tmp_path)
+    taken = False
+
+    def take_over(step: SinkStep) -> None:
+        nonlocal taken
+        if step is SinkStep.MAPPED and not taken:
+            taken = True
+            bench.run()
+            client.put(b"k/1", b'{"n": 1000}')
+
+    with pytest.raises(SinkStopped, match="another runner has taken over"):
+        bench.made(take_over).run(once=True)
+    bench.run()
+    assert bench.rows == expected(client)
+
+
+def test_the_group_follows_the_store_and_holds_the_log(client: SyncClient, tmp_path: Path) -> None:
+    """It shows the lag under the sink's name."""
+    fill(client, 10)
+    run = Bench(client, tmp_path).run()
+    group = client.consumer("sink/s").status()
+    assert run.progress.position is not None
+    assert group.position.next["0"] == run.progress.position.next
+    assert group.lag == 0
+
+
+def test_a_trimmed_log_stops_the_sink_with_the_choices(client: SyncClient, node: FakeNode, tmp_path: Path) -> None:
+    """There is never a silent jump."""
+    fill(client, 10)
+    bench = Bench(client, tmp_path)
+    bench.run()
+    fill(client, 10)
+    node.oldest = node.applied
+    with pytest.raises(SinkStopped, match=r"needs the log from index \d+ on, and that is trimmed .*sink rebuild s"):
+        bench.run()
+
+
+def test_a_record_that_does_not_fit_stops_the_sink(client: SyncClient, tmp_path: Path) -> None:
+    """The message names index, key, column and the choices; everything before the record is written."""
+    client.put(b"k/1", b'{"n": 1}')
+    index = client.put(b"k/2", b'{"n": "x"}').index
+    client.put(b"k/3", b'{"n": 3}')
+    bench = Bench(client, tmp_path)
+    message = rf"s: index {index}, with the key k/2: n is x, which is no integer .*sink skip s {index}"
+    with pytest.raises(SinkStopped, match=message):
+        bench.run()
+    bench.run(until=index, skip=index)
+    assert set(bench.rows) == {("1",)}
+    bench.run()
+    assert set(bench.rows) == {("1",), ("3",)}
+    assert [each.index for each in Rejects(tmp_path / "s.rejected").read()] == [index]
+    with pytest.raises(SinkStopped, match=rf"is at index \d+ already, behind {index}"):
+        bench.run(until=index, skip=index)
+
+
+def test_rejected_records_are_kept_once_with_their_reason(client: SyncClient, tmp_path: Path) -> None:
+    """Those that the mapping refuses and those that the store refuses; also if a kill repeats them."""
+    client.put(b"k/1", b'{"n": "x"}')
+    client.put(b"k/2", b'{"n": 2}')
+    client.put(b"k/3", b'{"n": 3}')
+    bench = Bench(client, tmp_path, refused="reject")
+    bench.store.refuses = {("2",)}
+    bench.store.lose = ["before"]
+    run = bench.run()
+    assert set(bench.rows) == {("3",)}
+    kept = Rejects(tmp_path / "s.rejected").read()
+    assert [(each.key, each.reason) for each in kept] == [
+        ("k/1", "n is x, which is no integer (value.n:bigint)"),
+        ("2", "refused by the test"),
+    ]
+    assert run.progress.rows == 1
+
+
+def test_what_the_store_refuses_stops_the_sink(client: SyncClient, tmp_path: Path) -> None:
+    """And nothing of its batch is written."""
+    client.put(b"k/1", b'{"n": 1}')
+    bench = Bench(client, tmp_path)
+    bench.store.refuses = {("1",)}
+    with pytest.raises(SinkStopped, match=r"s: index 4, key 1: refused by the test\. Correct the settings"):
+        bench.run()
+    assert bench.rows == {}
+
+
+@pytest.mark.parametrize("start", ["newest", 5])
+def test_a_sink_begins_where_its_settings_say(client: SyncClient, tmp_path: Path, start: str | int) -> None:
+    """`newest` is what comes after the first run, also if nothing came before a kill."""
+    for number in range(6):
+        client.put(b"k/%d" % number, b'{"n": 1}')
+    bench = Bench(client, tmp_path, start=start)
+    bench.run()
+    client.put(b"k/new", b'{"n": 1}')
+    bench.run()
+    assert set(bench.rows) == ({("new",)} if start == "newest" else {(str(key),) for key in (1, 2, 3, 4, 5, "new")})
+
+
+def test_a_compacted_state_begins_again_and_says_so(client: SyncClient, tmp_path: Path) -> None:
+    """The half that was loaded of an older revision goes."""
+    client.put(b"before/1", b"no key of the sink")
+    fill(client, 60)
+    bench = Bench(client, tmp_path, start="state")
+    loads = 0
+
+    def kill(step: SinkStep) -> None:
+        nonlocal loads
+        loads += step is SinkStep.WRITTEN
+        if loads == 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        bench.made(kill).run(once=True)
+    fill(client, 20, seed=3)
+    client.call(requests.compact(client.range_page(b"", limit=1).revision))
+    bench.run()
+    assert any("is compacted: it begins again" in each for each in bench.said)
+    assert bench.rows == expected(client)
+
+
+def test_the_state_of_a_run_is_kept(client: SyncClient, tmp_path: Path) -> None:
+    """Running, tried again with its error, stopped with its error; a run whose process has gone was killed."""
+    fill(client, 10)
+    bench = Bench(client, tmp_path)
+    bench.store.lose = ["after"]
+    seen: list[tuple[str, str]] = []
+    rejects = Rejects(tmp_path / "s.rejected")
+    store = ModelStore(bench.store)
+    file = RunStateFile(tmp_path / "s.state")
+
+    def keep(state: RunPhase, error: str) -> None:
+        seen.append((state, error))
+        file.keep(state, error)
+
+    SinkRun("s", bench.sink, store, client, rejects, keep_state=keep).run(once=True)
+    assert seen == [("retrying", "the answer was lost"), ("running", ""), ("ended", "")]
+    client.put(b"k/1", b"no JSON")
+    with pytest.raises(SinkStopped):
+        SinkRun("s", bench.sink, store, client, rejects, keep_state=keep).run(once=True)
+    found = RunStateFile(tmp_path / "s.state").read()
+    assert found is not None
+    assert (found.state, found.error) == seen[-1]
+    assert "the value is not readable" in found.error
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    gone = msgspec.structs.replace(found, state="retrying", pid=process.pid)
+    (tmp_path / "s.state").write_bytes(msgspec.json.encode(gone))
+    assert RunStateFile(tmp_path / "s.state").read() == msgspec.structs.replace(gone, state="killed")
+    (tmp_path / "s.state").write_bytes(b"torn")
+    assert RunStateFile(tmp_path / "s.state").read() is None
+    nowhere = RunStateFile(tmp_path / "gone" / "s.state")
+    nowhere.keep("running", "")
+    assert nowhere.read() is None
+
+
+def test_an_idle_sink_writes_nothing(client: SyncClient, node: FakeNode, tmp_path: Path) -> None:
+    """Neither into its store nor into the log: a move of a group is no reason for another one."""
+    fill(client, 5)
+    bench = Bench(client, tmp_path)
+    bench.run()
+    before, writes = node.applied, len(bench.store.writes)
+    bench.run()
+    assert node.applied - before <= 1  # its claim
+    assert len(bench.store.writes) == writes
+
+
+def test_a_captured_table_is_written_in_whole_transactions(client: SyncClient, tmp_path: Path) -> None:
+    """No batch ends within one, and an open transaction is not written."""
+    bench = Bench(
+        client,
+        tmp_path,
+        **{"from": {"table": "t"}, "columns": {"id": "value.id:bigint", "n": "value.n:bigint"}},
+    )
+
+    def change(transaction: int, key: int, *, last: bool) -> NewRecord:
+        more = {"last": True} if last else {}
+        value = {"op": "insert", "table": "t", "lsn": f"0/{transaction}", "n": 1, "xid": transaction, "before": None}
+        return NewRecord(
+            json.dumps(value | {"after": {"id": key, "n": transaction}} | more, separators=(",", ":")).encode()
+        )
+
+    for transaction in range(1, 9):
+        client.append_many([change(transaction, key, last=key == 4) for key in range(5)])
+    client.append_many([change(9, 0, last=False), change(9, 1, last=False)])
+    bench.run()
+    for changes in bench.store.writes:
+        assert len(changes.rows) in (0, 5)
+    assert {row[1] for row in bench.rows.values()} == {8}
+    client.append_many([change(9, key, last=key == 4) for key in range(2, 5)])
+    bench.run()
+    assert {row[1] for row in bench.rows.values()} == {9}
+
+
+def test_a_store_that_is_away_is_tried_again(
+    client: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the sink ends when it is asked to, also while the store is away."""
+    fill(client, 5)
+    bench = Bench(client, tmp_path)
+    bench.store.lose = ["before"] * 5
+    bench.run()
+    assert bench.rows == expected(client)
+    stop = threading.Event()
+
+    def away(*_: object) -> None:
+        stop.set()
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(ModelStore, "open", away)
+    bench.made(stop=stop).run()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_faults_lose_and_double_nothing(client: SyncClient, tmp_path: Path, seed: int) -> None:
+    """Kills at any step, lost answers, restored stores, second runners, and writes meanwhile, in any order."""
+    chance = random.Random(seed)
+    bench = Bench(client, tmp_path, start=chance.choice(STARTS))
+    backups: list[Kept] = []
+    for turn in range(14):
+        fill(client, chance.randrange(1, 20), seed=100 * seed + turn)
+        match chance.choice(["kill", "lose", "restore", "take over", "nothing"]):
+            case "kill":
+                left = chance.randrange(1, 25)
+
+                def kill(_: SinkStep) -> None:
+                    nonlocal left
+                    left -= 1
+                    if not left:
+                        raise Killed
+
+                with suppress(Killed):
+                    bench.made(kill).run(once=True)
+            case "lose":
+                bench.store.lose = [chance.choice(["before", "after", ""]) for _ in range(6)]
+                bench.run()
+            case "restore" if backups:
+                kept = deepcopy(chance.choice(backups))
+                kept.generation = bench.store.kept.generation
+                bench.store.kept = kept
+            case "take over":
+                left = chance.randrange(1, 15)
+
+                def take_over(_: SinkStep) -> None:
+                    nonlocal left
+                    left -= 1
+                    if not left:
+                        bench.run()
+
+                with suppress(SinkStopped):
+                    bench.made(take_over).run(once=True)
+            case _:
+                bench.run()
+        backups.append(deepcopy(bench.store.kept))
+    bench.store.lose = []
+    bench.run()
+    assert bench.rows == expected(client)
+    bench.check()

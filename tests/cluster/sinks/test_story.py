@@ -1,0 +1,353 @@
+"""Two tables of PostgreSQL are captured into the log; other stores and Parquet follow, while every part is killed.
+
+Money moves between accounts within transactions, so a reader that sees half of one sees another sum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg
+import pytest
+import tantivy
+
+from raftlog.cluster.demo.story import COMMAND
+from raftlog.cluster.node.local_cluster import LocalCluster
+from tests.cluster.importer.postgres.conftest import postgres
+from tests.cluster.importer.postgres.postgres_server import PostgresServer
+from tests.cluster.importer.postgres.test_kills import NODES, local
+from tests.cluster.sinks.opensearch_server import OpenSearchNotFoundError, OpenSearchServer
+from tests.cluster.sinks.redis_server import RedisServer, redis_served
+from tests.support import HANG_S, wait_until
+
+__all__ = ["local", "postgres"]
+
+pytestmark = pytest.mark.serial
+
+LONG = 200
+ACCOUNTS = 20
+TOTAL = 100 * ACCOUNTS
+ACCOUNT = 'columns = { id = "value.id:bigint", owner = "value.owner", balance = "value.balance:bigint" }'
+ORDER = 'columns = { id = "value.id:bigint", what = "value.what", price = "value.price:decimal(10,2)" }'
+STORES = """
+[sink.copy]
+from = {{ table = "public.accounts" }}
+to = "postgresql"
+url = "{conninfo}"
+table = "derived.accounts"
+{ACCOUNT}
+primary_key = ["id"]
+
+[sink.lite]
+from = {{ table = "public.accounts" }}
+to = "sqlite"
+path = "lite"
+table = "accounts"
+{ACCOUNT}
+primary_key = ["id"]
+
+[sink.cache]
+from = {{ table = "public.accounts" }}
+to = "redis"
+url = "{redis}"
+key = "account:{{id}}"
+{ACCOUNT}
+primary_key = ["id"]
+
+[sink.duck]
+from = {{ table = "public.orders" }}
+to = "duckdb"
+path = "duck"
+table = "orders"
+{ORDER}
+primary_key = ["id"]
+
+[sink.search]
+from = {{ table = "public.orders" }}
+to = "tantivy"
+path = "search"
+{ORDER}
+primary_key = ["id"]
+"""
+CLUSTER = """
+[sink.cluster]
+from = {{ table = "public.orders" }}
+to = "opensearch"
+url = "{opensearch}"
+index = "orders"
+{ORDER}
+primary_key = ["id"]
+"""
+"""An index of the long form."""
+
+Orders = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def cache() -> Iterator[RedisServer]:
+    """A Redis server; skips without one."""
+    with redis_served() as server:
+        yield server
+
+
+@pytest.fixture
+def search(kills: int) -> Iterator[OpenSearchServer | None]:
+    """OpenSearch in the long form, where it can be had: it takes some twenty seconds to start."""
+    server = None
+    with suppress(OpenSearchNotFoundError):
+        server = OpenSearchServer() if kills >= LONG else None
+    if server is None:
+        print("without OpenSearch")
+        yield None
+        return
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+def orders_of_parquet(folder: Path) -> Orders:
+    """The orders by the Parquet files of an export: a fold of the captured changes."""
+    rows: dict[int, tuple[Any, ...]] = {}
+    with duckdb.connect() as duck:
+        found = duck.execute(
+            f"SELECT value FROM read_parquet('{folder}/log/**/*.parquet') WHERE operation = 'append' ORDER BY index"
+        ).fetchall()
+    for (value,) in found:
+        change = json.loads(value, parse_float=Decimal)
+        if change["table"] != "public.orders":
+            continue
+        if change["op"] == "truncate":
+            rows.clear()
+        if (old := change.get("before")) is not None:
+            rows.pop(old["id"], None)
+        if (new := change.get("after")) is not None:
+            rows[new["id"]] = (new["id"], new["what"], Decimal(new["price"]))
+    return sorted(rows.values())
+
+
+def orders_of_tantivy(folder: Path) -> Orders:
+    """The orders by the stored documents of the index."""
+    index = tantivy.Index.open(str(folder))
+    searcher = index.searcher()
+    hits = searcher.search(tantivy.Query.all_query(), limit=10_000).hits
+    documents = [searcher.doc(address) for _, address in hits]
+    rows = [json.loads(each["_row"][0], parse_float=Decimal) for each in documents if each["id"]]
+    assert len(searcher.search(index.parse_query("lighthouse", ["what"])).hits) == 1
+    return sorted((each["id"], each["what"], Decimal(each["price"])) for each in rows)
+
+
+def orders_of_opensearch(server: OpenSearchServer) -> Orders:
+    """The orders by the documents of the index."""
+    server.ask("POST", "/orders/_refresh")
+    hits = server.ask("GET", "/orders/_search?size=1000")["hits"]["hits"]
+    rows = [each["_source"] for each in hits]
+    return sorted((each["id"], each["what"], Decimal(str(each["price"]))) for each in rows)
+
+
+class Shop(threading.Thread):
+    """Moves money, and makes, changes and deletes orders, until it is stopped."""
+
+    def __init__(self, conninfo: str, chance: random.Random) -> None:
+        super().__init__(name="shop")
+        self._conninfo, self._chance = conninfo, chance
+        self.stopped = threading.Event()
+        self.committed = 0
+
+    def run(self) -> None:
+        """One connection after the other."""
+        while not self.stopped.is_set():
+            with suppress(psycopg.OperationalError), psycopg.connect(self._conninfo) as connection:
+                while not self.stopped.is_set():
+                    self._transaction(connection)
+                    connection.commit()
+                    self.committed += 1
+                    self.stopped.wait(0.005)
+            self.stopped.wait(0.05)
+
+    def has_committed(self, count: int) -> bool:
+        """Whether it has committed so many transactions."""
+        return self.committed >= count
+
+    def _transaction(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        run, draw = connection.execute, self._chance.randrange
+        for _ in range(draw(1, 4)):
+            amount = draw(1, 50)
+            run("UPDATE accounts SET balance = balance - %s WHERE id = %s", (amount, draw(ACCOUNTS)))
+            run("UPDATE accounts SET balance = balance + %s WHERE id = %s", (amount, draw(ACCOUNTS)))
+        key = draw(300)
+        if draw(4):
+            run(
+                "INSERT INTO orders VALUES (%s, %s, 1.50) ON CONFLICT (id) DO UPDATE SET price = orders.price + 0.01",
+                (key, f"order {key}"),
+            )
+        elif draw(20):
+            run("DELETE FROM orders WHERE id = %s", (key,))
+        else:
+            run("TRUNCATE orders")
+        if not draw(10):
+            run(
+                "UPDATE orders SET id = -id WHERE id = %s AND NOT EXISTS (SELECT FROM orders WHERE id = -%s)",
+                (key, key),
+            )
+
+
+class Sums(threading.Thread):
+    """Reads the derived tables again and again: every sum that is not the total is kept."""
+
+    def __init__(self, folder: Path, conninfo: str) -> None:
+        super().__init__(name="sums")
+        self._folder, self._conninfo = folder, conninfo
+        self.stopped = threading.Event()
+        self.seen = 0
+        self.wrong: list[object] = []
+
+    def run(self) -> None:
+        """Whatever is away is asked again."""
+        while not self.stopped.is_set():
+            with suppress(psycopg.Error), psycopg.connect(self._conninfo) as connection:
+                self._look(connection.execute("SELECT count(*), sum(balance) FROM derived.accounts").fetchone())
+            with suppress(sqlite3.Error):
+                database = sqlite3.connect(self._folder / "lite")
+                self._look(database.execute("SELECT count(*), sum(balance) FROM accounts").fetchone())
+                database.close()
+            self.stopped.wait(0.01)
+
+    def _look(self, found: tuple[object, ...] | None) -> None:
+        if found is not None and found[0] == ACCOUNTS:
+            self.seen += 1
+            if found[1] != TOTAL:
+                self.wrong.append(found)
+
+
+class Worker:
+    """A process of the pipeline that is killed and started again."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        self._command, self._folder = command, folder
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        out = (self._folder / "workers.log").open("ab")
+        with out:
+            return subprocess.Popen(self._command, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=out)
+
+    def again(self) -> None:
+        """SIGKILL, then a new start."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self._started()
+
+    def end(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.mark.parametrize("kills", [12, pytest.param(LONG, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
+def test_every_derived_store_equals_the_tables_after_kills_of_everything(
+    postgres: PostgresServer,
+    cache: RedisServer,
+    search: OpenSearchServer | None,
+    local: LocalCluster,
+    tmp_path: Path,
+    kills: int,
+) -> None:
+    """The capture, the runner, the export, the leader and the servers are killed; no reader sees half a
+    transaction."""
+    seed = int.from_bytes(os.urandom(4))
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    postgres.sql(
+        "CREATE SCHEMA derived",
+        "CREATE TABLE accounts (id int PRIMARY KEY, owner text, balance int)",
+        "CREATE TABLE orders (id int PRIMARY KEY, what text, price numeric(10, 2))",
+        "ALTER TABLE accounts REPLICA IDENTITY FULL",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        f"INSERT INTO accounts SELECT g, 'owner ' || g, 100 FROM generate_series(0, {ACCOUNTS - 1}) g",
+    )
+    places = {"conninfo": postgres.conninfo, "redis": cache.url}
+    stores = STORES.format(**places, ACCOUNT=ACCOUNT, ORDER=ORDER)
+    if search is not None:
+        stores += CLUSTER.format(opensearch=search.url, ORDER=ORDER)
+    (tmp_path / "sinks.toml").write_text(stores)
+    urls = ",".join(local.url(node) for node in range(1, NODES + 1))
+    capture = [*COMMAND, "import-postgres", postgres.conninfo, "--tables", "accounts,orders", "--slot", "story"]
+    capture += ["--state", "state", "-e", urls]
+    run = [*COMMAND, "sink", "run", "sinks.toml", "-e", urls]
+    export = [*COMMAND, "export", "--to", "parquet", "--engine", "arrow", "-e", urls]
+    shop, sums = Shop(postgres.conninfo, chance), Sums(tmp_path, postgres.conninfo)
+    workers = {"capture": Worker([*capture, "--follow"], tmp_path), "runner": Worker(run, tmp_path)}
+    workers["export"] = Worker([*export, "--follow", "--every", "0.5"], tmp_path)
+    hits: dict[str, Callable[[], None]] = {name: worker.again for name, worker in workers.items()}
+
+    def leader() -> None:
+        node = local.leader()
+        local.kill(node)
+        local.start_node(node)
+
+    def server(killed: PostgresServer | RedisServer | OpenSearchServer) -> None:
+        killed.kill()
+        killed.start()
+
+    hits |= {"leader": leader, "postgres": partial(server, postgres), "cache": partial(server, cache)}
+    names = [*hits] * 5
+    if search is not None:  # it takes long to start again
+        names.append("search")
+        hits["search"] = partial(server, search)
+    shop.start()
+    sums.start()
+    try:
+        wait_until(lambda: sums.seen > 0, 60, what="the first sums of the derived stores")
+        for number in range(1, kills + 1):
+            goal, name = shop.committed + chance.randrange(1, 30), chance.choice(names)
+            hits[name]()
+            print(f"{number}: {name}, {shop.committed} transactions", flush=True)
+            wait_until(partial(shop.has_committed, goal), 60, what="transactions")
+    finally:
+        shop.stopped.set()
+        shop.join()
+        for worker in workers.values():
+            worker.end()
+        sums.stopped.set()
+        sums.join()
+    postgres.sql("INSERT INTO orders VALUES (1000, 'a lighthouse', 9.99)")  # the newest one may be a truncate
+    for command in (capture, [*run, "--once"], [*export, "--append"], [*COMMAND, "verify", "parquet", "-e", urls]):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S)
+        assert done.returncode == 0, done.stderr
+    verify = [*COMMAND, "sink", "verify", "sinks.toml", "-o", "json", "-e", urls]
+    done = subprocess.run(verify, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stderr
+    assert [(each["same"], each.get("unproven")) for each in json.loads(done.stdout)] == [(True, None)] * (
+        5 if search is None else 6
+    )
+    assert sums.wrong == []
+    with psycopg.connect(postgres.conninfo) as connection:
+        accounts = connection.execute("SELECT id, owner, balance FROM accounts ORDER BY id").fetchall()
+        orders = connection.execute("SELECT id, what, price FROM orders ORDER BY id").fetchall()
+        assert connection.execute("SELECT * FROM derived.accounts ORDER BY id").fetchall() == accounts
+    with cache.client() as connected:
+        for key, owner, balance in accounts:
+            assert connected.hgetall(f"account:{key}") == {"id": str(key), "owner": owner, "balance": str(balance)}
+    lite = sqlite3.connect(tmp_path / "lite")
+    assert lite.execute("SELECT * FROM accounts ORDER BY id").fetchall() == accounts
+    lite.close()
+    with duckdb.connect(tmp_path / "duck", read_only=True) as duck:
+        assert duck.execute("SELECT * FROM orders ORDER BY id").fetchall() == orders
+    assert orders_of_tantivy(tmp_path / "search") == orders
+    assert orders_of_parquet(tmp_path / "parquet") == orders
+    assert search is None or orders_of_opensearch(search) == orders
+    print(f"{shop.committed} transactions, {sums.seen} sums, {kills} kills")

@@ -1,0 +1,93 @@
+"""`sink verify`: by the cluster's own digest, by the log, and while the runner goes on writing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.sinks.runner import VERIFIER, SinkRun
+from raftlog.cluster.sinks.store import PositionMoved, SinkIdentity, StoredRows
+from raftlog.cluster.sinks.verify import verify
+from tests.cluster.sinks.model_store import ModelServer, ModelStore
+from tests.cluster.sinks.test_runner import Bench, expected, fill
+from tests.support import wait_until
+
+WHOLE = {"key": "key", "value": "value", "created": "create", "changed": "revision", "version": "version"}
+
+
+def test_a_store_of_whole_keys_is_compared_with_the_digest_of_the_cluster(client: SyncClient, tmp_path: Path) -> None:
+    """Nothing is read from the log. A changed value, a missing key and one too many are found, by their rows."""
+    bench = Bench(client, tmp_path, columns=WHOLE, primary_key=["key"], **{"from": {"keys": ""}})
+    fill(client, 40)
+    client.put(b"\xff\x00", b"\xfe")
+    bench.run()
+    store = ModelStore(bench.store)
+    found = verify("s", bench.sink, store, client)
+    assert (found.by, found.is_same, found.rows) == ("digest", True, len(bench.rows))
+    rows = bench.rows
+    (first, *_, last) = [key for key in rows if key != (b"\xff\x00",)]
+    changed = rows[first]
+    rows[first] = (changed[0], "other", *changed[2:])
+    rows[("more",)] = ("more", "x", 1, 1, 1)
+    del rows[last]
+    found = verify("s", bench.sink, store, client)
+    assert (found.by, found.missing, found.extra, found.changed) == ("rows", 1, 1, 1)
+
+
+def test_a_sink_of_puts_alone_is_compared_with_the_log(client: SyncClient, tmp_path: Path) -> None:
+    """It keeps the rows of deleted keys, which the state of the cluster does not have."""
+    bench = Bench(client, tmp_path, **{"from": {"keys": "k/", "operations": ["put"]}})
+    client.put(b"k/a", b'{"n": 1}')
+    client.delete(b"k/a")
+    client.put(b"k/b", b'{"n": 2}')
+    bench.run()
+    assert {key: row[1] for key, row in bench.rows.items()} == {("a",): 1, ("b",): 2}
+    bench.check()
+    del bench.rows[("a",)]
+    assert verify("s", bench.sink, ModelStore(bench.store), client).missing == 1
+
+
+class _BusyStore(ModelStore):
+    """A store without snapshots: each read of a store that is written to meanwhile fails."""
+
+    def __init__(self, server: ModelServer, between: threading.Event) -> None:
+        super().__init__(server)
+        self._between = between
+
+    @contextmanager
+    def rows(self, sink: SinkIdentity) -> Iterator[StoredRows | None]:
+        before = self._server.kept
+        assert before.position is not None
+        position, rows = before.position, [*before.rows.values()]
+
+        def read() -> Iterator[tuple[object, ...]]:
+            yield from rows
+            if not self._between.is_set():
+                self._between.set()
+                raise PositionMoved("the rows changed")
+
+        yield StoredRows(position, read())
+
+
+def test_a_runner_waits_while_a_busy_store_is_compared(client: SyncClient, tmp_path: Path) -> None:
+    """The comparison claims the sink, and gives it back: the runner goes on by itself."""
+    bench = Bench(client, tmp_path)
+    fill(client, 20)
+    stop = threading.Event()
+    run: SinkRun = bench.made(stop=stop)
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    try:
+        wait_until(lambda: bench.rows == expected(client), 20, what="the store to follow")
+        found = verify("s", bench.sink, _BusyStore(bench.store, threading.Event()), client)
+        assert found.is_same, found
+        fill(client, 20, seed=2)
+        wait_until(lambda: bench.rows == expected(client), 20, what="the runner to go on")
+        assert client.consumer("sink/s").status().owner != VERIFIER
+    finally:
+        stop.set()
+        thread.join(20)
+    assert not thread.is_alive()
