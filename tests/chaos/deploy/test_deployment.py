@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.chaos.deploy.deployment import Deployment
+from raftlog.cluster.node.local_cluster import wait_stopped
 from tests.chaos.deploy.test_processes import is_gone
 from tests.support import free_ports, wait_until
 
@@ -17,6 +18,7 @@ HARNESS = """
 import sys
 from pathlib import Path
 from raftlog.chaos.deploy.deployment import Deployment
+from raftlog.cluster.node.local_cluster import wait_stopped
 from tests.support import free_ports
 deployment = Deployment(Path(sys.argv[1]), free_ports, nodes=2)
 deployment.start()
@@ -57,6 +59,7 @@ def test_a_hanging_server_cannot_keep_faults_up(tmp_path: Path, toxiproxy_path: 
         hung = deployment.toxiproxy.process
         deployment.toxiproxy.call_s = 0.2
         hung.send_signal(signal.SIGSTOP)
+        assert wait_stopped(hung.pid, 30)
         deployment.heal()
         assert hung.poll() is not None
         assert deployment.toxiproxy.toxics() == {name: [] for name in proxies}

@@ -10,6 +10,7 @@ import pytest
 
 from raftlog.chaos.deploy.processes import Guard
 from raftlog.chaos.deploy.toxiproxy import Toxiproxy, ToxiproxyError, ToxiproxyHungError
+from raftlog.cluster.node.local_cluster import wait_stopped
 from tests.support import HANG_S, free_port, free_ports
 
 pytestmark = [pytest.mark.serial, pytest.mark.toxiproxy]
@@ -210,6 +211,7 @@ def test_a_hanging_server_is_cut_off(proxies: Toxiproxy, through: int) -> None:
     says that the outcome is not known."""
     proxies.call_s = 0.2
     proxies.process.send_signal(signal.SIGSTOP)
+    assert wait_stopped(proxies.process.pid, 30)  # until then another thread may answer
     with pytest.raises(ToxiproxyHungError, match=r"did not answer within 0\.2 s to: disable p"):
         proxies.disable("p")
     proxies.process.send_signal(signal.SIGCONT)
@@ -218,6 +220,7 @@ def test_a_hanging_server_is_cut_off(proxies: Toxiproxy, through: int) -> None:
 def test_a_lost_toxiproxy_server_is_an_error(proxies: Toxiproxy, through: int) -> None:
     """A killed server is an error with the end of its log, not a hang."""
     proxies.process.kill()
+    proxies.process.wait()
     with pytest.raises(ToxiproxyError, match="was lost at: reset"):
         proxies.reset()
 
