@@ -91,7 +91,7 @@ class Disk:
         snapshot = opened.recovered.snapshot
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest snapshot
         self._older_bytes = bytes_below(opened.files, 0 if snapshot is None else snapshot.mark.index)
-        self.reserve.keep(self.snapshot_bytes, self._older_bytes, may_make=True)
+        self.reserve.keep(journal.active.size, self.snapshot_bytes, self._older_bytes, may_make=True)
 
     @classmethod
     def open(
@@ -342,7 +342,7 @@ class Disk:
     def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:
         if not self.reserve.is_asked:
             self.reserve.is_asked = True
-            sizes = self.snapshot_bytes, self._older_bytes, grown
+            sizes = self._journal.active.size, self.snapshot_bytes, self._older_bytes, grown
             self._read_worker.post(partial(self.reserve.keep, *sizes, may_make=may_make))
 
     def _sync_ledgers(self) -> None:

@@ -96,8 +96,8 @@ class Background:
     def _due_bytes(self) -> int:
         """How many zeros the spare file should have: none until an eighth of the active segment is full, all of them
         from three quarters on."""
-        active = self._journal.active
-        return min((active.end - active.size // SPARE_FROM) * 8 // 5, active.size)
+        active, size = self._journal.active, self._journal.segment_bytes
+        return min((active.end - active.size // SPARE_FROM) * 8 * size // (5 * active.size), size)
 
     # -- in the reading thread
 

@@ -5,6 +5,7 @@ The files of the data folder call `give` where an operation finds no disk space
 again at once. So another program that fills the disk gets no more than the rest of a slice. From then on the node
 rejects every write except those that free space (`raftlog.cluster.replica.upkeep.disk_space`), until the file is whole
 again. The file has room for two segments and two snapshots of the present state, less the older snapshot on the disk.
+The segments are as large as the newest one: the first segment of a new log is small, and no trim could free it.
 Two segments, because the requests queued for the log (raft.uncommitted_bytes_max, a segment at most) go to a new
 segment and may need a second. Two snapshots, because trimmed files go once two snapshots cover them, and each one is
 written before an older one is deleted.
@@ -92,20 +93,22 @@ class Reserve:
         self.free_bytes = 0  # free bytes on the disk beside it, as last measured
         self.lacks_bytes = 0  # bytes missing until it is whole, as last measured; 0: it is, or they are free
 
-    def wanted(self, newest: int, older: int = 0, grown: int = 0) -> int:
-        """The size that it should have. `newest` and `older` are the bytes of the two snapshots on the disk, 0 where
-        there is none; by at most `grown` bytes the state is larger than the newest."""
-        state = newest + grown - grown % (self._segment_bytes // STEPS)
-        return RESERVE_SEGMENTS * self._segment_bytes + max(state, 2 * state - older)
+    def wanted(self, segment: int, newest: int, older: int = 0, grown: int = 0) -> int:
+        """The size that it should have. `segment` has the bytes of the newest segment, `newest` and `older` those of
+        the two snapshots on the disk, 0 where there is none. By at most `grown` bytes the state is larger than the
+        newest."""
+        segment = min(segment, self._segment_bytes)  # one for a single large entry has more
+        state = newest + grown - grown % (segment // STEPS)
+        return RESERVE_SEGMENTS * segment + max(state, 2 * state - older)
 
-    def keep(self, newest: int, older: int = 0, grown: int = 0, *, may_make: bool) -> None:
+    def keep(self, segment: int, newest: int, older: int = 0, grown: int = 0, *, may_make: bool) -> None:
         """Makes the file as large as it should be (see `wanted`), then measures the free space. Where the missing part
         does not fit, the disk is full.
 
         `may_make` is false while a snapshot is written: the space may be needed for that. May block. Never raises.
         """
         self.is_asked = False
-        wanted = self.wanted(newest, older, grown)
+        wanted = self.wanted(segment, newest, older, grown)
         with self._lock, suppress(OSError):  # counts as no space: the next call tries again
             if may_make:
                 self._make(wanted)

@@ -59,6 +59,8 @@ from raftlog.raft.wal.operations import (
 )
 
 SEGMENT_BYTES: Final = 64 << 20
+FIRST_SEGMENT_BYTES: Final = 4 << 20
+"""The first segment of a new log has at most so many, so that an empty node takes little disk space."""
 SEGMENT_BYTES_MIN: Final = 4_096
 
 

@@ -28,7 +28,7 @@ from raftlog.raft.wal.formats import (
     ledger_name,
     term_runs,
 )
-from raftlog.raft.wal.journal import SEGMENT_BYTES, Journal, Segment, begin_after, keep_slot
+from raftlog.raft.wal.journal import FIRST_SEGMENT_BYTES, SEGMENT_BYTES, Journal, Segment, begin_after, keep_slot
 from raftlog.raft.wal.kept_log import KEPT, keep_again, keep_log
 from raftlog.raft.wal.ledger import Ledger
 from raftlog.raft.wal.operations import Allocate, DeleteFolder, FileOperation, Files, Sync, SyncFolder
@@ -215,7 +215,7 @@ def make_log(
 ) -> list[FileOperation]:
     """A new shard: its hard state in both slots, and a first segment that holds `entry`."""
     previous = Mark()
-    size = max(segment_bytes, SEGMENT_HEADER_SIZE + entry.size + 2 * MARK_SIZE)
+    size = max(min(segment_bytes, FIRST_SEGMENT_BYTES), SEGMENT_HEADER_SIZE + entry.size + 2 * MARK_SIZE)
     journal = Journal(log, [Segment(previous, size, previous)], Slot(0, state), segment_bytes)
     journal.check([entry])
     promise, repeat = journal.set_hard_state(state)

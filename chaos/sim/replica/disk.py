@@ -64,7 +64,7 @@ class NodeDisk:
         self.reserve = node.disk.reserve
         self.snapshot_bytes = snapshot_bytes
         self._older_bytes = snapshot_files.bytes_below(self._disk.files, max(self._disk.snapshots(), default=0))
-        self.reserve.keep(snapshot_bytes, self._older_bytes, may_make=True)
+        self.reserve.keep(self._journal.active.size, snapshot_bytes, self._older_bytes, may_make=True)
         files: Any = FillFiles(node)
         around: Any = FillSurroundings(node)
         worker: Any = FillWorker(node, self._read)
@@ -297,7 +297,8 @@ class NodeDisk:
         return len(self._journal.segments) > 1 and self._journal.segments[0].last.index < oldest
 
     def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:
-        self.reserve.keep(self.snapshot_bytes, self._older_bytes, grown, may_make=may_make)
+        sizes = self._journal.active.size, self.snapshot_bytes, self._older_bytes, grown
+        self.reserve.keep(*sizes, may_make=may_make)
 
     # -- reading
 

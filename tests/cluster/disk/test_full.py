@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
+from raftlog.cluster.config.settings import DiskSettings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import NoSpace
 from raftlog.cluster.files.findings import FileHealth
@@ -22,6 +23,7 @@ from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.wal.formats import index_name
+from raftlog.raft.wal.journal import FIRST_SEGMENT_BYTES
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from tests.cluster.disk.small_disk import SmallDisks
@@ -36,11 +38,17 @@ SMALL: dict[str, Any] = {
 }  # snapshots and trailing log as shipped: none is due, all stays
 ROOM = 16 * SEGMENT
 VALUE = bytes(1_000)
+SEGMENT_WHOLE = DiskSettings().segment_bytes
 
 
 def is_trim(before: int) -> bytes:
     """A request that trims the log."""
     return encode_block([BlockRecord(int(Operation.TRIM), argument=before)])
+
+
+def disk_use(folder: Path) -> int:
+    """Bytes that its files take on the disk."""
+    return sum(512 * path.stat().st_blocks for path in folder.rglob("*") if path.is_file())
 
 
 async def fill(disk: Disk) -> NoSpace:
@@ -87,6 +95,20 @@ async def test_the_reserve_is_used_up_and_made_again(small: SmallDisks, tmp_path
     assert disk.reserve.bytes == (folder / RESERVE).stat().st_size == RESERVE_SEGMENTS * SEGMENT_BYTES + 2 * 5_000
     await disk.close()
     assert FileHealth.UNKNOWN not in [finding.state for finding in check_folder(folder).findings]
+
+
+async def test_an_empty_node_takes_16_mb_and_a_log_of_two_segments_has_its_whole_reserve(tmp_path: Path) -> None:
+    """With segments as shipped. Behind the small first segment come whole ones, and the reserve grows with them."""
+    folder = make_folder(tmp_path, segment_bytes=SEGMENT_WHOLE)
+    disk, _ = open_disk(folder, SEGMENT_WHOLE)
+    assert disk_use(folder) < 16 << 20
+    assert disk.reserve.bytes == RESERVE_SEGMENTS * FIRST_SEGMENT_BYTES
+    await disk.carry_out(batch(*make_entries(FIRST.mark, 1, (FIRST_SEGMENT_BYTES,))))
+    disk.keep_reserve()
+    await disk.read_entries(0, 1, 1)
+    assert [each.size for each in disk._journal.segments] == [FIRST_SEGMENT_BYTES, SEGMENT_WHOLE]
+    assert disk.reserve.bytes == RESERVE_SEGMENTS * SEGMENT_WHOLE
+    await disk.close()
 
 
 async def test_another_program_gets_no_space_of_the_reserve(small: SmallDisks, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def reserve_of(folder: Path) -> Reserve:
     """A whole one beside two snapshots of 100 bytes."""
     reserve = Reserve(ReserveFile(folder), SEGMENT)
     assert reserve.is_used
-    reserve.keep(100, 100, may_make=True)
+    reserve.keep(SEGMENT, 100, 100, may_make=True)
     return reserve
 
 
@@ -35,9 +35,9 @@ def test_a_reserve_gives_what_is_needed_until_nothing_is_left(tmp_path: Path) ->
     assert (reserve.bytes, reserve.lacks_bytes) == (0, 2 * SEGMENT + 100)
     assert not (tmp_path / RESERVE).exists()
     assert not reserve.give(1)
-    reserve.keep(100, 100, may_make=False)
+    reserve.keep(SEGMENT, 100, 100, may_make=False)
     assert (reserve.lacks_bytes, reserve.is_used) == (0, True), "measured: this disk has room for it"
-    reserve.keep(100, 100, may_make=True)
+    reserve.keep(SEGMENT, 100, 100, may_make=True)
     assert (reserve.bytes, reserve.is_used) == (2 * SEGMENT + 100, False)
 
 
@@ -46,7 +46,7 @@ def test_a_process_that_starts_beside_a_reserve_that_was_needed_knows_it(tmp_pat
     reserve_of(tmp_path).give(SEGMENT)
     again = Reserve(ReserveFile(tmp_path), SEGMENT)
     assert (again.bytes, again.is_used) == (SEGMENT + 100, True)
-    again.keep(100, 100, may_make=False)
+    again.keep(SEGMENT, 100, 100, may_make=False)
     assert again.is_used
     assert again.give(SEGMENT)
     assert again.bytes == 100
