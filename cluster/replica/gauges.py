@@ -82,6 +82,7 @@ def _files(replica: ReplicaState, metrics: ShardMetrics) -> None:
     number("raftlog_disk_sync_seconds_total", lambda: disk.statistics().sync_seconds)
     number("raftlog_log_bytes", lambda: disk.segment_bytes)
     number("raftlog_segments_deleted_total", lambda: replica.retention.deleted)
+    number("raftlog_disk_free_bytes", lambda: disk.reserve.free_bytes)
     number("raftlog_disk_reserve_bytes", lambda: disk.reserve.bytes)
     metrics.numbers(
         "raftlog_disk_full",

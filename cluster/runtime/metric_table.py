@@ -174,8 +174,9 @@ METRICS: Final[dict[str, MetricRow]] = {
     "raftlog_disk_lacks_bytes": _gauge(
         "Disk space that this node lacks to take writes", "more than 0: [A full disk](#a-full-disk)"
     ),
+    "raftlog_disk_free_bytes": _gauge("Free bytes beside the reserve, as last measured", "it falls towards 0"),
     "raftlog_disk_reserve_bytes": _gauge(
-        "Disk space kept for when the disk is full", "less than two segments: the disk is full, and the node uses it"
+        "Disk space kept for when the disk is full", "it falls: the disk is full, and the node uses it"
     ),
     "raftlog_followers_held": _gauge("Followers with a full disk, which get no entries", "more than 0"),
     "raftlog_log_bytes": _gauge(
