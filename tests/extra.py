@@ -32,6 +32,7 @@ EXTRA: Final = {
         "tests/chaos/shim/test_nodes.py::test_a_hanging_disk_makes_the_leader_step_down",
         "tests/chaos/shim/test_nodes.py::test_a_kill_at_the_nth_step_without_unsynced_bytes_loses_no_write",
         "tests/chaos/shim/test_nodes.py::test_full_disks_are_trimmed_in_the_reserve",
+        "tests/cluster/node/test_first_start.py::test_a_lost_folder_is_refused_in_each_phase[every node]",
         "tests/cluster/replica/parts/test_digest_points_process.py::test_a_node_that_applies_a_value_wrongly_is_fenced[leader]",
         "tests/cluster/replica/upkeep/test_damage_process.py::test_a_byte_flipped_under_a_running_node_is_found_and_heals[leader]",
         "tests/cluster/replica/upkeep/test_damage_process.py::test_two_nodes_damaged_at_once_in_different_places_end_healthy",

@@ -25,7 +25,7 @@ from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remembe
 from raftlog.cluster.cli.frame.output import view
 from raftlog.cluster.cli.frame.status_table import status_table
 from raftlog.cluster.client.decisions import normal_url
-from raftlog.cluster.config.cluster_file import FORCE
+from raftlog.cluster.config.cluster_file import AGAIN, FORCE
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER
@@ -302,6 +302,13 @@ def node_command(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond loopback without TLS and without access control.")
     ] = False,
+    format_new: Annotated[
+        bool,
+        typer.Option(
+            "--format-new",
+            help="Make the data folder if it is missing, once all members answer that the cluster was never led.",
+        ),
+    ] = False,
 ) -> None:
     """Run one node until SIGTERM or Ctrl-C. Logs to standard error.
 
@@ -313,7 +320,10 @@ def node_command(
 
     def run() -> None:
         more = {"security.insecure": True} if insecure else {}
-        raise typer.Exit(run_node(lambda: load_settings(config, os.environ, node_flags(node, assignments) | more)))
+        code = run_node(
+            lambda: load_settings(config, os.environ, node_flags(node, assignments) | more), format_new=format_new
+        )
+        raise typer.Exit(code)
 
     ended(run)
 
@@ -372,6 +382,14 @@ def format_command(
     segment_bytes: Annotated[
         int, typer.Option("--segment-bytes", help="Size of a segment.", min=1 << 16)
     ] = DiskSettings().segment_bytes,
+    again: Annotated[
+        bool,
+        typer.Option(
+            AGAIN,
+            help="Of a cluster that was led: the disk votes once all voters have answered it; writes that only the "
+            "lost disk had are lost.",
+        ),
+    ] = False,
     force: Annotated[
         bool, typer.Option(FORCE, help="Ask no member: no acknowledged write is on any node of this cluster.")
     ] = False,
@@ -379,7 +397,8 @@ def format_command(
     """Make the data folders that a cluster file names, or that of the new node of a join file.
 
     Done once; a folder with something in it is never touched. Refused if a member answers that the cluster was ever
-    led: a disk that is lost is replaced with `raftlog members replace`.
+    led, or another data folder on this machine shows it: a disk that is lost is replaced with `raftlog members
+    replace`, or made again with --again.
     """
     from raftlog.cluster.files.errors import DiskError
     from raftlog.cluster.node.formatting import format_file, format_join
@@ -388,15 +407,19 @@ def format_command(
         if join is not None:
             if file is not None or nodes:
                 raise Failed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
+            if again:
+                raise Failed(f"{AGAIN} is for a cluster file: a join file is for a new disk", Exit.USAGE)
             if not force:
                 _ask_members(join, ())
             folders = [format_join(join, data, segment_bytes=segment_bytes)]
         elif file is None or data is not None:
             raise Failed("name a cluster file, or a join file: --join FILE [--data FOLDER]", Exit.USAGE)
         else:
-            if not force:
+            if again and force:
+                raise Failed(f"{AGAIN} and {FORCE} contradict each other: give one of them", Exit.USAGE)
+            if not force and not again:
                 _ask_members(file, nodes or ())
-            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_forced=force)
+            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_forced=force, is_again=again)
     except DiskError as error:
         raise Failed(str(error)) from error
     cli.printer.all([{"data": str(folder)} for folder in folders], FORMATTED)
@@ -405,12 +428,13 @@ def format_command(
 def _ask_members(file: Path, nodes: Sequence[int]) -> None:
     """Asks the members of a cluster file whether its log was ever led. Raises Failed if so, and SettingsError."""
     from raftlog.cluster.config.cluster_file import read_cluster
-    from raftlog.cluster.node.first_format import WasLed, ask_members
+    from raftlog.cluster.node.first_format import WasLed, ask_members, files_beside, look_at_folders
 
     cluster = read_cluster(file)
     only = [cluster.cluster.join] if cluster.cluster.join else nodes
     try:
-        silent = ask_members(cluster, file, only)
+        look_at_folders(cluster, file, only)
+        silent = ask_members(cluster, only, files_beside(file, only or [each.id for each in cluster.node]))
     except WasLed as refusal:
         raise Failed(str(refusal)) from refusal
     if nodes and silent:

@@ -189,6 +189,8 @@ def first_entry(cluster: ClusterFile, name: str = "cluster file") -> Entry:
 
 FORCE: Final = "--force-new-cluster"
 """The option of `raftlog format` that makes data folders for a log without asking its members."""
+AGAIN: Final = "--again"
+"""The option of `raftlog format` that makes a data folder again, of a member whose cluster was led."""
 
 
 def quoted(text: str | PurePath) -> str:

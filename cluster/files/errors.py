@@ -29,7 +29,7 @@ class DiskError(Exception):
 
 
 class FolderMissing(DiskError):
-    """There is no data folder. A node never makes one at start."""
+    """There is no data folder. A node makes one only at the first start of its cluster, with --format-new."""
 
 
 class FolderExists(DiskError):

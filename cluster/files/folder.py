@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -52,6 +52,8 @@ from raftlog.raft.wal.recovery import HardStateDamaged
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 
 IDENTITY: Final = "identity.json"
+UNFINISHED: Final = f"{IDENTITY}.new"
+"""Name of the identity while the rest of a new folder is made."""
 FIRST_STATE: Final = HardState(term=1)
 IDENTITY_BYTES_MAX: Final = 65_536
 SHARD: Final = "shard-0"
@@ -147,19 +149,32 @@ def format_node(
     make_folder(directory, identity, fill)
 
 
+def is_unmade(folder: Path) -> bool:
+    """Whether no data folder is there: nothing, an empty folder, or one that a crash left half made."""
+    if not folder.exists() or not folder.is_dir():
+        return not folder.exists()
+    names = {path.name for path in folder.iterdir()}
+    return not names or (UNFINISHED in names and names <= {UNFINISHED, SHARD})
+
+
 def make_folder(directory: Path | str, identity: DiskIdentity, fill: Callable[[ShardFiles, LogIdentity], None]) -> None:
-    """Makes a data folder; `fill` writes its shard. identity.json comes last: a folder without it is unfinished.
+    """Makes a data folder; `fill` writes its shard. Its identity has another name until all is durable, so that a
+    folder which a crash left half made is known, and is made again.
 
     Raises FolderExists, NoSpace, FolderReadOnly, DiskError; nothing is left of it then.
     """
     folder = Path(directory)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_unmade(folder):
         raise FolderExists(
             f"{folder}: there is something already; name another folder, or remove it if it is not needed"
         )
-    shard = folder / SHARD
+    shard, aside = folder / SHARD, folder / UNFINISHED
     try:
         folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        shutil.rmtree(shard, ignore_errors=True)
+        aside.unlink(missing_ok=True)
+        write_new(aside, encode_identity(identity))
+        sync_folder(folder)
         _make_shard(shard)
         files = ShardFiles(shard)
         try:
@@ -167,13 +182,13 @@ def make_folder(directory: Path | str, identity: DiskIdentity, fill: Callable[[S
         finally:
             files.close()
         sync_folder(shard)
-        aside = folder / f"{IDENTITY}.new"
-        write_new(aside, encode_identity(identity))
         aside.rename(folder / IDENTITY)
         sync_folder(folder)
         sync_folder(folder.parent)
     except OSError as error:
         shutil.rmtree(shard, ignore_errors=True)  # unfinished: it may be tried again
+        with suppress(OSError):
+            aside.unlink()
         raise explain(folder, error) from error
 
 

@@ -17,23 +17,36 @@ from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.operator import TEXT, get_livez, get_metrics, get_readyz
 
 
-class ProbeServer(web.Server):
-    """Makes the connections: pass it to `raftlog.cluster.runtime.door.listen`. `shutdown` ends it."""
+class SmallServer(web.Server):
+    """A server of few connections: pass it to `raftlog.cluster.runtime.door.listen`. `shutdown` ends it."""
+
+    def __init__(self, connections_max: int) -> None:
+        super().__init__(self.answer, access_log=None)  # type: ignore[arg-type]  # an answer has the methods called
+        self._connections_max = connections_max
+
+    def connection_made(self, handler: RequestHandler, transport: Transport) -> None:
+        """One connection too many ends the oldest: silent clients keep no probe out."""
+        super().connection_made(handler, transport)
+        if len(self.connections) > self._connections_max:
+            self.connections[0].force_close()
+
+    async def answer(self, request: web.BaseRequest) -> HttpAnswer:
+        """The answer to that request."""
+        raise NotImplementedError
+
+
+class ProbeServer(SmallServer):
+    """Answers from the node's service."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__(self._answer, access_log=None)  # type: ignore[arg-type]  # an answer has the methods called
+        super().__init__(service.limits.probe_connections_max)
         self._service = service
         self._handlers = {"/livez": get_livez, "/readyz": get_readyz}
         if service.settings.http.probe_metrics:
             self._handlers["/metrics"] = get_metrics
 
-    def connection_made(self, handler: RequestHandler, transport: Transport) -> None:
-        """One connection too many ends the oldest: silent clients keep no probe out."""
-        super().connection_made(handler, transport)
-        if len(self.connections) > self._service.limits.probe_connections_max:
-            self.connections[0].force_close()
-
-    async def _answer(self, request: web.BaseRequest) -> HttpAnswer:
+    async def answer(self, request: web.BaseRequest) -> HttpAnswer:
+        """What the handler of that path answers."""
         service, handler = self._service, self._handlers.get(request.path)
         if handler is None or request.method not in READS:
             said = f"only GET of {', '.join(self._handlers)} is served here: send other requests to http.listen\n"

@@ -34,10 +34,12 @@ from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.types import NEW_DISK, HardState
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
-MAY_EXIST: Final = HardState(term=1, floor=NEW_DISK)
-"""A new disk of a log in which an earlier disk of its identity may have promised something."""
-FORCED_SINCE_S: Final = 1_735_689_600
+SINCE_S: Final = 1_735_689_600
 """Second 0 of the terms of forced formats, 1 January 2025: `raft.consensus.state.TERM_JUMP_MAX` is 31 years later."""
+YOUNG_S: Final = 500_000
+"""Age of a cluster file, in seconds, up to which a disk that is made again counts as started once a second;"""
+START_EVERY_S: Final = 600
+"""and after that once in so many seconds. `raft.hello.BOOT_JUMP_MAX` starts are nine years."""
 OPERATOR: Final = "operator"  # the client whose certificate a new cluster with TLS gets
 
 
@@ -135,6 +137,17 @@ def tls_files(folder: Path, holder: str) -> TlsFiles:
     return TlsFiles(str(folder / "ca.pem"), str(folder / f"{holder}.pem"), str(folder / f"{holder}.key"))
 
 
+def may_exist(made_ms: int) -> HardState:
+    """A new disk of a log in which an earlier disk of its identity may have promised something.
+
+    `made_ms`: Unix time of the cluster file; 0: not known. The disk counts as started more often than its earlier one,
+    or peers would refuse it as an old copy of that one (`raftlog.raft.hello`).
+    """
+    age_s = max(0, clock.wall_ms() // 1_000 - max(SINCE_S, made_ms // 1_000))
+    boot = age_s if age_s < YOUNG_S else YOUNG_S + (age_s - YOUNG_S) // START_EVERY_S
+    return HardState(term=1, boot=boot, floor=NEW_DISK)
+
+
 def format_cluster(
     cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), first: HardState | None = None
 ) -> list[Path]:
@@ -145,7 +158,7 @@ def format_cluster(
     folders. Raises SettingsError or DiskError; a folder with something in it is never touched.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    first = first or MAY_EXIST
+    first = first or may_exist(cluster.cluster.time_ms)
     if not file.exists():
         first = FIRST_STATE
         replace_file(file, render_cluster_file(cluster).encode(), is_private=True)
@@ -181,8 +194,11 @@ def format_join(file: Path, data: Path | None, *, segment_bytes: int) -> Path:
     return folder
 
 
-def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is_forced: bool = False) -> list[Path]:
-    """Makes the data folders that an existing cluster file names. Where it makes all of them, the log is a new one.
+def format_file(
+    file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is_forced: bool = False, is_again: bool = False
+) -> list[Path]:
+    """Makes the data folders that an existing cluster file names. Where it makes all of them, the log is a new one,
+    unless `is_again` says otherwise.
 
     With `is_forced` it is a new one too, whatever a cluster of this file may have committed: the new disks begin in a
     term that no leader of it can have had, one for each second. Else a leader that they elect could lead in the term of
@@ -195,8 +211,8 @@ def format_file(file: Path, *, segment_bytes: int, nodes: Sequence[int] = (), is
         raise SettingsError(f"{file}: it is a join file, of node {cluster.cluster.join} alone: format --join {file}")
     if missing := [node for node in nodes if cluster.of(node) is None]:
         raise SettingsError(f"{file}: it has no node {missing[0]}")
-    makes_all = not nodes and not any((file.parent / node.data).exists() for node in cluster.node)
+    makes_all = not (nodes or is_again) and not any((file.parent / node.data).exists() for node in cluster.node)
     first = FIRST_STATE if makes_all else None
     if is_forced:
-        first = HardState(term=clock.wall_ms() // 1_000 - FORCED_SINCE_S)
+        first = HardState(term=clock.wall_ms() // 1_000 - SINCE_S)
     return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes, first=first)

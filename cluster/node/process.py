@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import os
 import resource
@@ -23,14 +22,15 @@ from aiohttp import web
 from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, split_address
 from raftlog.cluster.config.exit_codes import NodeExit
-from raftlog.cluster.config.settings import LoadedSettings
+from raftlog.cluster.config.settings import LoadedSettings, Settings
 from raftlog.cluster.disk.disk import Disk
-from raftlog.cluster.files.errors import DiskError, FolderReadOnly, FormatUnknown, NoSpace
-from raftlog.cluster.files.folder import RecoveredFolder
+from raftlog.cluster.files.errors import DiskError
+from raftlog.cluster.files.folder import RecoveredFolder, is_unmade
 from raftlog.cluster.http.connections import Server
 from raftlog.cluster.http.probes import ProbeServer
 from raftlog.cluster.http.server import ApiRunner, build_runner
 from raftlog.cluster.node.host import Host
+from raftlog.cluster.node.start_error import StartError, folder_error, not_listening
 from raftlog.cluster.runtime import logging
 from raftlog.cluster.runtime.door import Door, listen
 from raftlog.cluster.runtime.log_file import LogSink, sink
@@ -56,18 +56,11 @@ GC_THRESHOLDS: Final = (3_000, 1_500, 1_000)
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
-class StartError(Exception):
-    """The node cannot start. The message says why and what to do; `code` is the exit code of its process."""
-
-    def __init__(self, code: NodeExit, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-def run_node(load: Callable[[], LoadedSettings]) -> int:
+def run_node(load: Callable[[], LoadedSettings], *, format_new: bool = False) -> int:
     """Runs the node with these settings in this process until SIGTERM or SIGINT.
 
-    Returns its exit code (`NodeExit`). Logs to standard error. Each refusal is a line `not_started` with its reason.
+    `format_new`: without a data folder it makes one, if this is the first start of the cluster. Returns its exit code
+    (`NodeExit`). Logs to standard error. Each refusal is a line `not_started` with its reason.
     """
     try:
         loaded = load()
@@ -93,7 +86,7 @@ def run_node(load: Callable[[], LoadedSettings]) -> int:
             _refuse_deaf_stdin()
         allow_open_files()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return int(runner.run(serve(loaded, loaded.cluster, logger)))
+            return int(runner.run(serve(loaded, loaded.cluster, logger, format_new=format_new)))
     except StartError as error:
         logger.error("not_started", reason=str(error), exit=int(error.code))
         return int(error.code)
@@ -144,8 +137,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeExit:
-    """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError."""
+async def serve(
+    loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger, *, format_new: bool = False
+) -> NodeExit:
+    """Runs the node on this event loop until a signal comes or it ends by itself. Raises StartError.
+
+    `format_new`: as in `run_node`.
+    """
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
     tls, provider = _tls(loaded, cluster, logger), _provider(loaded, logger)
@@ -158,6 +156,13 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
             mend="set up TLS and access control (docs/security.md), and leave --insecure out",
         )
     credentials = None if tls is None else tls.credentials
+    stop = asyncio.Event()
+    if format_new and is_unmade(loaded.data):
+        from raftlog.cluster.node.first_start import make_folder  # here: few starts need a client
+
+        _stop_when_asked(settings, stop)
+        if not await make_folder(loaded, cluster, tls, logger, stop):
+            return NodeExit.OK
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
         logger.warning("recovered", notice=notice)
@@ -192,15 +197,10 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
         await runner.cleanup()
         await host.stop()
         raise
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    _stop_when_asked(settings, stop)
     if tls is not None:
-        loop.add_signal_handler(signal.SIGHUP, tls.look)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, tls.look)
         tls.on_change(partial(_end_revoked, host, runner))
-    if settings.stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
     logger.info(
         "serving",
         url=f"{'https' if credentials else 'http'}://{settings.http.listen}",
@@ -227,6 +227,15 @@ async def serve(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Lo
     return host.ended.result()
 
 
+def _stop_when_asked(settings: Settings, stop: asyncio.Event) -> None:
+    """From now on SIGTERM, SIGINT and, if the settings say so, the end of standard input set `stop`."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if settings.stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
+
+
 def _end_revoked(host: Host, runner: ApiRunner) -> None:
     host.transport.end_revoked()
     if isinstance(runner.server, Server):
@@ -241,7 +250,7 @@ async def _listen(
     try:
         await host.start()
     except OSError as error:
-        raise _not_listening("peer.listen", settings.peer.listen, error) from error
+        raise not_listening("peer.listen", settings.peer.listen, error) from error
     await runner.setup()
     assert runner.server is not None
     encryption = None if tls is None else tls.encryption(settings.limits)
@@ -255,7 +264,7 @@ async def _listen(
     except OSError as error:
         for door in doors:
             await door.close()
-        raise _not_listening(key, address, error) from error
+        raise not_listening(key, address, error) from error
     return doors
 
 
@@ -311,13 +320,6 @@ def _provider(loaded: LoadedSettings, logger: logging.Logger) -> Provider | None
         raise StartError(NodeExit.SETTINGS, f"security.jwt_keys: {error}") from error
 
 
-def _not_listening(key: str, address: str, error: OSError) -> StartError:
-    if error.errno == errno.EADDRINUSE:
-        message = f"{key} {address} is in use: stop what listens there, or give this node another {key}"
-        return StartError(NodeExit.ADDRESS_IN_USE, message)
-    return StartError(NodeExit.SETTINGS, f"{key} {address}: {error.strerror}")
-
-
 def _open_disk(loaded: LoadedSettings, cluster: ClusterFile) -> tuple[Disk, RecoveredFolder]:
     settings = loaded.settings
     own = cluster.of(settings.node)
@@ -326,12 +328,8 @@ def _open_disk(loaded: LoadedSettings, cluster: ClusterFile) -> tuple[Disk, Reco
         disk, recovered = Disk.open(
             loaded.data, log_id=cluster.cluster.log, node=settings.node, segment_bytes=settings.disk.segment_bytes
         )
-    except (FolderReadOnly, NoSpace) as error:
-        raise StartError(NodeExit.READ_ONLY, str(error)) from error
-    except FormatUnknown as error:
-        raise StartError(NodeExit.UNKNOWN_VERSION, str(error)) from error
     except (DiskError, ValueError) as error:
-        raise StartError(NodeExit.DATA, str(error)) from error
+        raise folder_error(error) from error
     return disk, recovered
 
 

@@ -1,9 +1,9 @@
 """Reads the state of a lost cluster from a stopped node's folder, with its whole log applied; changes nothing.
 
-`raftlog recover` calls it. **The log's tail is applied**, even entries that this node does not know to be committed.
-Every acknowledged write is on a majority, and this node may be the only one left that has it. It cannot distinguish
-such
-a write from one that was never acknowledged, and dropping both would lose more. So two kinds of writes may come in:
+`raftlog recover` calls it, and `raftlog format` asks whether a folder's cluster was ever led. **The log's tail is
+applied**, even entries that this node does not know to be committed. Every acknowledged write is on a majority, and
+this node may be the only one left that has it. It cannot distinguish such a write from one that was never acknowledged,
+and dropping both would lose more. So two kinds of writes may come in:
 writes whose outcome was `unknown`, and, if the node was cut off from a later leader, writes that were overwritten
 elsewhere and answered `not_applied`.
 """
@@ -28,12 +28,20 @@ from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, Mark
 from raftlog.raft.wal import divergence, repair
-from raftlog.raft.wal.formats import ForeignFile, LogIdentity, segment_name
+from raftlog.raft.wal.formats import (
+    LOG_FOLDER,
+    SEGMENT_HEADER_SIZE,
+    ForeignFile,
+    LogIdentity,
+    decode_segment_header,
+    segment_firsts,
+    segment_name,
+)
 from raftlog.raft.wal.journal import Segment
 from raftlog.raft.wal.ledger import Ledger
 from raftlog.raft.wal.opening import intact_snapshots
 from raftlog.raft.wal.recovery import HardStateDamaged, Recovery, recover_hard_state, recover_log, scan
-from raftlog.raft.wal.snapshot_files import SnapshotDamaged, StoredSnapshot, is_installing, read_chunks
+from raftlog.raft.wal.snapshot_files import SNAPSHOTS, SnapshotDamaged, StoredSnapshot, is_installing, read_chunks
 from raftlog.statemachine.machine import StateMachine
 from raftlog.statemachine.snapshot import CorruptSnapshot
 
@@ -57,6 +65,28 @@ class Survivor:
     def log_id(self) -> str:
         """The log id of the lost cluster."""
         return self.identity.log_id
+
+
+def was_led(folder: Path, log: str) -> bool:
+    """Whether that data folder shows that the log of that id was ever led: it has more than the first configuration.
+
+    A node may run on it. A folder of the log that cannot be read counts as one that has more.
+    """
+    files = ShardFiles(folder / SHARD, read_only=True)
+    try:
+        if parse_identity((folder / IDENTITY).read_bytes()).log_id != log:
+            return False
+        if segment_firsts(files.names(LOG_FOLDER)) != [1] or files.names(SNAPSHOTS):
+            return True
+        name = segment_name(1)
+        header = decode_segment_header(LogIdentity(bytes.fromhex(log)), files.read(name, 0, SEGMENT_HEADER_SIZE))
+        return any(found.reason or (found.entry and found.entry.index > 1) for found in scan(files, name, header, 2))
+    except FileNotFoundError:
+        return False
+    except (OSError, Corrupt, UnknownVersion, ForeignFile):
+        return True
+    finally:
+        files.close()
 
 
 def look(folder: Path, progress: OnBytesRead | None = None) -> Survivor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
 from raftlog.cluster.api.diagnosis import diagnose
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.cli.commands import build
 from raftlog.cluster.config.cluster_file import render_cluster_file
 from raftlog.cluster.node.first_format import ask_members
 from raftlog.cluster.node.formatting import format_file, new_cluster
@@ -54,8 +57,9 @@ async def said_by(last_copy: Replica) -> str:
 @pytest.mark.parametrize("is_met", [True, False])
 async def test_an_acknowledged_write_outlives_six_commands(tmp_path: Path, is_met: bool) -> None:
     """Node 2 is down, with or without having ever seen the cluster led; nodes 1 and 3 acknowledge a write, and stop.
-    Node 3's folder is lost and formatted again. Nodes 2 and 3 lead nothing without node 1, the last copy. With it they
-    have the write."""
+    Node 3's folder is lost. `raftlog format` refuses to make it again, because node 1's folder shows that the cluster
+    was led; with --again it does. Nodes 2 and 3 lead nothing without node 1, the last copy. With it they have the
+    write."""
     async with cluster_of(3, tmp_path) as nodes:
         leader = await nodes.leader()
         if is_met:
@@ -68,7 +72,20 @@ async def test_an_acknowledged_write_outlives_six_commands(tmp_path: Path, is_me
         kept = (await nodes.append(await nodes.leader(), b"acknowledged by 1 and 3")).last
         await nodes.kill(1)
         await nodes.kill(3)
-        lose(nodes, 3)
+        shutil.rmtree(nodes.data(3))
+        arguments = [
+            "format",
+            str(nodes.file),
+            "--node",
+            "3",
+            "--segment-bytes",
+            str(nodes.flags["disk.segment_bytes"]),
+        ]
+        refused = await asyncio.to_thread(CliRunner().invoke, build("format"), arguments)
+        assert (refused.exit_code, nodes.data(3).exists()) == (1, False)
+        for said in (f"{nodes.data(1)} has entries of its log", "raftlog members replace 3", "--again", "are lost"):
+            assert said in refused.stderr
+        assert (await asyncio.to_thread(CliRunner().invoke, build("format"), [*arguments, "--again"])).exit_code == 0
         for node in (2, 3):
             await nodes.start(node)
         await no_leader(nodes, 2, 3)
@@ -111,6 +128,7 @@ async def test_the_last_copy_of_acknowledged_entries_is_kept_and_named(tmp_path:
                 last_copy = await nodes.start(1)
                 only_here = await said_by(last_copy)
             assert f"{kept[-1]} were committed here" in only_here or f"{kept[-1]} was committed here" in only_here
+            assert "Acknowledged writes may be lost" in only_here
             assert [line["event"] for line in lines if line["event"] in ("log_kept", "failed")] == ["log_kept"]
             assert last_copy.state.core.state.log.last.index >= kept[-1], "nothing is cut"
             with pytest.raises(ApiError) as refusal:
@@ -121,6 +139,10 @@ async def test_the_last_copy_of_acknowledged_entries_is_kept_and_named(tmp_path:
             entries = await last_copy.read_log(kept[0], 100, 1 << 20)
             assert b"only here" in b"".join(entry.data for entry, _ in entries), "stale reads still show them"
             await nodes.kill(1)
+            words = only_here.partition("raftlog disk dump FOLDER ")[2].split()[:3]
+            arguments = ["disk", "dump", str(nodes.data(1)), *words, "-o", "json"]
+            dumped = await asyncio.to_thread(CliRunner().invoke, build("disk"), arguments)
+            assert dumped.stdout.count("b25seSBoZXJl") + dumped.stdout.count("only here") >= len(kept), dumped.output
         await nodes.all_at(last)
 
 
@@ -148,7 +170,7 @@ async def test_a_new_cluster_whose_nodes_were_formatted_one_by_one_is_led_once_a
 def test_of_an_unreachable_cluster_the_silent_members_are_named(tmp_path: Path) -> None:
     """No process listens there, so the answer comes at once."""
     nodes = Nodes(tmp_path, 3, {})
-    silent = ask_members(nodes.cluster, nodes.file, [3])
+    silent = ask_members(nodes.cluster, [3], None)
     assert sorted(silent) == [1, 2, 3]
     assert all("refused" in reason for reason in silent.values())
 

@@ -23,7 +23,8 @@ from raftlog.cluster.files.errors import FolderExists
 from raftlog.cluster.files.folder import encode_identity, parse_identity
 from raftlog.cluster.node.formatting import format_cluster, format_file, new_cluster
 from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
-from raftlog.cluster.node.process import StartError, serve
+from raftlog.cluster.node.process import serve
+from raftlog.cluster.node.start_error import StartError
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.raft.codec.configuration import decode_configuration
 from tests.cluster.nodes import QUICK
