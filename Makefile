@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-env setup-java demo demo-picture quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark wheel test-compiled clean
+.PHONY: help setup setup-env setup-java demo demo-picture quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark image wheel test-compiled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ notebook: setup-java ## run docs/examples/readings.ipynb as Jupyter does; ARGS=-
 
 coverage: setup-env ## which branches of raft/ and statemachine/ their own tests take, against docs/testing.md
 	@$(PY) -m tests.house.branch_coverage $(ARGS)
+
+image: setup-env ## the image of a node, by docker, podman or buildah; BASE=image, TAG=name
+	@.ci/image
 
 wheel: setup-env ## both wheels into dist/: one with compiled modules for this machine, and the pure one
 	@.ci/wheels

@@ -22,6 +22,7 @@ TOP_LEVEL = {
     *("tests", "bench", "docs", ".ci"),
     *("pyproject.toml", "requirements.lock", "Makefile", ".gitignore"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"),
+    *("Dockerfile", ".dockerignore", "compose.yaml"),
 }
 
 # pattern -> why this file of cluster/ opens files although that is the work of cluster/disk/disk.py
