@@ -45,6 +45,7 @@ fix: setup-env ## the only target that edits: formatting and safe lint repairs
 	@$(PY) -m ruff format -q .
 	@$(PY) -m tests.house.client_reference
 	@$(PY) -m tests.house.metrics_page
+	@$(PY) -m tests.house.dashboard
 
 modules: setup-env ## print the layers of the import contracts, and what each module says that it is for
 	@$(PY) -m tests.house.architecture
