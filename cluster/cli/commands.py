@@ -109,6 +109,7 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         CommandHelp("token", "Tokens of users.", is_group=True),
     ),
     "raftlog.cluster.cli.disk": (CommandHelp("disk", "Check or print the files of a stopped node.", is_group=True),),
+    "raftlog.cluster.cli.debug": (CommandHelp("debug", "Collect what others need to help you.", is_group=True),),
     "raftlog.cluster.cli.backup": (
         CommandHelp(
             "backup",
@@ -162,7 +163,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Log": ("import", "import-postgres", "sink", "consumers", "digest", "audit"),
     "Cluster": (
         *("create", "format", "node", "settings", "explain", "members", "leader"),
-        *("backup", "restore", "recover", "disk"),
+        *("backup", "restore", "recover", "disk", "debug"),
     ),
     "Access": ("access", "role", "user", "token", "cert", "profile"),
     "Analysis": ("export", "verify", "query", "analyze"),

@@ -353,6 +353,11 @@ def backup(*, consistency: Consistency = "linearizable") -> ApiRequest[None]:
     return ApiRequest("GET", _target("/v1/backup", query), answers.nothing, accept=BACKUP)
 
 
+def metrics() -> ApiRequest[bytes]:
+    """The metrics of the node that answers, as Prometheus reads them."""
+    return ApiRequest("GET", "/metrics", lambda _, body: body, accept="*/*")
+
+
 def explain_leaderless() -> ApiRequest[explain.Leaderless]:
     """Why there is no leader or no progress, as the answering node knows it."""
     return ApiRequest("GET", "/v1/explain/leaderless", _leaderless)

@@ -106,9 +106,10 @@ class Containers:
         data = self.folder / f"data-{node}"
         data.mkdir(exist_ok=True)
         os.chown(data, 10001, 10001)
-        mounts = [f"--volume={self.folder}/made/machine-{node}:/etc/raftlog:ro", f"--volume={data}:/var/lib/raftlog"]
-        given = [f"HTTP_PROBE_LISTEN={self.hosts[node - 1]}:{free_port()}", "STOP_WITH_STDIN=true"]
-        settings = [f"--env=RAFTLOG_{each}" for each in given]  # buildah passes no SIGTERM on
+        mounts = [f"--volume={self.folder}/made/machine-{node}:/etc/raftlog:ro", f"--volume={data}:/data"]
+        # buildah passes no SIGTERM on, and mounts nothing over a volume that the image names
+        given = [f"HTTP_PROBE_LISTEN={self.hosts[node - 1]}:{free_port()}", "STOP_WITH_STDIN=true", "DATA=/data"]
+        settings = [f"--env=RAFTLOG_{each}" for each in given]
         with (self.folder / f"node-{node}.log").open("ab") as log:
             return subprocess.Popen(
                 ["buildah", "run", "--isolation=chroot", *settings, *mounts, f"raftlog-test-{node}", "--", *arguments],
@@ -122,6 +123,18 @@ class Containers:
         command = ["raftlog", *json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[0])]
         self._running[node] = self.run(node, *command)
         return self._running[node]
+
+    def done(self, node: int, *arguments: str) -> bool:
+        """Whether a command in that container ended with 0."""
+        process = self.run(node, *arguments)
+        process.communicate(timeout=HANG_S)
+        return process.returncode == 0
+
+    def refused(self, node: int) -> int:
+        """The exit code of a node that ends by itself."""
+        code = self.start(node).wait(HANG_S)
+        self.stop(node)
+        return code
 
     def stop(self, node: int) -> int:
         """A clean stop; returns the exit code."""
@@ -174,13 +187,13 @@ def test_three_nodes_of_the_image_take_writes_and_refuse_a_lost_volume(tmp_path:
         for node in (1, 2, 3):
             containers.start(node)
         first = ["access", "init", "operator", "--config", "node.toml"]
-        wait_until(lambda: containers.run(1, "raftlog", *first).wait(HANG_S) == 0, HANG_S, what="the first admin")
+        wait_until(lambda: containers.done(1, "raftlog", *first), HANG_S, what="the first admin")
         with SyncClient(containers.urls, tls=containers.operator) as client:
             client.put(b"k", b"v")
             assert containers.stop(3) == 0
             shutil.rmtree(tmp_path / "data-3")
             client.put(b"k", b"w")
-            assert containers.start(3).wait(HANG_S) == NodeExit.DATA
+            assert containers.refused(3) == NodeExit.DATA
             pair = client.get(b"k")
             assert pair is not None
             assert pair.value == b"w"
