@@ -340,7 +340,7 @@ def create_command(
 
     Then copy each folder machine-N to its machine, and start the node there: the output has the commands.
     """
-    from raftlog.cluster.node.formatting import create_cluster
+    from raftlog.cluster.node.formatting import UNIT, create_cluster
 
     made = create_cluster(folder, hosts, port=port, peer_port=port + PEER_PORT_OFFSET)
     rows = [
@@ -356,6 +356,7 @@ def create_command(
     if len(hosts) == 2:
         _say(TWO_NODES)
     files = made.operator
+    _say(f"or as services of systemd: each folder has a unit {UNIT}; docs/production.md has the commands")
     _say(
         f"keep {folder / 'tls' / 'ca.key'} in a safe place: it makes further certificates. Once the nodes run, make "
         "the first admin on one of the machines: raftlog access init operator --config node.toml\n"

@@ -1,6 +1,7 @@
 """Defines the exit codes of a node process."""
 
 from enum import IntEnum
+from typing import Final
 
 
 class NodeExit(IntEnum):
@@ -17,3 +18,7 @@ class NodeExit(IntEnum):
     REMOVED = 15  # stopped when asked to, and no longer a member: do not start it again
     DIVERGED = 16  # its state differs from that of a majority: the next start rebuilds it from the log
     DAMAGED = 17  # its files are damaged, or its log differs from its leader's: the next start repairs them
+
+
+NOT_MENDED_BY_A_START: Final = (NodeExit.SETTINGS, NodeExit.DATA, NodeExit.UNKNOWN_VERSION, NodeExit.REMOVED)
+"""After these an operator must act first: RestartPreventExitStatus= of the unit for systemd."""

@@ -30,6 +30,7 @@ from raftlog.cluster.node.tls import NodeTls
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.door import Door, listen
 from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.runtime.service_manager import ServiceManager
 
 ASK_EVERY_S: Final = 1.0
 """Seconds from the members' answers to the next questions."""
@@ -62,7 +63,12 @@ class _Waiting(SmallServer):
 
 
 async def make_folder(
-    loaded: LoadedSettings, cluster: ClusterFile, tls: NodeTls | None, logger: Logger, stop: asyncio.Event
+    loaded: LoadedSettings,
+    cluster: ClusterFile,
+    tls: NodeTls | None,
+    logger: Logger,
+    stop: asyncio.Event,
+    manager: ServiceManager | None = None,
 ) -> bool:
     """Waits until every other member answers that the cluster was never led, and makes the data folder.
 
@@ -78,6 +84,8 @@ async def make_folder(
     if reason:
         raise StartError(NodeExit.SETTINGS, f"--format-new makes no folder here: {reason}")
     server = _Waiting(cluster, settings.node, settings.limits.probe_connections_max)
+    if manager is not None:
+        manager.look = lambda: (False, f"no data folder yet, waits for {server.waits_for}")
     doors = await _open(loaded, tls, server)
     try:
         if not await _all_wait(loaded, cluster, server, logger, stop):

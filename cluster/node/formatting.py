@@ -7,6 +7,7 @@ start nodes need not import the modules of a node.
 from __future__ import annotations
 
 import os
+import pkgutil
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ YOUNG_S: Final = 500_000
 """Age of a cluster file, in seconds, up to which a disk that is made again counts as started once a second;"""
 START_EVERY_S: Final = 600
 """and after that once in so many seconds. `raft.hello.BOOT_JUMP_MAX` starts are nine years."""
+UNIT: Final = "raftlog@.service"
+"""The unit for systemd, beside this module."""
 OPERATOR: Final = "operator"  # the client whose certificate a new cluster with TLS gets
 
 
@@ -88,8 +91,9 @@ class CreatedCluster(NamedTuple):
 def create_cluster(folder: Path, hosts: Sequence[str], *, port: int, peer_port: int) -> CreatedCluster:
     """Makes the files of a new cluster with TLS on several machines, one node on each host.
 
-    Below `folder`: a folder `machine-N` for each node, with the cluster file, its settings and its own certificate; and
-    `tls` with the authority's key and the certificate of the first client. Raises SettingsError, TlsError.
+    Below `folder`: a folder `machine-N` for each node, with the cluster file, its settings, its own certificate and a
+    unit for systemd; and `tls` with the authority's key and the certificate of the first client. Raises SettingsError,
+    TlsError.
     """
     if len(set(hosts)) < len(hosts):
         raise SettingsError(f"the hosts {', '.join(hosts)} are not all different: one node goes on each")
@@ -111,6 +115,7 @@ def create_cluster(folder: Path, hosts: Sequence[str], *, port: int, peer_port: 
         (machine / "cluster.toml").write_text(text, encoding="utf-8")
         lines = [f"node = {node}", 'cluster_file = "cluster.toml"', *tls_lines(node)]
         (machine / "node.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (machine / UNIT).write_bytes(pkgutil.get_data("raftlog.cluster.node", UNIT) or b"")
     return CreatedCluster(cluster, machines, tls_files(tls, f"client-{OPERATOR}"))
 
 

@@ -35,6 +35,7 @@ from raftlog.cluster.runtime import logging
 from raftlog.cluster.runtime.door import Door, listen
 from raftlog.cluster.runtime.log_file import LogSink, sink
 from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.runtime.service_manager import ServiceManager
 from raftlog.cluster.security.names import UnknownHolder
 from raftlog.cluster.security.tls import TlsError
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
@@ -144,6 +145,23 @@ async def serve(
 
     `format_new`: as in `run_node`.
     """
+    manager = ServiceManager.of(os.environ)
+    try:
+        return await _serve(loaded, cluster, logger, manager, format_new=format_new)
+    finally:
+        if manager is not None:
+            manager.close()
+
+
+async def _serve(
+    loaded: LoadedSettings,
+    cluster: ClusterFile,
+    logger: logging.Logger,
+    manager: ServiceManager | None,
+    *,
+    format_new: bool,
+) -> NodeExit:
+    """As `serve`, with reports to the service manager."""
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
     tls, provider = _tls(loaded, cluster, logger), _provider(loaded, logger)
@@ -161,7 +179,7 @@ async def serve(
         from raftlog.cluster.node.first_start import make_folder  # here: few starts need a client
 
         _stop_when_asked(settings, stop)
-        if not await make_folder(loaded, cluster, tls, logger, stop):
+        if not await make_folder(loaded, cluster, tls, logger, stop, manager):
             return NodeExit.OK
     disk, recovered = _open_disk(loaded, cluster)
     for notice in recovered.notices:
@@ -211,7 +229,11 @@ async def serve(
         last=recovered.last.index,
     )
     host.ended.add_done_callback(lambda _: stop.set())
+    if manager is not None:
+        manager.look = partial(_state, host)
     await stop.wait()
+    if manager is not None:
+        manager.stopping()
     host.begin_stop()
     await runner.leave()
     await api_door.close()
@@ -234,6 +256,13 @@ def _stop_when_asked(settings: Settings, stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop.set)
     if settings.stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stdin_closed, loop, stop)
+
+
+def _state(host: Host) -> tuple[bool, str]:
+    """Whether the node is ready, and its state in words, for the service manager."""
+    node, status = host.replica, host.replica.status()
+    leader = "" if status.leader is None or status.role == "leader" else f" of node {status.leader.node}"
+    return node.is_ready, f"{status.role}{leader}, term {status.term}{'' if node.is_ready else ', not ready'}"
 
 
 def _end_revoked(host: Host, runner: ApiRunner) -> None:

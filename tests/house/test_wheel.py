@@ -68,6 +68,7 @@ def test_wheel_has_one_package_at_the_top(wheel: Path) -> None:
         "raftlog/cluster/api/openapi.yaml",
         "raftlog/chaos/shim/shim.c",
         "raftlog/cluster/drawing/page.css",
+        "raftlog/cluster/node/raftlog@.service",
     ):
         assert name in names  # data beside modules
 
