@@ -1,9 +1,9 @@
-"""Returns freed memory to the operating system after a peak of requests or answers.
+"""Returns freed memory to the operating system.
 
-The HTTP server calls it. The C library keeps freed memory that lies between used blocks. The GNU C library also raises
-its thresholds for returning memory, up to 64 MiB, when large blocks are freed. Fixed low thresholds would make every
-large block cost its page faults: an append of 64 KiB took twice the processor time (measured). So the node returns
-memory once, when a peak is over.
+The HTTP server calls it after a peak of requests or answers, and a sink before it runs. The C library keeps freed
+memory that lies between used blocks. The GNU C library also raises its thresholds for returning memory, up to 64 MiB,
+when large blocks are freed. Fixed low thresholds would make every large block of a node cost its page faults: an append
+of 64 KiB took twice the processor time (measured). So the node returns memory once, when a peak is over.
 """
 
 from __future__ import annotations
@@ -11,10 +11,23 @@ from __future__ import annotations
 import asyncio
 import ctypes
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 DELAY_S: Final = 1.0
 """Seconds after the end of a peak; the last answers are freed by then."""
+
+_M_MMAP_THRESHOLD: Final = -3  # of mallopt
+_LARGE_BYTES: Final = 128 << 10  # the threshold with which the C library begins
+
+
+def return_large_blocks() -> None:
+    """Has the C library return each freed block of 128 KiB or more at once: its threshold no longer rises.
+
+    For a process that passes on large values batch by batch, and whose bound is memory. Call it again at will.
+    """
+    with suppress(OSError, AttributeError):  # the C library is not GNU's
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 class FreedMemory:

@@ -19,6 +19,7 @@ from raftlog.cluster.client.answers import Item, LogPage, Record
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, Compacted, ConsumerFenced, OutcomeUnknown, Unavailable
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.freed_memory import return_large_blocks
 from raftlog.cluster.sinks.changes import MappedRecord, RowChange, RowChanges, SinkBatch, StorePosition
 from raftlog.cluster.sinks.following import LogFollower, first_index
 from raftlog.cluster.sinks.mapping import Misfit, NewMembers, RowMapping
@@ -146,6 +147,7 @@ class SinkRun:
         The record at `skip` goes to the rejected ones. A store or cluster that does not answer is tried again.
         Raises SinkStopped, ClientError, OSError.
         """
+        return_large_blocks()
         try:
             self._run(once=once, until=until, skip=skip)
         except (SinkStopped, ClientError, OSError) as error:
@@ -297,18 +299,20 @@ class SinkRun:
 
     # -- the log --------------------------------------------------------------------------------------------------
     def _follow(self, follower: LogFollower, skip: int | None) -> None:
-        while not self._stop.is_set():
-            page = self._page(follower.next_index, follower.until, WAIT_MS if follower.may_wait else 0)
-            is_due = clock.monotonic() >= self._reported_s + REPORT_S
-            mapped = (self._mapped(record, skip) for record in page.records)
-            for batch in follower.batches(page, mapped, is_due=is_due):
-                self._put(batch)
-            self.progress.behind, self.progress.split = follower.behind, follower.split
-            if is_due or follower.is_done:
-                self._report(follower.position)
-            if follower.is_done:
-                return
+        while not self._stop.is_set() and not follower.is_done:
+            self._follow_page(follower, skip)
         self._report(follower.position)
+
+    def _follow_page(self, follower: LogFollower, skip: int | None) -> None:
+        """Writes the batches of the next page. Nothing of it is held while the one after it is read."""
+        page = self._page(follower.next_index, follower.until, WAIT_MS if follower.may_wait else 0)
+        is_due = clock.monotonic() >= self._reported_s + REPORT_S
+        mapped = (self._mapped(record, skip) for record in page.records)
+        for batch in follower.batches(page, mapped, is_due=is_due):
+            self._put(batch)
+        self.progress.behind, self.progress.split = follower.behind, follower.split
+        if is_due and not follower.is_done:
+            self._report(follower.position)
 
     def _page(self, first: int, until: int | None, wait_ms: int) -> LogPage:
         to = None if until is None else until + 1

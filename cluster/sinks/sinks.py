@@ -198,7 +198,9 @@ def rebuild(
     """Fills a sink's store again beside the old one, and exchanges both. Readers see one whole store at any moment.
 
     A killed rebuild goes on with what it has filled. The runner of the sink stops at the end. The rejected records are
-    those of the new rows then. Raises SinkSettingsError, SinkStopped, StoreError, ClientError, OSError.
+    those of the new rows then; after a kill at the exchange those of the old rows too, which `retry` removes.
+
+    Raises SinkSettingsError, SinkStopped, StoreError, ClientError, OSError.
     """
     sink = with_columns(file, name, client)
     store: Any = file.open_store(name)
@@ -230,15 +232,15 @@ def rebuild(
     group.claim(owner=owner)  # the runner of the old store stops
     run.run(once=True)
     assert group.owned is not None
+    own, rejected = rejects_of(file, name), rejects.read()
+    own.replace(dict.fromkeys([*own.read(), *rejected]))  # a kill on either side of the exchange loses none
     try:
         store.exchange(identity, group.owned.generation)
     finally:
         store.close()
     at(SinkStep.EXCHANGED)
-    if rejects.path.exists():
-        rejects.path.replace(rejects_of(file, name).path)
-    else:
-        rejects_of(file, name).path.unlink(missing_ok=True)
+    own.replace(rejected)
+    rejects.path.unlink(missing_ok=True)
     client.call(requests.delete(f"sink/{name}{BESIDE}"))
     return run
 

@@ -35,6 +35,8 @@ _OF_ROWS: Final = (
 )
 """Errors with status 400 that one document causes; others are of the index."""
 
+_GONE: Final = "index_not_found_exception"
+
 
 class _ErrorCause(msgspec.Struct, frozen=True):
     """The server's reason."""
@@ -83,11 +85,13 @@ def line_of(id: str, version: int, document: bytes | None = None, change: RowCha
 
 
 class BulkRequests:
-    """The bulk requests of one index. `begin` is called before the position is checked, `send` after it."""
+    """The bulk requests of one index, by an alias that it has. `begin` is called before the position is checked, `send`
+    after it."""
 
-    def __init__(self, server: HttpServer, index: str) -> None:
+    def __init__(self, server: HttpServer, index: str, alias: str) -> None:
         self._server = server
         self._index = index
+        self._target = f"/{alias}/_bulk?require_alias=true&filter_path=items.*.status,items.*.error"
         self._began = clock.read()
         self.age_max_ms = 0
         """Longest time between `begin` and a request."""
@@ -127,7 +131,7 @@ class BulkRequests:
         if age_ms > self.age_max_ms:
             raise StoreUnavailable(f"a batch for {self._index} is {age_ms // 1000} s old, too old to be sent")
         body = b"".join(line.text for line in lines)
-        answer = self._server.ask("POST", f"/{self._index}/_bulk?filter_path=items.*.status,items.*.error", body)
+        answer = self._server.ask("POST", self._target, body)
         items = [item for each in self._server.read(_bulk_answer, answer).items for item in each.values()]
         if len(items) != len(lines):
             raise StoreUnavailable(f"{self._index} answers {len(items)} of {len(lines)} documents")
@@ -141,7 +145,7 @@ class BulkRequests:
 
     def _refuse(self, change: RowChange | None, status: int, why: _ErrorCause, refusals: list[Refusal]) -> None:
         """Only what one document causes is a refusal of it: no row is rejected for a missing right or a lost shard."""
-        if status >= 500:
+        if status >= 500 or why.type == _GONE:  # the next `open` says what became of the index
             raise StoreUnavailable(f"{self._index}: {why}")
         if change is None or status != 400 or why.type not in _OF_ROWS:
             raise StoreError(f"{self._index}: {why}")

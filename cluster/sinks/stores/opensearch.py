@@ -6,7 +6,8 @@ by a compare-and-set. Before the data of a batch the same document says how far 
 taken over learns it before it writes, and `rows` never takes half a batch for a whole one.
 
 The server forgets the version of a deleted document after `index.gc_deletes`. So no request is sent whose position was
-checked longer ago than half of that.
+checked longer ago than half of that. A request may also arrive after a rebuild. So it names its index by an alias that
+no other index gets.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class OpenSearchStore:
         self._main = beside
         self._standing = SinkStanding("", "", "", 0, None)
         self._mark: _Mark | None = None  # of the position's document; none before there is one
-        self._bulk = BulkRequests(self._server, index)
+        self._bulk = BulkRequests(self._server, index, index)
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
         """As `SinkStore.open`. Makes the index if it is not there; takes one that no other sink has."""
@@ -135,7 +136,6 @@ class OpenSearchStore:
             found.standing.check(sink, generation)
             self._standing, self._mark = structs.replace(found.standing, generation=generation), found.mark
         position = self._standing.position
-        self._bulk = BulkRequests(self._server, self._index)
         self._claim(sink, is_new=position is None)
         if found is not None:
             self._move(position, self._standing.ahead)
@@ -265,7 +265,15 @@ class OpenSearchStore:
             self._asked("PUT", f"/{self._index}/_mapping", {"_meta": meta})
         elif owner != sink.name:
             raise StoreError(f"the sink {owner} writes into the index {self._index} already: name another index")
+        self._bulk = BulkRequests(self._server, self._index, self._alias_of(found))
         self._check_settings(found["settings"]["index"])
+
+    def _alias_of(self, described: Mapping[str, Any]) -> str:
+        """The name by which rows are written into this very index, and into none that takes its place."""
+        alias = f"raftlog-{described['settings']['index']['uuid']}"
+        if alias not in described["aliases"]:
+            self._asked("PUT", f"/{self._index}/_alias/{alias}")
+        return alias
 
     def _wanted(self, sink: SinkIdentity) -> dict[str, Any]:
         """How the index is made: by the columns, or like the user's own that a rebuild replaces."""

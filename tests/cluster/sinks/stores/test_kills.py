@@ -16,6 +16,7 @@ from redis import Redis
 
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks.changes import StoreRow
+from raftlog.cluster.sinks.retry import Retried, retry
 from raftlog.cluster.sinks.runner import SinkStep, SinkStopped
 from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.sinks import rebuild, rejects_of, verify
@@ -139,6 +140,29 @@ def test_a_rebuild_that_ends_at_a_step_shows_one_whole_store(
     client.put(b"k/new", b'{"n": 7}')
     made.run(client)
     made.check(client)
+
+
+@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("step", [SinkStep.WRITTEN, SinkStep.EXCHANGED])
+def test_a_rebuild_that_ends_keeps_the_rejected_records(bench: StoreBench, client: SyncClient, step: SinkStep) -> None:
+    """Of the rows that the store has then; where both are kept, a retry leaves those."""
+    client.put(b"k/1", b'{"n": 1, "m": "x"}')
+    client.put(b"k/2", b'{"n": "x", "m": 2}')
+    bench = bench.changed(refused="reject")
+    bench.run(client)
+    made = bench.changed(columns={"id": "key", "m": "value.m:bigint"})
+    rejects = rejects_of(made.file, "s")
+    assert killed(made, client, "rebuild", step)
+    if step is SinkStep.WRITTEN:
+        bench.run(client)
+        assert [each.key for each in rejects.read()] == ["k/2"]
+        return
+    made.run(client)
+    assert [each.key for each in rejects.read()] == ["k/2", "k/1"]
+    with closing(made.store()) as store:
+        assert retry("s", made.sink, store, client, rejects) == Retried(1, 1)
+    assert [each.key for each in rejects.read()] == ["k/1"]
+    assert made.verified(client).is_same
 
 
 @params([SinkStep.READ, SinkStep.COMPARED], *STORES)

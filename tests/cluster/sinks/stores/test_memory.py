@@ -16,7 +16,9 @@ from raftlog.cluster.sinks.settings import SinkSettings
 from tests.cluster.sinks.stores.conftest import MARKS
 from tests.cluster.sinks.stores.kit import StoreBench
 
-GROWTH_MAX = 64 << 20
+GROWTH_MAX = 48 << 20
+"""Bytes, of the 64 MB that docs/sinks.md promises. Measured: 25 to 40 MiB. A runner that held a page while it read the
+next one, and whose C library kept freed blocks, grew by 55 to 86 MiB with Tantivy."""
 _processes = multiprocessing.get_context("spawn")
 
 
@@ -38,7 +40,7 @@ def _follow(kind: type[SinkSettings], folder: Path, given: dict[str, Any], url: 
 
 @pytest.mark.parametrize(
     "bench",
-    [pytest.param(each, marks=MARKS.get(each, ())) for each in ("sqlite", "redis")],
+    [pytest.param(each, marks=MARKS.get(each, ())) for each in ("sqlite", "redis", "tantivy")],
     indirect=True,
 )
 @pytest.mark.parametrize(("count", "size"), [(400, 256 << 10), (100, 1_000_000)])

@@ -125,6 +125,25 @@ def test_a_runner_that_slept_writes_nothing_and_nothing_goes_backwards(
         assert bench.kept() == {"a": 10, "c": 3}
 
 
+def test_a_late_request_changes_no_index_of_a_rebuild(
+    bench: StoreBench, server: OpenSearchServer, store: OpenSearchStore
+) -> None:
+    """Neither the one that took the place of its own, also not with the same version, nor one that it would make."""
+    name = bench.given["index"]
+    for rebuild in range(1, 4):
+        with closing(store.beside()) as beside:
+            position = beside.open(SINK, 0)
+            beside.write(RowChanges((put(1, "a", rebuild * 100),)), position, StorePosition(4))
+        with closing(bench.store()) as main:
+            main.exchange(SINK, rebuild + 1)
+        with pytest.raises(StoreUnavailable, match=r"raftlog-.* is not an alias"):
+            store._bulk.send(store._lines(RowChanges((put(1, "a"), put(2, "late")))))
+        assert held(server, bench) == {"a": rebuild * 100}
+        assert [*server.ask("GET", f"/{name}*")] == [f"{name}-{2 - rebuild % 2}"]
+        store.close()
+        assert store.open(SINK, rebuild + 1) == StorePosition(4)
+
+
 def test_a_second_beginning_is_seen(bench: StoreBench) -> None:
     """Two runners that both found no position."""
     with closing(bench.store()) as first, closing(bench.store()) as second:

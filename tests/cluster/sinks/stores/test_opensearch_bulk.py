@@ -21,7 +21,8 @@ from raftlog.cluster.sinks.store import RowsRefused, StoreError, StoreUnavailabl
 from raftlog.cluster.sinks.stores import bulk, opensearch
 from tests.cluster.sinks.stores.kit import SINK, StoreBench, expired, put
 
-INDEX = {"rows": {"mappings": {"_meta": {"raftlog": "s"}}, "settings": {"index": {"gc_deletes": "1h"}}}}
+SETTINGS = {"index": {"gc_deletes": "1h", "uuid": "u"}}
+INDEX = {"rows": {"aliases": {}, "mappings": {"_meta": {"raftlog": "s"}}, "settings": SETTINGS}}
 MAPPING = {"type": "mapper_parsing_exception", "reason": "failed to parse", "caused_by": {"type": "x", "reason": "bad"}}
 
 
@@ -160,7 +161,7 @@ def test_a_document_that_is_refused_is_named_with_the_reason(server: FakeServer,
     [
         ((403, {"type": "security_exception", "reason": "no permissions"}), StoreError),
         ((403, {"type": "cluster_block_exception", "reason": "index read-only"}), StoreError),
-        ((404, {"type": "index_not_found_exception", "reason": "no such index"}), StoreError),
+        ((404, {"type": "index_not_found_exception", "reason": "no such index"}), StoreUnavailable),
         ((400, {"type": "index_closed_exception", "reason": "closed"}), StoreError),
         ((500, {"type": "io_exception", "reason": "No space left on device"}), StoreUnavailable),
     ],
