@@ -104,9 +104,9 @@ class SinkConnection(SqliteDatabase):
                 raise StoreUnavailable("the answer was lost")
         return rows
 
-    def _many(self, table: str, columns: Sequence[str], statement: str, rows: Sequence[StoreRow]) -> None:
+    def _many(self, statement: str, types: Sequence[str], rows: Sequence[StoreRow]) -> None:
         self._reach()
-        super()._many(table, columns, statement, rows)
+        super()._many(statement, types, rows)
 
     def _reach(self) -> None:
         if self._connection is not self._server.memory or self._server.is_hit(LOST):

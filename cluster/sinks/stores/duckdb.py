@@ -33,7 +33,6 @@ class DuckDatabase(ArrayDatabase):
     }
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
         self._path = path
         self._connection: duckdb.DuckDBPyConnection | None = None
 
@@ -46,7 +45,6 @@ class DuckDatabase(ArrayDatabase):
 
     def close(self) -> None:
         """As `Database.close`."""
-        self._columns = {}
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -42,7 +42,6 @@ class PostgresDatabase(ArrayDatabase):
     }
 
     def __init__(self, conninfo: str) -> None:
-        super().__init__()
         self._conninfo = conninfo
         self._connection: psycopg.Connection[StoreRow] | None = None
 
@@ -61,7 +60,6 @@ class PostgresDatabase(ArrayDatabase):
 
     def close(self) -> None:
         """As `Database.close`."""
-        self._columns = {}
         if self._connection is not None:
             self._connection.close()
             self._connection = None

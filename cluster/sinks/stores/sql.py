@@ -6,10 +6,10 @@ The statements are the same for PostgreSQL, SQLite and DuckDB; a `Database` is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, ClassVar, Final, NoReturn, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, Protocol
 
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition, StoreRow
 from raftlog.cluster.sinks.columns import json_text
@@ -46,6 +46,14 @@ class DatabaseRefused(Exception):
     """The database refuses a value or a row: it does not fit a type, or violates a constraint."""
 
 
+class SqlTable(NamedTuple):
+    """The table of a sink: its name, the columns of its key, and the types of its columns in the database."""
+
+    name: str
+    primary_key: Sequence[str]
+    types: Mapping[str, str]
+
+
 class Database(Protocol):
     """A connection to a database. Raises StoreUnavailable, DatabaseRefused, and StoreError for any other refusal."""
 
@@ -73,10 +81,10 @@ class Database(Protocol):
     def captures(self, source: str, table: str) -> bool:
         """Whether changes of this very table go into the log, as those of the table `source`."""
 
-    def upsert(self, table: str, columns: Sequence[str], primary_key: Sequence[str], rows: Sequence[StoreRow]) -> None:
+    def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
         """Inserts rows, or changes those whose key is there."""
 
-    def delete(self, table: str, primary_key: Sequence[str], keys: Sequence[StoreRow]) -> None:
+    def delete(self, table: SqlTable, keys: Sequence[StoreRow]) -> None:
         """Deletes the rows of these keys."""
 
     def stream(self, statement: str) -> Iterator[StoreRow]:
@@ -88,12 +96,12 @@ def quoted(name: str) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
 
-def upsert_of(table: str, columns: Sequence[str], primary_key: Sequence[str], values: str) -> str:
+def upsert_of(table: SqlTable, columns: Sequence[str], values: str) -> str:
     """The statement that inserts `values`, or changes the rows whose key is there."""
-    others = [quoted(name) for name in columns if name not in primary_key]
+    others = [quoted(name) for name in columns if name not in table.primary_key]
     changed = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
-    key = ", ".join(map(quoted, primary_key))
-    return f"INSERT INTO {quoted(table)} ({', '.join(map(quoted, columns))}) {values} ON CONFLICT ({key}) DO {changed}"
+    key, name = ", ".join(map(quoted, table.primary_key)), quoted(table.name)
+    return f"INSERT INTO {name} ({', '.join(map(quoted, columns))}) {values} ON CONFLICT ({key}) DO {changed}"
 
 
 def as_text(value: Any) -> str | None:
@@ -111,42 +119,19 @@ def as_text(value: Any) -> str | None:
             return str(value)
 
 
-def selected(
-    columns: Sequence[str],
-    types: Mapping[str, str],
-    rows: Sequence[StoreRow],
-    bytes_as: Callable[[bytes], str],
-    unnest: Callable[[Sequence[str]], str],
-) -> tuple[str, list[list[str | None]]]:
-    """A query that gives the rows, each cell cast from text to the type of its column, and its parameters: one array
-    for each column. `unnest` writes the FROM clause of arrays with these names."""
-    cells = ", ".join(f"CAST({quoted(name)} AS {types[name]}) AS {quoted(name)}" for name in columns)
-    arrays = [
-        [bytes_as(each) if isinstance(each, bytes) else as_text(each) for each in column]
-        for column in zip(*rows, strict=True)
-    ]
-    return f"SELECT {cells} FROM {unnest([quoted(name) for name in columns])}", arrays
-
-
-def delete_of(table: str, primary_key: Sequence[str], values: str) -> str:
+def delete_of(table: SqlTable, values: str) -> str:
     """The statement that deletes the rows whose keys the query `values` gives."""
-    same = " AND ".join(f"{quoted(table)}.{quoted(name)} = gone.{quoted(name)}" for name in primary_key)
-    return f"DELETE FROM {quoted(table)} USING ({values}) AS gone WHERE {same}"
+    name = quoted(table.name)
+    same = " AND ".join(f"{name}.{quoted(each)} = gone.{quoted(each)}" for each in table.primary_key)
+    return f"DELETE FROM {name} USING ({values}) AS gone WHERE {same}"
 
 
 class ArrayDatabase(ABC):
     """Puts and deletes the rows of a batch by one statement, for a database that takes arrays of text."""
 
-    def __init__(self) -> None:
-        self._columns: dict[str, dict[str, str]] = {}  # of the tables that were written into
-
     @abstractmethod
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
         """As `Database.execute`."""
-
-    @abstractmethod
-    def columns_of(self, table: str) -> dict[str, str]:
-        """As `Database.columns_of`."""
 
     @abstractmethod
     def unnest(self, names: Sequence[str]) -> str:
@@ -164,22 +149,25 @@ class ArrayDatabase(ABC):
         """As `Database.captures`."""
         return False
 
-    def upsert(self, table: str, columns: Sequence[str], primary_key: Sequence[str], rows: Sequence[StoreRow]) -> None:
+    def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
         """As `Database.upsert`."""
-        self._with_rows(table, columns, rows, lambda values: upsert_of(table, columns, primary_key, values))
+        values, parameters = self._selected(table, columns, rows)
+        self.execute(upsert_of(table, columns, values), parameters)
 
-    def delete(self, table: str, primary_key: Sequence[str], keys: Sequence[StoreRow]) -> None:
+    def delete(self, table: SqlTable, keys: Sequence[StoreRow]) -> None:
         """As `Database.delete`."""
-        self._with_rows(table, primary_key, keys, lambda values: delete_of(table, primary_key, values))
+        values, parameters = self._selected(table, table.primary_key, keys)
+        self.execute(delete_of(table, values), parameters)
 
-    def _with_rows(
-        self, table: str, columns: Sequence[str], rows: Sequence[StoreRow], statement: Callable[[str], str]
-    ) -> None:
-        types = self._columns.get(table, {})
-        if not types.keys() >= set(columns):
-            types = self._columns[table] = self.columns_of(table)
-        values, arrays = selected(columns, types, rows, self.bytes_as, self.unnest)
-        self.execute(statement(values), [*map(self.array, arrays)])
+    def _selected(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> tuple[str, list[object]]:
+        """A query that gives the rows, each cell cast from text to the type of its column, and its parameters: one
+        array for each column."""
+        cells = ", ".join(f"CAST({quoted(name)} AS {table.types[name]}) AS {quoted(name)}" for name in columns)
+        arrays = [
+            self.array([self.bytes_as(each) if isinstance(each, bytes) else as_text(each) for each in column])
+            for column in zip(*rows, strict=True)
+        ]
+        return f"SELECT {cells} FROM {self.unnest([quoted(name) for name in columns])}", arrays
 
 
 class SqlStore:
@@ -190,6 +178,7 @@ class SqlStore:
         self._table = table
         self._mapping = mapping
         self._like = like
+        self._types: Mapping[str, str] = {}
         self._sink = SinkIdentity("", "", "")
         self._generation = 0
 
@@ -205,7 +194,7 @@ class SqlStore:
                 check_owner(found[1], sink)
                 if found[2] > generation:
                     raise StoreFenced(self._sink.name)
-            self._make_table()
+            self._types = self._made_table()
             self._database.execute(
                 f"UPDATE {POSITIONS} SET generation = ? WHERE name = ?", (generation, self._sink.name)
             )
@@ -279,8 +268,8 @@ class SqlStore:
         if others:
             raise StoreError(f"the sink {others[0][0]} writes into the table {self._table} already: name another table")
 
-    def _make_table(self) -> None:
-        """Makes a missing table, and checks the columns of one that is there."""
+    def _made_table(self) -> Mapping[str, str]:
+        """Makes a missing table, and checks the columns of one that is there. Returns their types."""
         there = self._database.columns_of(self._table)
         if not there and self._like is not None and self._database.columns_of(self._like):
             self._database.copy_table(self._like, self._table)
@@ -291,13 +280,14 @@ class SqlStore:
             columns = [f"{quoted(each.name)} {self._type_of(each)}" for each in self._mapping.columns]
             key = ", ".join(map(quoted, self._mapping.primary_key))
             self._database.execute(f"CREATE TABLE {quoted(self._table)} ({', '.join(columns)}, PRIMARY KEY ({key}))")
-            return
+            return self._database.columns_of(self._table)
         missing = [name for name in self._mapping.names if name not in there]
         if missing:
             raise StoreError(
                 f"the table {self._table} has no column {', '.join(missing)}, it has {', '.join(there)}: add it, or "
                 f"name one of these in columns"
             )
+        return there
 
     def _with_all_columns(self) -> dict[str, str]:
         """Adds the columns that the table lacks, if there is one. Returns those that it has then."""
@@ -345,13 +335,13 @@ class SqlStore:
         raise PositionMoved(f"{there}, not at {expected.next}")
 
     def _apply(self, changes: RowChanges) -> None:
-        database, key = self._database, self._mapping.primary_key
+        database, table = self._database, SqlTable(self._table, self._mapping.primary_key, self._types)
         if changes.truncates:
             database.execute(f"DELETE FROM {quoted(self._table)}")
         if deleted := [each.key for each in changes.rows if each.row is None]:
-            database.delete(self._table, key, deleted)
+            database.delete(table, deleted)
         for names, rows in self._by_columns(changes.rows):
-            database.upsert(self._table, names, key, rows)
+            database.upsert(table, names, rows)
 
     def _by_columns(self, changes: Iterable[RowChange]) -> Iterator[tuple[Sequence[str], list[StoreRow]]]:
         """The rows to put, those that know the same columns together."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from raftlog.cluster.sinks.changes import StoreRow
 from raftlog.cluster.sinks.columns import json_text
 from raftlog.cluster.sinks.store import StoreError, StoreUnavailable
-from raftlog.cluster.sinks.stores.sql import DatabaseRefused, quoted, upsert_of
+from raftlog.cluster.sinks.stores.sql import DatabaseRefused, SqlTable, quoted, upsert_of
 
 _BUSY_S: Final = 10.0
 _PASSING: Final = ("locked", "busy", "disk I/O error", "full", "unable to open")
@@ -71,15 +71,16 @@ class SqliteDatabase:
     def copy_table(self, old: str, new: str) -> None:
         """Does nothing: the table is made by the columns of the sink."""
 
-    def upsert(self, table: str, columns: Sequence[str], primary_key: Sequence[str], rows: Sequence[StoreRow]) -> None:
+    def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
         """As `Database.upsert`."""
-        places = ", ".join("?" * len(columns))
-        self._many(table, columns, upsert_of(table, columns, primary_key, f"VALUES ({places})"), rows)
+        values = f"VALUES ({', '.join('?' * len(columns))})"
+        self._many(upsert_of(table, columns, values), [table.types[name] for name in columns], rows)
 
-    def delete(self, table: str, primary_key: Sequence[str], keys: Sequence[StoreRow]) -> None:
+    def delete(self, table: SqlTable, keys: Sequence[StoreRow]) -> None:
         """As `Database.delete`."""
-        wanted = " AND ".join(f"{quoted(name)} = ?" for name in primary_key)
-        self._many(table, primary_key, f"DELETE FROM {quoted(table)} WHERE {wanted}", keys)
+        wanted = " AND ".join(f"{quoted(name)} = ?" for name in table.primary_key)
+        types = [table.types[name] for name in table.primary_key]
+        self._many(f"DELETE FROM {quoted(table.name)} WHERE {wanted}", types, keys)
 
     def captures(self, source: str, table: str) -> bool:
         """As `Database.captures`."""
@@ -90,9 +91,8 @@ class SqliteDatabase:
         with _errors(self._path):
             yield from self._open.execute(statement)
 
-    def _many(self, table: str, columns: Sequence[str], statement: str, rows: Sequence[StoreRow]) -> None:
-        types = self.columns_of(table)
-        have_text = ["text" in types[name].lower() for name in columns]
+    def _many(self, statement: str, types: Sequence[str], rows: Sequence[StoreRow]) -> None:
+        have_text = ["text" in each.lower() for each in types]
         stored = ([as_stored(*each) for each in zip(row, have_text, strict=True)] for row in rows)
         with _errors(self._path):
             self._open.executemany(statement, stored)
