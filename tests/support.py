@@ -230,6 +230,22 @@ class Server(Protocol):
         """Ends it and deletes its folder."""
 
 
+class KilledServer(Protocol):
+    """One that a test kills."""
+
+    def kill(self) -> None:
+        """SIGKILL, and waits for its end."""
+
+    def start(self) -> None:
+        """Starts it on the files that are there, and waits until it answers."""
+
+
+def restarted(server: KilledServer) -> None:
+    """Kills a server, and starts it again."""
+    server.kill()
+    server.start()
+
+
 S = TypeVar("S", bound=Server)
 
 

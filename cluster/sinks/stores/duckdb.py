@@ -67,9 +67,6 @@ class DuckDatabase(ArrayDatabase):
         )
         return dict(rows)
 
-    def copy_table(self, old: str, new: str) -> None:
-        """Does nothing: the table is made by the columns of the sink."""
-
     def unnest(self, names: Sequence[str]) -> str:
         """As `ArrayDatabase.unnest`."""
         return f"(SELECT {', '.join(f'unnest(CAST(? AS VARCHAR[])) AS {name}' for name in names)})"

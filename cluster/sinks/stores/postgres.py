@@ -83,9 +83,10 @@ class PostgresDatabase(ArrayDatabase):
         )
         return dict(rows)
 
-    def copy_table(self, old: str, new: str) -> None:
+    def copy_table(self, old: str, new: str) -> bool:
         """As `Database.copy_table`."""
         self.execute(f"CREATE TABLE {quoted(new)} (LIKE {quoted(old)} INCLUDING ALL)")
+        return True
 
     def unnest(self, names: Sequence[str]) -> str:
         """As `ArrayDatabase.unnest`."""

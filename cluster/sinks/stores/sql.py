@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, ClassVar, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition, StoreRow
 from raftlog.cluster.sinks.columns import json_text
@@ -54,41 +54,51 @@ class SqlTable(NamedTuple):
     types: Mapping[str, str]
 
 
-class Database(Protocol):
+class Database(ABC):
     """A connection to a database. Raises StoreUnavailable, DatabaseRefused, and StoreError for any other refusal."""
 
     types: ClassVar[Mapping[str, str]]
     """The database's names of the types of columns."""
 
+    @abstractmethod
     def connect(self) -> None:
         """Opens the connection."""
 
+    @abstractmethod
     def close(self) -> None:
         """Ends the connection, and a transaction that is open."""
 
+    @abstractmethod
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
         """Carries out a statement whose parameters are written `?`. Returns its rows."""
 
+    @abstractmethod
     def begin(self, *, reads: bool = False) -> None:
         """Begins a transaction. One that `reads` sees the database as of one moment."""
 
+    @abstractmethod
     def columns_of(self, table: str) -> dict[str, str]:
         """The columns of a table and their types; none if there is no such table."""
 
-    def copy_table(self, old: str, new: str) -> None:
-        """Makes an empty table like another, with its own columns and indexes, where the database can do that."""
-
-    def captures(self, source: str, table: str) -> bool:
-        """Whether changes of this very table go into the log, as those of the table `source`."""
-
+    @abstractmethod
     def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
         """Inserts rows, or changes those whose key is there."""
 
+    @abstractmethod
     def delete(self, table: SqlTable, keys: Sequence[StoreRow]) -> None:
         """Deletes the rows of these keys."""
 
+    @abstractmethod
     def stream(self, statement: str) -> Iterator[StoreRow]:
         """The rows of a query, not all at once, as the mapping makes them from records."""
+
+    def copy_table(self, old: str, new: str) -> bool:
+        """Makes an empty table like another, with its own columns and indexes. Returns whether the database can."""
+        return False
+
+    def captures(self, source: str, table: str) -> bool:
+        """Whether changes of this very table go into the log, as those of the table `source`."""
+        return False
 
 
 def quoted(name: str) -> str:
@@ -126,12 +136,8 @@ def delete_of(table: SqlTable, values: str) -> str:
     return f"DELETE FROM {name} USING ({values}) AS gone WHERE {same}"
 
 
-class ArrayDatabase(ABC):
+class ArrayDatabase(Database):
     """Puts and deletes the rows of a batch by one statement, for a database that takes arrays of text."""
-
-    @abstractmethod
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
-        """As `Database.execute`."""
 
     @abstractmethod
     def unnest(self, names: Sequence[str]) -> str:
@@ -144,10 +150,6 @@ class ArrayDatabase(ABC):
     def array(self, cells: list[str | None]) -> object:
         """The parameter of an array."""
         return cells
-
-    def captures(self, source: str, table: str) -> bool:
-        """As `Database.captures`."""
-        return False
 
     def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
         """As `Database.upsert`."""
@@ -271,10 +273,9 @@ class SqlStore:
     def _made_table(self) -> Mapping[str, str]:
         """Makes a missing table, and checks the columns of one that is there. Returns their types."""
         there = self._database.columns_of(self._table)
-        if not there and self._like is not None and self._database.columns_of(self._like):
-            self._database.copy_table(self._like, self._table)
-            there = self._with_all_columns()
-        elif there and self._mapping.new_columns == "add":
+        like = self._like if not there and self._like and self._database.columns_of(self._like) else None
+        is_copied = like is not None and self._database.copy_table(like, self._table)
+        if is_copied or (there and self._mapping.new_columns == "add"):
             there = self._with_all_columns()
         if not there:
             columns = [f"{quoted(each.name)} {self._type_of(each)}" for each in self._mapping.columns]

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Final
 from raftlog.cluster.sinks.changes import StoreRow
 from raftlog.cluster.sinks.columns import json_text
 from raftlog.cluster.sinks.store import StoreError, StoreUnavailable
-from raftlog.cluster.sinks.stores.sql import DatabaseRefused, SqlTable, quoted, upsert_of
+from raftlog.cluster.sinks.stores.sql import Database, DatabaseRefused, SqlTable, quoted, upsert_of
 
 _BUSY_S: Final = 10.0
 _PASSING: Final = ("locked", "busy", "disk I/O error", "full", "unable to open")
 
 
-class SqliteDatabase:
+class SqliteDatabase(Database):
     """A file of SQLite, which is made if it is not there."""
 
     types: ClassVar[Mapping[str, str]] = {
@@ -68,9 +68,6 @@ class SqliteDatabase:
         rows = self.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
         return dict(rows)
 
-    def copy_table(self, old: str, new: str) -> None:
-        """Does nothing: the table is made by the columns of the sink."""
-
     def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
         """As `Database.upsert`."""
         values = f"VALUES ({', '.join('?' * len(columns))})"
@@ -81,10 +78,6 @@ class SqliteDatabase:
         wanted = " AND ".join(f"{quoted(name)} = ?" for name in table.primary_key)
         types = [table.types[name] for name in table.primary_key]
         self._many(f"DELETE FROM {quoted(table.name)} WHERE {wanted}", types, keys)
-
-    def captures(self, source: str, table: str) -> bool:
-        """As `Database.captures`."""
-        return False
 
     def stream(self, statement: str) -> Iterator[StoreRow]:
         """As `Database.stream`."""

@@ -35,6 +35,26 @@ KEYS = {"keys": "k/"}
 COLUMNS = {"id": "suffix", "n": "value.n:bigint", "version": "version"}
 
 
+class AtStep:
+    """Acts when a run reaches a step, at some of the times that it does."""
+
+    def __init__(self, step: SinkStep, act: Callable[[], object], *times: int) -> None:
+        self.step, self.act, self.times = step, act, times
+        self.seen = 0
+
+    def __call__(self, reached: SinkStep) -> None:
+        """For the argument `at` of a run."""
+        if reached is self.step:
+            self.seen += 1
+            if self.seen in self.times:
+                self.act()
+
+
+def die() -> None:
+    """Ends the run as a kill would."""
+    raise Killed
+
+
 class Bench:
     """One sink over a model store, which outlives its runs."""
 
@@ -118,18 +138,8 @@ def test_killed_at_any_step_it_goes_on_exactly_once(
     """Whatever was written is known from the store's own position."""
     fill(client, 40)
     bench = Bench(client, tmp_path, start=start)
-    seen = 0
-
-    def kill(reached: SinkStep) -> None:
-        nonlocal seen
-        seen += reached is step
-        if seen == time:
-            raise Killed
-
-    try:
-        bench.made(kill).run(once=True)
-    except Killed:
-        pass
+    with suppress(Killed):
+        bench.made(AtStep(step, die, time)).run(once=True)
     fill(client, 20, seed=2)
     bench.run()
     assert bench.rows == expected(client)
@@ -297,16 +307,8 @@ def test_a_compacted_state_begins_again_and_says_so(client: SyncClient, tmp_path
     client.put(b"before/1", b"no key of the sink")
     fill(client, 60)
     bench = Bench(client, tmp_path, start="state")
-    loads = 0
-
-    def kill(step: SinkStep) -> None:
-        nonlocal loads
-        loads += step is SinkStep.WRITTEN
-        if loads == 1:
-            raise Killed
-
     with pytest.raises(Killed):
-        bench.made(kill).run(once=True)
+        bench.made(AtStep(SinkStep.WRITTEN, die, 1)).run(once=True)
     fill(client, 20, seed=3)
     client.call(requests.compact(client.range_page(b"", limit=1).revision))
     bench.run()

@@ -8,6 +8,7 @@ import os
 import pkgutil
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from raftlog.cluster.sinks.sinks import rebuild, rejects_of, verify
 from raftlog.cluster.sinks.store import StoreError
 from tests.cluster.sinks.stores.conftest import MARKS
 from tests.cluster.sinks.stores.kit import StoreBench, small
-from tests.cluster.sinks.test_runner import COLUMNS, STEPS, expected, fill
+from tests.cluster.sinks.test_runner import COLUMNS, STEPS, AtStep, expected, fill
 
 Rows = dict[StoreRow, StoreRow]
 
@@ -57,14 +58,7 @@ def _work(
     """What a process does that ends when it reaches the step for that time."""
     small(pytest.MonkeyPatch())
     bench = StoreBench(kind, folder, **given)
-    seen = 0
-
-    def at(reached: SinkStep) -> None:
-        nonlocal seen
-        seen += reached is step
-        if seen == time:
-            os._exit(KILLED)
-
+    at = AtStep(step, partial(os._exit, KILLED), time)
     with SyncClient(url) as client:
         if work == "run":
             bench.run(client, at)

@@ -20,7 +20,7 @@ from raftlog.cluster.sinks.stores import bulk, opensearch
 from raftlog.cluster.sinks.stores.opensearch import OpenSearchStore
 from tests.cluster.sinks.opensearch_server import OpenSearchServer
 from tests.cluster.sinks.stores.kit import SINK, StoreBench, put, small, unchanged
-from tests.cluster.sinks.test_runner import fill
+from tests.cluster.sinks.test_runner import AtStep, fill
 
 pytestmark = [pytest.mark.serial, pytest.mark.extra]
 
@@ -260,20 +260,14 @@ def test_a_server_killed_under_a_run_loses_nothing(
     for number in range(40):
         client.put(b"k/more-%d" % number, b'{"n": 1}')
     made = bench.changed(start="state")
-    seen = 0
-    restarted = threading.Event()
 
-    def kill(step: SinkStep) -> None:
-        nonlocal seen
-        seen += step is SinkStep.WRITTEN
-        if seen == 3 and not restarted.is_set():
-            restarted.set()
-            server.kill()
-            thread.start()
+    def kill() -> None:
+        server.kill()
+        thread.start()
 
     thread = threading.Thread(target=server.start)
     try:
-        made.run(client, kill)
+        made.run(client, AtStep(SinkStep.WRITTEN, kill, 3))
     finally:
         thread.join()  # it has its own deadline
     assert any("does not answer" in each for each in made.said)

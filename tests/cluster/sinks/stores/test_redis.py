@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,8 +23,8 @@ from raftlog.cluster.sinks.store import RowsRefused, StoreError, StoreUnavailabl
 from raftlog.cluster.sinks.stores.redis import RedisStore
 from tests.cluster.sinks.redis_server import RedisServer, redis_served
 from tests.cluster.sinks.stores.kit import SINK, StoreBench, expired, put, small
-from tests.cluster.sinks.test_runner import STEPS
-from tests.support import free_port, wait_until
+from tests.cluster.sinks.test_runner import STEPS, AtStep
+from tests.support import free_port, restarted, wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -115,17 +115,9 @@ def test_a_server_killed_at_any_step_loses_nothing(
     """It starts again on its files."""
     fill(client, 40)
     bench = free(server, tmp_path, start=start)
-    seen = 0
-
-    def kill(reached: SinkStep) -> None:
-        nonlocal seen
-        seen += reached is step
-        if reached is step and seen in (1, 3):
-            server.kill()
-            server.start()
-
-    bench.run(client, kill)
-    assert seen >= 1
+    at = AtStep(step, partial(restarted, server), 1, 3)
+    bench.run(client, at)
+    assert at.seen >= 1
     fill(client, 20, seed=2)
     bench.run(client)
     check(bench, client, server)
@@ -143,8 +135,7 @@ def test_a_server_that_is_killed_at_random_loses_nothing(
     try:
         for seed in range(8):
             fill(client, 15, seed)
-            server.kill()
-            server.start()
+            restarted(server)
         end = client.put(b"k/end", b'{"n": 1}').index
         wait_until(lambda: run.progress.next_index > end, 20, what="the store to follow")
     finally:
@@ -364,21 +355,13 @@ def test_what_the_server_does_not_promise_is_said_once(client: SyncClient, tmp_p
     with redis_served("--appendfsync", "everysec", "--maxmemory-policy", "allkeys-lru") as server:
         client.put(b"k/1", b'{"n": 1}')
         bench = free(server, tmp_path)
-        kills = iter([True, True, False])
-        bench.made(client, lambda step: server_restarted(server, step, kills)).run(once=True)
+        bench.run(client, AtStep(SinkStep.MAPPED, partial(restarted, server), 1, 2))
         check(bench, client, server)
     assert [each for each in bench.said if "trying again" not in each] == [
         "s: Redis does not write each batch to its disk (appendonly yes, appendfsync always): after a crash rows and "
         "position are those of a moment ago, and the sink goes on from there",
         "s: Redis may evict rows, and the sink's position too: set maxmemory-policy to noeviction, or volatile-ttl",
     ]
-
-
-def server_restarted(server: RedisServer, step: SinkStep, kills: Iterator[bool]) -> None:
-    """Kills the server at the next steps."""
-    if step is SinkStep.MAPPED and next(kills, False):
-        server.kill()
-        server.start()
 
 
 def test_redis_cluster_is_refused_by_name() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from raftlog.cluster.sinks.stores.webhook import WebhookStore
 from tests.cluster.fake_node import LOG_ID
 from tests.cluster.importer.jobs import Killed
 from tests.cluster.sinks.stores.kit import FULL, KINDS, SINK, StoreBench, gone, put, unchanged
+from tests.cluster.sinks.test_runner import AtStep, die
 from tests.cluster.sinks.webhook_service import SECRET, Service
 from tests.support import free_ports
 
@@ -176,19 +178,10 @@ def test_a_killed_runner_goes_on_at_its_position(
     """The requests of a batch that was not finished come again, with the same keys."""
     fill(client, 30)
     bench = Bench(client, service, tmp_path, f'start = "{start}"')
-    seen = 0
-
-    def kill(reached: SinkStep) -> None:
-        nonlocal seen
-        seen += reached is step
-        if reached is step and seen in (1, 3):
-            raise Killed
-
+    at = AtStep(step, die, 1, 3)
     for _ in range(3):
-        try:
-            bench.made(kill).run(once=True)
-        except Killed:
-            pass
+        with suppress(Killed):
+            bench.made(at).run(once=True)
     fill(client, 10)
     bench.run()
     assert set(service.rows) == {item.key.decode()[2:] for item in client.range(prefix=b"k/")}
