@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from raftlog import NewRecord
+from raftlog import KeyWrite, NewRecord
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks import runner
@@ -94,17 +94,19 @@ def _converted(given: dict[str, object]) -> SinkSettings:
 
 
 def fill(client: SyncClient, count: int, seed: int = 1) -> None:
-    """Puts and deletes of a few keys, a transaction, and records of others."""
+    """Puts and deletes of a few keys, records of others, and a transaction; in few requests."""
     chance = random.Random(seed)
+    keys: list[tuple[bytes, bytes | None]] = []
+    others = [NewRecord(b"a record")]
     for number in range(count):
         key = b"k/%d" % chance.randrange(9)
-        if chance.random() < 0.2:
-            client.delete(key)
-        else:
-            client.put(key, json.dumps({"n": number}).encode())
+        keys.append((key, None if chance.random() < 0.2 else b'{"n": %d}' % number))
         if chance.random() < 0.3:
-            client.put(b"other/%d" % number, b"no JSON")
-            client.append(b"a record")
+            keys.append((b"other/%d" % number, b"no JSON"))
+            others.append(NewRecord(b"a record"))
+    session = client.open_session().session
+    client.call(requests.write_batch(session, 1, [KeyWrite(at, *each, None) for at, each in enumerate(keys, 1)]))
+    client.append_many(others)
     client.delete_range(b"k/7", b"k/9")
 
 
