@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-env setup-java demo demo-picture quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark image wheel test-compiled clean
+.PHONY: help setup setup-env setup-java demo demo-picture quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark image wheel release test-compiled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ image: setup-env ## the image of a node, by docker, podman or buildah; BASE=imag
 
 wheel: setup-env ## both wheels into dist/: one with compiled modules for this machine, and the pure one
 	@.ci/wheels
+
+release: setup-env ## sdist and wheels of the last commit into dist/, with their hashes and an SBOM; CONTRIBUTING.md has the steps
+	@.ci/release
 
 test-compiled: setup-env ## the tests of raft, statemachine, cluster and acceptance on the installed wheel with compiled modules
 	@.ci/existing test-compiled $(ARGS)

@@ -1,30 +1,60 @@
-"""A cluster of real processes is upgraded to a made-up next version under load, and back before the version rises."""
+"""A cluster of real processes is upgraded node by node under load, and back before the cluster version rises.
 
+Once from the release before to this tree, each installed from its wheel; once to a made-up next version, which knows a
+newer cluster version.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
 
 from raftlog import SyncClient
 from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.config.joining import TLS_FOLDER
+from raftlog.cluster.node.first_admin import as_operator
 from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.security.authority import make_client
+from raftlog.cluster.security.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE
+from tests.acceptance.conftest import SETTINGS, Measure
 from tests.acceptance.load import Load
-from tests.acceptance.logs import check_exactly_once
+from tests.acceptance.logs import check_exactly_once, equal_logs
 from tests.compiled import INTERPRETED_ONLY
-from tests.support import free_ports, wait_until
+from tests.support import HANG_S, free_ports, wait_until
+from tests.wheels import build, committed, install, run
 
 PROGRAM = Path(__file__).with_name("next_version.py")
+NEXT = {"NEXT_VERSION": "1"}
 STEPS = ((1, True, [2, 1, 1]), (2, True, [2, 2, 1]), (2, False, [2, 1, 1]), (2, True, [2, 2, 1]))
 """The node that is restarted, whether with the next program, and what each node knows then."""
 
 
 class Upgraded(LocalCluster):
-    """Three nodes, each with the program of today or the next one."""
+    """Nodes of which each has a program of its own: what its environment says."""
 
-    def restart(self, node: int, *, is_next: bool) -> None:
-        """Stops the node cleanly, and starts that program on its folder."""
+    def restart(self, node: int, program: Mapping[str, str], killed_while: str = "") -> None:
+        """Stops the node cleanly, and starts that program on its folder. Kills it while it `stops` or `starts`."""
+        if killed_while == "stops":
+            self._signal(node, signal.SIGTERM)
+            self.kill(node)
         self.stop_node(node)
-        self.environments[node] = {"NEXT_VERSION": "1"} if is_next else {}
+        self.environments[node] = program
+        if killed_while == "starts":
+            before = self.log_file(node).stat().st_size
+            self.start_node(node)
+            wait_until(lambda: self.log_file(node).stat().st_size > before, HANG_S, what="the first line of its log")
+            self.kill(node)
         self.start_node(node)
-        self.wait_ready()
+        self.wait_ready(timeout_s=HANG_S)
 
     def versions(self) -> list[tuple[int, int]]:
         """The cluster version in force and the newest known one, as each node says."""
@@ -53,12 +83,12 @@ async def test_pitfall_77_a_cluster_is_upgraded_node_by_node_under_load_and_back
 
         async with Load(nodes.urls, writers=4, think_s=0.01) as load:
             for node, is_next, known in STEPS:
-                nodes.restart(node, is_next=is_next)
+                nodes.restart(node, NEXT if is_next else {})
                 await load.more(20)
                 assert nodes.versions() == [(1, each) for each in known]
                 client.put(b"k", b"quiet")
                 assert read() == b"quiet"
-            nodes.restart(3, is_next=True)
+            nodes.restart(3, NEXT)
             wait_until(lambda: nodes.versions() == [(2, 2)] * 3, what="cluster version 2 on each node")
             await load.more(20)
             client.put(b"k", b"loud")
@@ -71,5 +101,129 @@ async def test_pitfall_77_a_cluster_is_upgraded_node_by_node_under_load_and_back
         wait_until(lambda: nodes.exit_code(1) is not None, what="the end of today's program")
         assert nodes.exit_code(1) == NodeExit.UNKNOWN_VERSION
         assert "is at version 2, this program knows versions up to 1" in nodes.tail(1)
-        nodes.restart(1, is_next=True)
+        nodes.restart(1, NEXT)
         assert nodes.versions() == [(2, 2)] * 3
+
+
+RELEASE = "0.1.0"
+BEFORE_ITS_TAG = "d6caa2a0"
+"""The release that a cluster is upgraded from, and the commit that stands for it until its tag exists."""
+CLIENT = Path(__file__).with_name("upgrade_client.py")
+GRANTS = ("append on log", "read on log", "read on keys:*", "write on keys:*")
+AS_EACH_NODE = ("/bin/sh", "-c", 'exec "$PROGRAM_OF_NODE" "$@"', "raftlog")
+"""Runs the command line that the environment of a node names."""
+
+
+class Versions(NamedTuple):
+    """The folders with the programs of the two versions, and what the older one was built from."""
+
+    old: Path
+    new: Path
+    commit: str
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
+    """Both versions, each installed from its wheel; the older wheel is built from the tag."""
+    folder = tmp_path_factory.mktemp("versions")
+    commit = RELEASE if run("git", "tag", "--list", RELEASE) else BEFORE_ITS_TAG
+    wheels = build(folder / "old-wheel", committed(commit, folder / "tree")), build(folder / "new-wheel")
+    return Versions(install(folder / "old", str(wheels[0])), install(folder / "new", str(wheels[1])), commit)
+
+
+class Writer:
+    """A process with the client of one version, which writes for as long as the cluster is upgraded."""
+
+    def __init__(
+        self, python: Path, name: str, urls: Sequence[str], environment: Mapping[str, str], said: Path
+    ) -> None:
+        self.name, self._said = name, said
+        command = [str(python), "-I", str(CLIENT), "write", name, *urls]
+        with open(said, "wb") as output:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, env=environment)
+
+    def told(self) -> list[dict[str, Any]]:
+        """What it has written so far, one row a write."""
+        whole = self._said.read_text("utf-8").rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def more(self, count: int) -> None:
+        """Waits until it has ended so many more writes."""
+        goal = len(self.told()) + count
+        wait_until(lambda: len(self.told()) >= goal, HANG_S, what=f"{count} more writes of {self.name}", every_s=0.1)
+
+    def end(self) -> None:
+        """Ends it after the write under way."""
+        self._process.communicate(timeout=HANG_S)
+        assert self._process.returncode == 0
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(5, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
+def test_a_release_is_upgraded_to_this_one_under_load_and_back(
+    count: int, versions: Versions, tmp_path: Path, record_property: Measure
+) -> None:
+    """With TLS and a user of few rights. Each node is killed once while its new program starts, or its old one stops.
+    All but the last node get the new program, then the old one again, then all get the new one.
+
+    A client of each version writes all the while. None meets an error, before the upgrade (when the nodes restart with
+    the same program, and the same kills) or in it. Each reads back what it wrote, and in the end both read each
+    acknowledged write once, in order. All nodes hold the same. The longest write of each part is shown.
+    """
+    nodes = Upgraded(
+        tmp_path / "nodes", count, settings=SETTINGS, ports=free_ports(2 * count), secure=True, command=AS_EACH_NODE
+    )
+    old, new = ({"PROGRAM_OF_NODE": str(programs / "raftlog")} for programs in versions[:2])
+    make_client(nodes.folder / TLS_FOLDER, "app", nodes.cluster.cluster.log)
+    own = nodes.tls_files("client-app")
+    nodes.environments = dict.fromkeys(nodes.nodes, old)
+    parts = (
+        ("restarted", old, nodes.nodes, "starts"),
+        ("upgraded but for one", new, nodes.nodes[:-1], "starts"),
+        ("taken back", old, nodes.nodes[:-1], "stops"),
+        ("upgraded", new, nodes.nodes, "stops"),
+    )
+    longest: list[str] = []
+    with nodes, ExitStack() as ends:
+        nodes.start()
+        nodes.wait_ready(timeout_s=HANG_S)
+        ends.enter_context(as_operator(nodes))
+        environment = {**os.environ, CERTIFICATE_VARIABLE: own.certificate, KEY_VARIABLE: own.key}
+
+        def command(*words: str) -> None:
+            """The same command line of both versions, as the operator."""
+            for programs in versions[:2]:
+                run(str(programs / "raftlog"), *words, RAFTLOG_ENDPOINTS=",".join(nodes.urls))
+
+        command("role", "set", "app", *GRANTS)
+        command("user", "set", "app", "--role", "app")
+        writers = [
+            Writer(programs / "python", name, nodes.urls, environment, tmp_path / f"{name}.jsonl")
+            for name, programs in (("old", versions.old), ("new", versions.new))
+        ]
+        for writer in writers:
+            ends.callback(writer.end)
+        for name, program, changed, killed_while in parts:
+            began = time.monotonic()
+            for node in changed:
+                for writer in writers:
+                    writer.more(5)
+                nodes.restart(node, program, killed_while)
+                assert program["PROGRAM_OF_NODE"] in Path(f"/proc/{nodes.pid(node)}/cmdline").read_text()
+            command("status")
+            command("put", "by", "a command")
+            for writer in writers:
+                took = [each["took"] for each in writer.told() if each.get("began", 0) >= began]
+                longest.append(f"{name}, {writer.name} client: {len(took)} writes, longest {max(took):.2f} s")
+        for writer in writers:
+            writer.end()
+        for writer in writers:
+            assert [each for each in writer.told() if "error" in each] == []
+            indexes = [each["index"] for each in writer.told()]
+            assert indexes == sorted(set(indexes))
+        for programs in versions[:2]:
+            read = json.loads(run(str(programs / "python"), "-I", str(CLIENT), "read", *nodes.urls))
+            for writer in writers:
+                mine = [value for value in read if value.startswith(f"{writer.name} ")]
+                assert mine == [each["value"] for each in writer.told()], f"{writer.name}, read by {programs}"
+        asyncio.run(equal_logs(nodes))
+        record_property("measured", f"from {versions.commit}, {count} nodes\n    " + "\n    ".join(longest))

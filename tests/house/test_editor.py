@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.house.rules import ROOT, project_files
-from tests.house.test_wheel import UV, run
+from tests.wheels import run, uv
 
 SERVER = ROOT / ".tools" / "pyright" / "langserver.index.js"
 
@@ -31,14 +30,12 @@ def installed(checkout: Path) -> Path:
     for source in project_files():
         (checkout / source.path).parent.mkdir(parents=True, exist_ok=True)
         (checkout / source.path).write_text(source.text, encoding="utf-8")
-    uv, place = str(UV) if UV.exists() else shutil.which("uv"), checkout.parent / "env"
-    if uv is None:
-        pytest.skip("no uv: `make setup` in a fresh clone obtains it")
-    run(uv, "venv", "-q", "--python", sys.executable, str(place))
+    place = checkout.parent / "env"
+    run(uv(), "venv", "-q", "--python", sys.executable, str(place))
     (site,) = place.glob("lib/python*/site-packages")
     (site / "needed.pth").write_text(sysconfig.get_paths()["purelib"])
     python = place / "bin" / "python"
-    run(uv, "pip", "install", "-q", "--python", str(python), "--no-deps", "--no-build-isolation", "-e", str(checkout))
+    run(uv(), "pip", "install", "-q", "--python", str(python), "--no-deps", "--no-build-isolation", "-e", str(checkout))
     return python
 
 

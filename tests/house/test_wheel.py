@@ -1,8 +1,5 @@
 """The wheel: one package, nothing else at the top but what Spark looks for, and it works without the repository."""
 
-import os
-import shutil
-import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -10,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.rules import PACKAGES, ROOT
+from tests.house.rules import PACKAGES
+from tests.wheels import build, install, run
 
-UV = ROOT / ".tools" / "uv" / "bin" / "uv"
 CLASHING = (
     "cluster",
     "python-statemachine",
@@ -34,18 +31,7 @@ main()
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this tree."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-def run(*command: str, cwd: Path = ROOT) -> str:
-    """What the command prints; without the variables by which Python would find this tree."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return build(tmp_path_factory.mktemp("wheel"))
 
 
 def test_every_row_of_the_table_of_compiled_modules_names_files() -> None:
@@ -89,13 +75,8 @@ def test_unpacked_wheel_works_without_the_repository(wheel: Path, tmp_path: Path
 @pytest.mark.timeout(600)
 def test_wheel_lives_beside_packages_of_the_same_names(wheel: Path, tmp_path: Path) -> None:
     """In a clean environment with PyPI's `cluster` and `python-statemachine` nothing of theirs is overwritten."""
-    if not UV.exists() and shutil.which("uv") is None:
-        pytest.skip("no uv: `make setup` in a fresh clone obtains it")
-    uv = str(UV) if UV.exists() else "uv"
     place = tmp_path / "env"
-    run(uv, "venv", "-q", "--python", sys.executable, str(place))
-    python = place / "bin" / "python"
-    run(uv, "pip", "install", "-q", "--python", str(python), *CLASHING, str(wheel))
+    python = install(place, *CLASHING, str(wheel)) / "python"
     site = Path(run(str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip())
     (record,) = site.glob("raftlog-*.dist-info/RECORD")
     installed = [line.partition(",")[0] for line in record.read_text().splitlines()]
