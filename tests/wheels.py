@@ -38,9 +38,9 @@ def build(folder: Path, tree: Path = ROOT) -> Path:
 
 def committed(commit: str, folder: Path) -> Path:
     """A folder with the files of a commit or tag, as `git archive` has them."""
-    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
     folder.mkdir()
-    subprocess.run(["tar", "-x", "-C", str(folder)], check=True, input=packed)
+    run("git", "archive", "-o", f"{folder}.tar", commit)
+    run("tar", "-x", "-f", f"{folder}.tar", "-C", str(folder))
     return folder
 
 
