@@ -16,7 +16,7 @@ UV = ROOT / ".tools" / "uv" / "bin" / "uv"
 def run(*command: str, cwd: Path = ROOT, **added: str) -> str:
     """What the command prints; without the variables by which Python would find this tree, and with those `added`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(command, cwd=cwd, env=environment | added, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=cwd, env=environment | added, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -47,5 +47,5 @@ def committed(commit: str, folder: Path) -> Path:
 def install(place: Path, *requirements: str, python: str = sys.executable) -> Path:
     """The folder of the programs of a new environment in `place`. A requirement is a wheel, with extras, or a name."""
     run(uv(), "venv", "-q", "--python", python, str(place))
-    run(uv(), "pip", "install", "-q", "--compile-bytecode", "--python", str(place / "bin" / "python"), *requirements)
+    run(uv(), "pip", "install", "-q", "--python", str(place / "bin" / "python"), *requirements)
     return place / "bin"

@@ -22,14 +22,15 @@ RELATIVE_LINK = re.compile(r"\]\((?!https?:|#)")
 
 
 def committed_copy(folder: Path) -> Path:
-    """A repository whose one commit has the files of this tree, with this tree's environment and tools."""
+    """A repository whose one commit has the files of this tree, with this tree's environment and uv."""
     for source in project_files():
         (folder / source.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / source.path).write_text(source.text, encoding="utf-8")
         (folder / source.path).chmod((ROOT / source.path).stat().st_mode)
     run("git", "init", "-q", cwd=folder)
-    (folder / ".git" / "info" / "exclude").write_text("/.venv\n/.tools\n")
-    for name in (".venv", ".tools"):
+    (folder / ".git" / "info" / "exclude").write_text("/.venv\n")
+    (folder / ".tools").mkdir()
+    for name in (".venv", ".tools/uv"):
         (folder / name).symlink_to(ROOT / name)
     commit(folder, "as it is")
     return folder
