@@ -19,6 +19,7 @@ from tests.house.rules import ROOT
         ("test-all", {"java", "toxiproxy", "pyright", "opensearch"}),
         ("chaos", {"java", "toxiproxy"}),
         ("setup", {"java", "toxiproxy"}),
+        ("release", set()),
     ],
 )
 def test_a_make_target_sets_up_its_tools(target: str, parts: set[str]) -> None:
