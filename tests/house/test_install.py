@@ -41,7 +41,7 @@ def interpreter(version: str) -> str:
 def use(programs: Path, folder: Path, *options: str) -> None:
     """Runs a cluster as README.md does, with `options` of export and verify. Each command says that it succeeded."""
     folder.mkdir()
-    own = {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder)}
+    own = {"TMPDIR": str(folder)} | {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CACHE")}
 
     def raftlog(*words: str) -> str:
         return run(str(programs / "raftlog"), *words, cwd=folder, **own)
