@@ -70,13 +70,8 @@ def use(programs: Path, folder: Path, *options: str) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "version",
-    [
-        pytest.param(each, marks=pytest.mark.extra if each == RUNNING else pytest.mark.long)
-        for each in ("3.11", "3.12", "3.13", "3.14")
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_the_wheel_works_in_a_clean_environment(version: str, wheel: Path, tmp_path: Path) -> None:
     """With the newest packages that its metadata allows: up, put, get, append, log, export, verify, stop. The package
     comes from the wheel and from nowhere else."""
