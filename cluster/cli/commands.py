@@ -121,6 +121,11 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
     "raftlog.cluster.cli.explain": (
         CommandHelp("explain", "Explain why there is no leader or no progress, or what happened to a record."),
     ),
+    "raftlog.cluster.cli.doctor": (
+        CommandHelp(
+            "doctor", "Look at this machine before a node runs on it: Python, files, clock, disk, addresses, Java."
+        ),
+    ),
     "raftlog.cluster.cli.demo": (
         CommandHelp(
             "demo",
@@ -163,7 +168,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Log": ("import", "import-postgres", "sink", "consumers", "digest", "audit"),
     "Cluster": (
         *("create", "format", "node", "settings", "explain", "members", "leader"),
-        *("backup", "restore", "recover", "disk", "debug"),
+        *("backup", "restore", "recover", "disk", "debug", "doctor"),
     ),
     "Access": ("access", "role", "user", "token", "cert", "profile"),
     "Analysis": ("export", "verify", "query", "analyze"),

@@ -89,6 +89,7 @@ SAMPLES: dict[str, list[str]] = {
     "profile use": ["profile", "use", "here"],
     "profile env": ["profile", "env", "here"],
     "query": ["query", "SELECT 1 AS one, NULL AS none, [2] AS two"],
+    "doctor": ["doctor", "--data", "{folder}"],
     "debug bundle": ["debug", "bundle", "--out", "{folder}/bundle.tar.gz"],
     "disk check": ["disk", "check", "{folder}/node-1"],
     "disk dump": ["disk", "dump", "{folder}/node-1", "entries"],
