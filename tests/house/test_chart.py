@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,6 +85,12 @@ def rendered(folder: Path, values: dict[str, Any]) -> dict[str, list[dict[str, A
         if each:
             objects.setdefault(each["kind"], []).append(each)
     return objects
+
+
+def test_the_chart_has_the_version_of_the_program() -> None:
+    """The image without a tag is that of this version."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert chart["version"] == chart["appVersion"] == version("raftlog")
 
 
 def started(container: dict[str, Any], pod: str) -> list[str]:

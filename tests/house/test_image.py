@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -77,6 +78,7 @@ def test_the_nodes_of_compose_have_the_folders_that_create_makes(tmp_path: Path)
     assert list(compose["services"]) == list(compose["volumes"]) == hosts
     for number, (name, service) in enumerate(compose["services"].items(), 1):
         assert service["hostname"] == name
+        assert service["image"] == f"raftlog:{version('raftlog')}"  # what `make image` builds
         (folder, _, mode), (volume, data) = [each.split(":") for each in service["volumes"]]
         assert (tmp_path / folder / "node.toml").read_text("utf-8").startswith(f"node = {number}\n")
         assert (mode, volume) == ("ro", name)
