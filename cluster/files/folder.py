@@ -54,6 +54,8 @@ from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 IDENTITY: Final = "identity.json"
 UNFINISHED: Final = f"{IDENTITY}.new"
 """Name of the identity while the rest of a new folder is made."""
+LOST_AND_FOUND: Final = "lost+found"
+"""What a new file system has in its root, which may be the data folder."""
 FIRST_STATE: Final = HardState(term=1)
 IDENTITY_BYTES_MAX: Final = 65_536
 SHARD: Final = "shard-0"
@@ -153,7 +155,7 @@ def is_unmade(folder: Path) -> bool:
     """Whether no data folder is there: nothing, an empty folder, or one that a crash left half made."""
     if not folder.exists() or not folder.is_dir():
         return not folder.exists()
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir()} - {LOST_AND_FOUND}
     return not names or (UNFINISHED in names and names <= {UNFINISHED, SHARD})
 
 

@@ -30,7 +30,7 @@ from raftlog.cluster.files.findings import (
     Report,
     in_one_go,
 )
-from raftlog.cluster.files.folder import IDENTITY, SHARD, DiskIdentity, parse_identity
+from raftlog.cluster.files.folder import IDENTITY, LOST_AND_FOUND, SHARD, DiskIdentity, parse_identity
 from raftlog.cluster.files.reserve import RESERVE
 from raftlog.cluster.files.stopped_folder import OnBytesRead, WatchedFiles, held
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
@@ -63,7 +63,7 @@ from raftlog.raft.wal.snapshot_files import SNAPSHOTS, is_installing
 
 _LOG_ID_AT: Final = 8  # of the 16 bytes in a hard state slot and in the header of a segment
 _WRITES_BOTH: Final = "nothing: a start writes both"
-_KNOWN: Final = (IDENTITY, f"{IDENTITY}.new", SHARD, RESERVE)
+_KNOWN: Final = (IDENTITY, f"{IDENTITY}.new", SHARD, RESERVE, LOST_AND_FOUND)
 
 
 def check_folder(directory: Path | str, progress: OnBytesRead | None = None) -> Report:

@@ -24,8 +24,10 @@ from raftlog.cluster.files.errors import (
     FormatUnknown,
     NoSpace,
 )
+from raftlog.cluster.files.findings import FileHealth
 from raftlog.cluster.files.folder import DiskIdentity, encode_identity, format_node, format_shard, parse_identity
 from raftlog.cluster.files.reserve import Reserve, ReserveFile
+from raftlog.cluster.offline.check import check_folder
 from raftlog.raft.codec.checks import Corrupt, crc32c
 from raftlog.raft.types import GENESIS
 from raftlog.raft.wal.formats import HARD_STATE_SLOT
@@ -99,7 +101,8 @@ def test_other_users_cannot_read_the_data_of_a_node(tmp_path: Path) -> None:
 
 
 async def test_format_never_overwrites(tmp_path: Path) -> None:
-    """A folder that is there already is refused, whatever is in it; an empty one is used."""
+    """A folder that is there already is refused, whatever is in it; an empty one is used, and the root of a new file
+    system."""
     folder = make_folder(tmp_path)
     with pytest.raises(FolderExists, match="another folder"):
         format_node(folder, IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
@@ -108,6 +111,11 @@ async def test_format_never_overwrites(tmp_path: Path) -> None:
         format_node(tmp_path / "file", IDENTITY, FIRST)
     (tmp_path / "empty").mkdir()
     format_node(tmp_path / "empty", IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
+    (tmp_path / "volume" / "lost+found").mkdir(parents=True)
+    format_node(tmp_path / "volume", IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
+    disk, _ = open_disk(tmp_path / "volume")
+    await disk.close()
+    assert FileHealth.UNKNOWN not in [each.state for each in check_folder(tmp_path / "volume").findings]
     with pytest.raises(ValueError, match="its configuration"):
         format_node(tmp_path / "other", IDENTITY, make_entries(GENESIS, 1, (1,))[0])
     for changed in ({"log_id": "xyz"}, {"incarnation": "AB" * 16}, {"node": 0}):
