@@ -281,14 +281,6 @@ def test_docs_blocks_use_one_set_of_ports() -> None:
     assert wrong == []
 
 
-def test_alerts_name_metrics_that_exist() -> None:
-    """Each metric of docs/production.md is written out in the code."""
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "cluster").rglob("*.py"))
-    named = set(re.findall(r"raftlog_\w+", (ROOT / "docs/production.md").read_text(encoding="utf-8")))
-    assert len(named) > 8
-    assert [name for name in sorted(named) if name not in code] == []
-
-
 def reasons() -> Iterator[str]:
     """The blocks that are left out, and the reasons, as the summary of the test run prints them."""
     for page, why in NOT_RUN.items():
