@@ -153,7 +153,8 @@ REPLIES = st.lists(st.builds(PeerReply, st.just(2), WHOLE, WHOLE, st.none() | st
 
 def _messages() -> st.SearchStrategy[Any]:
     """Every kind of message, by the types of its fields."""
-    drawn = {int: WHOLE, bool: st.booleans(), bytes: BYTES, tuple[Entry, ...]: entry_rows()}
+    drawn: dict[Any, st.SearchStrategy[Any]] = {int: WHOLE, bool: st.booleans(), bytes: BYTES}
+    drawn |= {tuple[Entry, ...]: entry_rows(), tuple: entry_rows()}  # a compiled class keeps `tuple` of it
     return st.one_of(
         [
             st.builds(kind, **{name: drawn[hint] for name, hint in get_type_hints(kind).items()})
