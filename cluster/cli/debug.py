@@ -7,7 +7,6 @@ import os
 import tarfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -41,20 +40,21 @@ class _Archive:
         self._tar, self._name = tar, name
         self.troubles: list[str] = []
 
-    def add(self, name: str, data: bytes) -> None:
-        """One file."""
+    def add(self, name: str, found: Any) -> None:
+        """One file: bytes as they are, anything else as JSON."""
+        data = found if isinstance(found, bytes) else msgspec.json.format(msgspec.json.encode(found), indent=1)
         entry = tarfile.TarInfo(f"{self._name}/{name}")
         entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
         self._tar.addfile(entry, io.BytesIO(data))
 
     def try_to(self, name: str, find: Callable[[], Any]) -> None:
-        """The file with what `find` returns, as JSON or as bytes; or the reason why there is none."""
+        """The file with what `find` returns, or the reason why there is none."""
         try:
             found = find()
         except (ClientError, DiskError, OSError) as error:
             self.troubles.append(f"{name}: {error}")
-            return
-        self.add(name, found if isinstance(found, bytes) else msgspec.json.format(msgspec.json.encode(found), indent=1))
+        else:
+            self.add(name, found)
 
 
 def bundle_command(
@@ -78,7 +78,7 @@ def bundle_command(
     try:
         with tarfile.open(file, "x:gz") as tar:
             archive = _Archive(tar, name)
-            archive.try_to("about.json", lambda: {**build.facts(), "endpoints": cli.endpoints, "time": time.time()})
+            archive.add("about.json", {**build.facts(), "endpoints": cli.endpoints, "time": time.time()})
             _add_nodes(cli, archive)
             for each in loaded:
                 _add_local(archive, each)
@@ -104,7 +104,7 @@ def _add_nodes(cli: Cli, archive: _Archive) -> None:
         else:
             node = answer["status.json"].node
             for name, found in answer.items():
-                archive.try_to(f"nodes/{node}/{name}", partial(_same, found))
+                archive.add(f"nodes/{node}/{name}", found)
 
 
 def _asked(client: SyncClient) -> dict[str, Any]:
@@ -115,14 +115,10 @@ def _asked(client: SyncClient) -> dict[str, Any]:
     }
 
 
-def _same(found: Any) -> Any:
-    return found
-
-
 def _add_local(archive: _Archive, loaded: LoadedSettings) -> None:
     """What lies on this machine. Settings name files with secrets, and have none themselves."""
     folder = f"machine/{loaded.settings.node}"
-    archive.try_to(f"{folder}/settings.json", lambda: {each.key: [each.value, each.origin] for each in loaded.origins})
+    archive.add(f"{folder}/settings.json", {each.key: [each.value, each.origin] for each in loaded.origins})
     if loaded.settings.log.file:
         archive.try_to(f"{folder}/log.txt", lambda: _tail(loaded.folder / loaded.settings.log.file))
     archive.try_to(f"{folder}/files.json", lambda: _sizes(loaded.data))

@@ -49,64 +49,62 @@ class CheckFound(NamedTuple):
     do: str = ""
 
 
+def judged(check: str, found: str, *, is_fine: bool, do: str, state: Literal["hint", "problem"] = "hint") -> CheckFound:
+    """A finding: `ok` where it is fine, else of that state with what to do."""
+    return CheckFound(check, "ok", found) if is_fine else CheckFound(check, state, found, do)
+
+
 def look_at_python() -> Iterator[CheckFound]:
     """The interpreter's build, the modules, and the event loop."""
     facts = build.facts()
     options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
     is_quick = "--enable-optimizations" in options or "deb_system" in sysconfig.get_scheme_names()
-    yield (
-        CheckFound("python", "ok", facts["python"])
-        if is_quick
-        else CheckFound(
-            "python",
-            "hint",
-            f"{facts['python']}, built without optimisation",
-            "use a Python of your distribution, or build it with --enable-optimizations: a quarter faster",
-        )
+    yield judged(
+        "python",
+        facts["python"] if is_quick else f"{facts['python']}, built without optimisation",
+        is_fine=is_quick,
+        do="use a Python of your distribution, or build it with --enable-optimizations: a quarter faster",
     )
-    is_compiled = facts["modules"] == "compiled"
-    yield CheckFound(
+    yield judged(
         "modules",
-        "ok" if is_compiled else "hint",
         f"raftlog {facts['version']}, {facts['modules']}",
-        "" if is_compiled else "install the wheel with compiled modules for this platform, if there is one",
+        is_fine=facts["modules"] == "compiled",
+        do="install the wheel with compiled modules for this platform, if there is one",
     )
     has_loop = find_spec("uvloop") is not None
-    yield CheckFound(
+    yield judged(
         "uvloop",
-        "ok" if has_loop else "hint",
         "installed" if has_loop else "not installed",
-        "" if has_loop else "pip install 'raftlog[fast]': a quicker event loop",
+        is_fine=has_loop,
+        do="pip install 'raftlog[fast]': a quicker event loop",
     )
 
 
 def look_at_machine() -> Iterator[CheckFound]:
     """Processors, open files, and the clock."""
     processors = len(os.sched_getaffinity(0))
-    yield CheckFound(
+    yield judged(
         "processors",
-        "ok" if processors > 1 else "hint",
         str(processors),
-        "" if processors > 1 else "give a node two: the disk and the event loop work at the same time",
+        is_fine=processors > 1,
+        do="give a node two: the disk and the event loop work at the same time",
     )
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    is_many = files == resource.RLIM_INFINITY or files >= FILES
-    yield CheckFound(
+    has_no_bound = files == resource.RLIM_INFINITY
+    yield judged(
         "open files",
-        "ok" if is_many else "hint",
-        "no bound" if files == resource.RLIM_INFINITY else str(files),
-        ""
-        if is_many
-        else f"LimitNOFILE={FILES} in the unit, or ulimit -Hn {FILES}: clients wait for a connection else",
+        "no bound" if has_no_bound else str(files),
+        is_fine=has_no_bound or files >= FILES,
+        do=f"LimitNOFILE={FILES} in the unit, or ulimit -Hn {FILES}: clients wait for a connection else",
     )
     state = clock_state()
     if state is not None:
         is_set = state != _TIME_ERROR
-        yield CheckFound(
+        yield judged(
             "clock",
-            "ok" if is_set else "hint",
             "set by a time server" if is_set else "no time server sets it",
-            "" if is_set else "run chrony or systemd-timesyncd: a leader whose clock is off hands over",
+            is_fine=is_set,
+            do="run chrony or systemd-timesyncd: a leader whose clock is off hands over",
         )
 
 
@@ -123,21 +121,21 @@ def look_at_disk(folder: Path, slow_s: float) -> Iterator[CheckFound]:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    is_roomy = free >= FREE_BYTES
-    yield CheckFound(
+    yield judged(
         "disk space",
-        "ok" if is_roomy else "problem",
         f"{free >> 20} MiB free in {folder}",
-        "" if is_roomy else "give the data folder a file system of its own, with room for the log",
+        is_fine=free >= FREE_BYTES,
+        do="give the data folder a file system of its own, with room for the log",
+        state="problem",
     )
     kind = file_system(folder.resolve(), Path("/proc/mounts").read_text("utf-8"))
     why = "is lost with the machine or container" if kind in _VOLATILE else "syncs by the network"
-    is_fine = kind not in _VOLATILE + _SHARED
-    yield CheckFound(
+    yield judged(
         "file system",
-        "ok" if is_fine else "problem",
         kind,
-        "" if is_fine else f"put the data folder on a local disk: {kind} {why}",
+        is_fine=kind not in _VOLATILE + _SHARED,
+        do=f"put the data folder on a local disk: {kind} {why}",
+        state="problem",
     )
     try:
         times = sync_times(folder)
@@ -147,12 +145,12 @@ def look_at_disk(folder: Path, slow_s: float) -> Iterator[CheckFound]:
         )
         return
     median, slowest = times[len(times) // 2], times[len(times) * 99 // 100]
-    is_quick = median < slow_s
-    yield CheckFound(
+    yield judged(
         "disk syncs",
-        "ok" if is_quick else "problem",
         f"p50 {median * 1e3:.2f} ms, p99 {slowest * 1e3:.2f} ms",
-        "" if is_quick else "use an SSD with power-loss protection: each write waits for a sync of a majority",
+        is_fine=median < slow_s,
+        do="use an SSD with power-loss protection: each write waits for a sync of a majority",
+        state="problem",
     )
 
 
@@ -206,8 +204,8 @@ def look_at_java() -> Iterator[CheckFound]:
         yield CheckFound("java", "hint", "not found", advice)
         return
     version = said.stderr.partition('"')[2].partition('"')[0]
-    is_new = version.split(".")[0].isdigit() and int(version.split(".")[0]) >= JAVA
-    yield CheckFound("java", "ok" if is_new else "hint", version, "" if is_new else advice)
+    first = version.split(".")[0]
+    yield judged("java", version, is_fine=first.isdigit() and int(first) >= JAVA, do=advice)
 
 
 def doctor_command(
