@@ -27,7 +27,7 @@ from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.importer.postgres.conftest import postgres
 from tests.cluster.importer.postgres.postgres_server import PostgresServer
-from tests.cluster.importer.postgres.test_kills import NODES, local
+from tests.cluster.importer.postgres.test_kills import NODES, Committer, local
 from tests.cluster.sinks.opensearch_server import OpenSearchNotFoundError, OpenSearchServer
 from tests.cluster.sinks.redis_server import RedisServer, redis_served
 from tests.support import HANG_S, restarted, wait_until
@@ -117,29 +117,8 @@ def orders_of_opensearch(server: OpenSearchServer) -> Orders:
     return sorted((each["id"], each["what"], Decimal(str(each["price"]))) for each in rows)
 
 
-class Shop(threading.Thread):
+class Shop(Committer):
     """Moves money, and makes, changes and deletes orders, until it is stopped."""
-
-    def __init__(self, conninfo: str, chance: random.Random) -> None:
-        super().__init__(name="shop")
-        self._conninfo, self._chance = conninfo, chance
-        self.stopped = threading.Event()
-        self.committed = 0
-
-    def run(self) -> None:
-        """One connection after the other."""
-        while not self.stopped.is_set():
-            with suppress(psycopg.OperationalError), psycopg.connect(self._conninfo) as connection:
-                while not self.stopped.is_set():
-                    self._transaction(connection)
-                    connection.commit()
-                    self.committed += 1
-                    self.stopped.wait(0.005)
-            self.stopped.wait(0.05)
-
-    def has_committed(self, count: int) -> bool:
-        """Whether it has committed so many transactions."""
-        return self.committed >= count
 
     def _transaction(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
         run, draw = connection.execute, self._chance.randrange
@@ -253,7 +232,7 @@ def test_every_derived_store_equals_the_tables_after_kills_of_everything(
     capture += ["--state", "state", "-e", urls]
     run = [*COMMAND, "sink", "run", "sinks.toml", "-e", urls]
     export = [*COMMAND, "export", "--to", "parquet", "--engine", "arrow", "-e", urls]
-    shop, sums = Shop(postgres.conninfo, chance), Sums(tmp_path, postgres.conninfo)
+    shop, sums = Shop(postgres.conninfo, chance, pause_s=0.005), Sums(tmp_path, postgres.conninfo)
     workers = {"capture": Worker([*capture, "--follow"], tmp_path), "runner": Worker(run, tmp_path)}
     workers["export"] = Worker([*export, "--follow", "--every", "0.5"], tmp_path)
     hits: dict[str, Callable[[], None]] = {name: worker.again for name, worker in workers.items()}

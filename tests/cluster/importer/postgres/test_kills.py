@@ -36,12 +36,12 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
     cluster.kill(*cluster.running)
 
 
-class Writer(threading.Thread):
-    """Commits random transactions until it is stopped, over a new connection whenever one is lost."""
+class Committer(threading.Thread):
+    """Commits transactions until it is stopped, over a new connection whenever one is lost."""
 
-    def __init__(self, conninfo: str, chance: random.Random) -> None:
-        super().__init__(name="writer")
-        self._conninfo, self._chance = conninfo, chance
+    def __init__(self, conninfo: str, chance: random.Random, pause_s: float) -> None:
+        super().__init__(name="committer")
+        self._conninfo, self._chance, self._pause_s = conninfo, chance, pause_s
         self.stopped = threading.Event()
         self.committed = 0
 
@@ -53,8 +53,20 @@ class Writer(threading.Thread):
                     self._transaction(connection)
                     connection.commit()
                     self.committed += 1
-                    self.stopped.wait(0.002)
+                    self.stopped.wait(self._pause_s)
             self.stopped.wait(0.05)
+
+    def has_committed(self, count: int) -> bool:
+        """Whether it has committed so many transactions."""
+        return self.committed >= count
+
+    def _transaction(self, connection: "psycopg.Connection[tuple[object, ...]]") -> None:
+        """The statements of the next one."""
+        raise NotImplementedError
+
+
+class Writer(Committer):
+    """Random transactions of some tables."""
 
     def _transaction(self, connection: "psycopg.Connection[tuple[object, ...]]") -> None:
         draw = self._chance.random
@@ -129,7 +141,7 @@ def test_kills_of_every_side_neither_lose_nor_double_a_change(
         "-e",
         urls,
     ]
-    writer = Writer(postgres.conninfo, chance)
+    writer = Writer(postgres.conninfo, chance, pause_s=0.002)
     writer.start()
     importer: subprocess.Popen[bytes] | None = None
     try:
