@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raftlog.spark_export.export import publish
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
+from raftlog.spark_export.export.destination import publish
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.export import Mode, Wanted, export
 from raftlog.spark_export.export.manifest import DATA, Layout, Manifest, contradictions, read_manifest
