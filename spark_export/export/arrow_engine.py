@@ -22,7 +22,7 @@ from raftlog.spark_export.columns.hashes import row_hashes, set_digest
 from raftlog.spark_export.columns.records import is_user
 from raftlog.spark_export.columns.schema import ARROW
 from raftlog.spark_export.export.cluster_digest import PART_RECORDS, merged
-from raftlog.spark_export.export.destination.place import Place, source
+from raftlog.spark_export.export.destination.place import Place, StorePlace, source
 from raftlog.spark_export.export.engine import Cell, UnreadableError
 from raftlog.spark_export.export.parquet import count_user
 from raftlog.statemachine import digest
@@ -171,7 +171,7 @@ def batches(path: Place, columns: Sequence[str], indexes: tuple[int, int] | None
 
     With `indexes` only the rows from the first to the last of them. Raises UnreadableError.
     """
-    with _readable(path), pq.ParquetFile(source(path)) as file:
+    with _readable(path), pq.ParquetFile(source(path), pre_buffer=isinstance(path, StorePlace)) as file:
         groups = range(file.num_row_groups)
         here = [name for name in columns if name in file.schema_arrow.names]
         for batch in file.iter_batches(_BATCH_ROWS, list(groups), here):

@@ -6,6 +6,7 @@ the batch is committed. Needs the package `deltalake`, no jar.
 """
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from raftlog.spark_export.export.manifest import DATA, NAME, FileEntry, Layout, 
 _MANIFEST: Final = "raftlog.manifest"
 """In each commit to a table in a store: the manifest then, with the files of that batch alone."""
 LOG: Final = f"{DATA}/_delta_log/"
+_COMMIT: Final = re.compile(re.escape(LOG) + r"\d{20}\.json")
 _NAME: Final = "raftlog"
 _PARTITION_TYPES: Final = {"day": pa.date32(), "index_from": pa.int64()}
 
@@ -108,19 +110,27 @@ def committed(place: StorePlace, known: Manifest | None) -> Manifest | None:
     Raises NotCheckedError where a commit is gone that is not in `known`, UsageError for another program's table.
     """
     require()
-    from deltalake.exceptions import TableNotFoundError
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
         table = _table(place)
     except TableNotFoundError:
         return known
+    except DeltaError as error:
+        raise NotCheckedError(f"{place / DATA} is a damaged Delta table: {error}") from error
     if table.metadata().name != _NAME:
         raise UsageError(f"{place / DATA} is a Delta table of another program: name another prefix")
     due = 1 if known is None else known.last + 1
-    told = [each[_MANIFEST] for each in reversed(table.history()) if each.get("raftlog.last", 0) >= due]
-    if not told:
+    batches: list[Manifest] = []
+    for name in sorted((name for name in place.listed() if _COMMIT.fullmatch(name)), reverse=True):
+        lines = [json.loads(line) for line in (place / name).read_bytes().splitlines()]
+        notes: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
+        if notes.get("raftlog.last", due) < due:
+            break
+        if _MANIFEST in notes:
+            batches.insert(0, as_manifest(place / name, notes[_MANIFEST].encode()))
+    if not batches:
         return known
-    batches = [as_manifest(place / DATA, text.encode()) for text in told]
     files = (() if known is None else known.files) + tuple(entry for each in batches for entry in each.files)
     if files[0].first != batches[-1].first or any(one.last + 1 != next.first for one, next in pairwise(files)):
         raise NotCheckedError(

@@ -19,15 +19,15 @@ from typing import Any, Final
 from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.errors import ExportError, ExtraMissingError, NotPermittedError, UnreachableError, UsageError
 
-SCHEMES: Final = ("s3", "gs", "az")
 STORE_PATIENCE_S: Final = 30
 """How long a store may not answer a request, with repetitions, before it counts as unreachable."""
 _CONNECT_S: Final = 5
-_RETRIES: Final = 10
+_RETRIES: Final = 1_000  # the patience ends them
 _REQUESTS_MAX: Final = 4  # parts of one file on their way at once
 _READ_MAX: Final = 8 << 20  # bytes of one request: a slow line brings them within the patience
-_URL: Final = re.compile(r"(\w+)://([^/]+)(?:/(.*))?")
+_URL: Final = re.compile(r"(s3|gs|az)://[\w.-]+(?:/[\w.=-]+)+/?", re.ASCII)
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_NO_CREDENTIALS: Final = "169.254.169.254"  # of a machine in Amazon's cloud, which is asked last
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 
 
@@ -145,12 +145,12 @@ class StorePlace:
             yield
         except (store.AlreadyExistsError, store.PreconditionError) as error:
             raise ChangedError(str(self)) from error
-        except store.BaseError as error:
+        except (store.BaseError, FileNotFoundError) as error:
             text = str(error)
             code = found[1] if (found := _CODE.search(text)) else ""
             if any(word in text for word in _NO_BUCKET):
                 raise UsageError(f"there is no bucket of that name: create it, or correct {self.root}") from error
-            if isinstance(error, store.NotFoundError):
+            if isinstance(error, FileNotFoundError):
                 raise FileNotFoundError(2, "there is no such object", str(self)) from error
             if code == "RequestTimeTooSkewed":
                 raise NotPermittedError(
@@ -162,12 +162,17 @@ class StorePlace:
                     f"the store does not permit this on {self} ({code or 'no reason given'}): check the credentials in "
                     f"the environment of this process, and that they may read, write, list and delete there"
                 ) from error
-            reason = code or text.partition("\n")[0]
+            if _NO_CREDENTIALS in text:
+                raise NotPermittedError(
+                    f"there are no credentials for {self}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                    f"AWS_SHARED_CREDENTIALS_FILE, in the environment of this process"
+                ) from error
             if code:
-                raise ExportError(f"the store refuses {self}: {reason}") from error
+                raise ExportError(f"the store refuses {self}: {code}") from error
+            reason = text.partition("\n")[0].rpartition(" - ")[2]
             raise UnreachableError(
-                f"the store of {self} did not answer within {STORE_PATIENCE_S} s: is it running, and is its address "
-                f"right (AWS_ENDPOINT_URL in the environment)? {reason}"
+                f"the store of {self} gave no answer for {STORE_PATIENCE_S} s: is it running, and is its address right "
+                f"(AWS_ENDPOINT_URL in the environment)? {reason}"
             ) from error
 
 
@@ -179,12 +184,11 @@ def place_of(text: str) -> Place:
     """The place of that name. Raises UsageError for an unknown kind of store, ExtraMissingError without obstore."""
     if "://" not in text:
         return Path(text)
-    found = _URL.fullmatch(text)
-    if found is None or found[1] not in SCHEMES:
-        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise UsageError(f"{text} is no place that raftlog knows: write {known}BUCKET/PREFIX, or the path of a folder")
-    if not (found[3] or "").strip("/"):
-        raise UsageError(f"{text} is a whole bucket: add a prefix, as {text.rstrip('/')}/log")
+    if _URL.fullmatch(text) is None:
+        raise UsageError(
+            f"{text} is no place that raftlog knows: write s3://BUCKET/PREFIX, gs:// or az://, a prefix of letters, "
+            f"digits and . _ = - between slashes, or the path of a folder"
+        )
     try:
         import obstore  # noqa: F401
     except ImportError as error:
@@ -229,7 +233,8 @@ def _client(root: str, given: tuple[tuple[str, str], ...], endpoint: str | None)
 
     connected: Any = from_url  # its types are of one kind of store each
     timeouts = {"timeout": f"{STORE_PATIENCE_S}s", "connect_timeout": f"{_CONNECT_S}s"}
-    retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=STORE_PATIENCE_S)}
+    pauses = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2}
+    retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=STORE_PATIENCE_S), "backoff": pauses}
     config: Any = {name: value for name, value in given if name != "aws_allow_http"}
     allowed: Any = {"allow_http": True} if "aws_allow_http" in dict(given) else {}
     try:
