@@ -5,6 +5,7 @@ tests (`.ci/store`). This one answers as it does, and can be stopped before or a
 """
 
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 import pytest
 
@@ -112,25 +113,25 @@ def storing(patch: pytest.MonkeyPatch) -> Iterator[Store]:
             with suppress(Gone, ConnectionError):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 url = urlsplit(self.path)
+                query = dict(parse_qsl(url.query, keep_blank_values=True))
                 bucket, _, key = unquote(url.path).removeprefix("/").partition("/")
                 what = f"{self.command} {key or 'list'}"
                 with store.lock:
                     store.asked.append(what)
                 store.before(what)
                 with store.lock:
-                    status, headers, answer = self.carried_out(bucket, key, body, dict(parse_qsl(url.query)))
+                    status, headers, answer = self.carried_out(bucket, key, body, query)
                 store.after(what)
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
-                if status != 204:
-                    self.send_header("Content-Length", str(len(answer)))
+                self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(b"" if self.command == "HEAD" else answer)
                 return
             self.close_connection = True
 
-        do_GET = do_HEAD = do_PUT = do_DELETE = do_any
+        do_GET = do_HEAD = do_PUT = do_POST = do_any
 
         def carried_out(
             self, bucket: str, key: str, body: bytes, query: dict[str, str]
@@ -141,9 +142,12 @@ def storing(patch: pytest.MonkeyPatch) -> Iterator[Store]:
                 return problem(404, "NoSuchBucket")
             if self.command == "PUT":
                 return store.put(key, body, self.headers)
-            if self.command == "DELETE":
-                store.objects.pop(key, None)
-                return 204, {}, b""
+            if self.command == "POST" and "delete" in query:
+                names = re.findall(r"<Key>(.+?)</Key>", body.decode())
+                for name in names:
+                    del store.objects[unescape(name)]
+                gone = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
+                return 200, {}, f"<DeleteResult>{gone}</DeleteResult>".encode()
             return store.get(key, self.headers) if key else (200, {}, store.listed(query))
 
         def log_message(self, format: str, *args: Any) -> None:

@@ -8,7 +8,7 @@ import configparser
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +28,7 @@ _READ_MAX: Final = 8 << 20  # bytes of one request: a slow line brings them with
 _URL: Final = re.compile(r"(s3|gs|az)://[\w.-]+(?:/[\w.=-]+)+/?", re.ASCII)
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _NO_CREDENTIALS: Final = "169.254.169.254"  # of a machine in Amazon's cloud, which is asked last
+_STATUS: Final = "Server returned non-2xx status"
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 
 
@@ -117,12 +118,12 @@ class StorePlace:
             mode: Any = "create" if version is None else version
             return _version(obstore.put(self._client, self.key, data, mode=mode, use_multipart=False))
 
-    def unlink(self) -> None:
-        """Deletes the object."""
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes these objects of the root, a thousand with each request."""
         import obstore
 
         with self._told():
-            obstore.delete(self._client, self.key)
+            obstore.delete(self._client, names)
 
     def listed(self) -> dict[str, datetime]:
         """The objects under this prefix: the name of each in the root, and when it was written by the store's clock."""
@@ -167,9 +168,9 @@ class StorePlace:
                     f"there are no credentials for {self}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
                     f"AWS_SHARED_CREDENTIALS_FILE, in the environment of this process"
                 ) from error
-            if code:
-                raise ExportError(f"the store refuses {self}: {code}") from error
-            reason = text.partition("\n")[0].rpartition(" - ")[2]
+            reason = code or text.partition("\n")[0].rpartition(" - ")[2]
+            if code or _STATUS in text:
+                raise ExportError(f"the store refuses {self}: {reason}") from error
             raise UnreachableError(
                 f"the store of {self} gave no answer for {STORE_PATIENCE_S} s: is it running, and is its address right "
                 f"(AWS_ENDPOINT_URL in the environment)? {reason}"

@@ -121,8 +121,8 @@ class Bucket:
         if self.manifest.layout.table == "delta":
             delta.vacuum(self.path, ORPHAN_AGE_S)
         written = self.path.listed()
-        for name in orphans(self.manifest, written, written[NAME], ORPHAN_AGE_S):
-            (self.path / name).unlink()
+        if gone := list(orphans(self.manifest, written, written[NAME], ORPHAN_AGE_S)):
+            self.path.delete(gone)
 
 
 def orphans(manifest: Manifest, written: dict[str, datetime], now: datetime, age_s: float) -> Iterator[str]:
