@@ -33,8 +33,8 @@ from raftlog.spark_export.export.progress import bar
 
 if TYPE_CHECKING:
     from raftlog.spark_export.export.cluster_digest import Digests
-    from raftlog.spark_export.export.destination.place import Place
     from raftlog.spark_export.export.manifest import Layout, Manifest
+    from raftlog.spark_export.export.place import Place
 
 
 class Format(StrEnum):
@@ -159,9 +159,9 @@ def export_command(
     started = time.monotonic()
     with reported():
         from raftlog.spark_export.export.delta import data_files
-        from raftlog.spark_export.export.destination.place import place_of
         from raftlog.spark_export.export.export import Mode, Wanted, export, waiting
         from raftlog.spark_export.export.manifest import find_manifest
+        from raftlog.spark_export.export.place import place_of
         from raftlog.spark_export.fetch.door import parse_endpoints
 
         if to is None:
@@ -205,8 +205,8 @@ def compact_command(
     """Join the small files of an export; readers of DIR/log see every row once meanwhile."""
     with reported():
         from raftlog.spark_export.export.compaction import compact
-        from raftlog.spark_export.export.destination.place import place_of
         from raftlog.spark_export.export.manifest import find_manifest
+        from raftlog.spark_export.export.place import place_of
 
         where_to = place_of(folder)
 
@@ -235,8 +235,8 @@ def verify_command(
     """Prove that an export is what the cluster committed: its files are compared with the cluster's digests."""
     with reported():
         from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
-        from raftlog.spark_export.export.destination.place import place_of
         from raftlog.spark_export.export.manifest import read_manifest
+        from raftlog.spark_export.export.place import place_of
         from raftlog.spark_export.export.verify import verify
         from raftlog.spark_export.fetch.door import bounds, parse_endpoints
 

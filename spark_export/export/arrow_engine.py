@@ -22,9 +22,9 @@ from raftlog.spark_export.columns.hashes import row_hashes, set_digest
 from raftlog.spark_export.columns.records import is_user
 from raftlog.spark_export.columns.schema import ARROW
 from raftlog.spark_export.export.cluster_digest import PART_RECORDS, merged
-from raftlog.spark_export.export.destination.place import Place, StorePlace, source
 from raftlog.spark_export.export.engine import Cell, UnreadableError
 from raftlog.spark_export.export.parquet import count_user
+from raftlog.spark_export.export.place import Place, StorePlace, source
 from raftlog.statemachine import digest
 
 THREADS_MAX: Final = 4

@@ -18,9 +18,9 @@ from raftlog.spark_export.errors import ExportError
 from raftlog.spark_export.export.cluster_digest import Digests, cluster_digests, followed
 from raftlog.spark_export.export.destination import folder, store
 from raftlog.spark_export.export.destination.destination import Destination
-from raftlog.spark_export.export.destination.place import Place, StorePlace
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.manifest import FileEntry, Manifest, Plan, Records, columns, range_of
+from raftlog.spark_export.export.place import Place, StorePlace
 from raftlog.spark_export.fetch.offsets import split
 from raftlog.spark_export.fetch.ranges import Range
 

@@ -13,9 +13,9 @@ import msgspec
 from raftlog.spark_export.errors import NotCheckedError, UsageError
 from raftlog.spark_export.export.batch import opened
 from raftlog.spark_export.export.destination.destination import Destination
-from raftlog.spark_export.export.destination.place import Place
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.manifest import FileEntry, Manifest
+from raftlog.spark_export.export.place import Place
 
 _entry: Final = msgspec.json.Decoder(FileEntry).decode
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.columns.schema import ARROW
 from raftlog.spark_export.errors import ExportError, NotCheckedError, UsageError
-from raftlog.spark_export.export.destination.place import STORE_PATIENCE_S, Place, StorePlace, options
 from raftlog.spark_export.export.manifest import DATA, NAME, FileEntry, Layout, Manifest, as_manifest, as_text
+from raftlog.spark_export.export.place import STORE_PATIENCE_S, Place, StorePlace, options
 
 _MANIFEST: Final = "raftlog.manifest"
 """In each commit to a table in a store: the manifest then, with the files of that batch alone."""
@@ -105,7 +105,7 @@ def commit_alone(place: StorePlace, before: Manifest | None, manifest: Manifest,
 
 
 def committed(place: StorePlace, known: Manifest | None) -> Manifest | None:
-    """The manifest as the commits of the table in a store tell it, from the one that is `known` on. None: no batch.
+    """The manifest by the commits of a table in a store that follow the `known` one. None: no batch is committed.
 
     Raises NotCheckedError where a commit is gone that is not in `known`, UsageError for another program's table.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftlog.cluster.api.status import SetDigestHex
-from raftlog.spark_export.export.destination.place import Place
+from raftlog.spark_export.export.place import Place
 
 ARROW_RECORDS_MAX: Final = 5_000_000
 """Most records that `--engine auto` leaves to one process. Spark takes some seconds to start, and then is twice as fast

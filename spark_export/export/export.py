@@ -16,9 +16,9 @@ from raftlog.spark_export.errors import DataLossError, UsageError
 from raftlog.spark_export.export.batch import Progress, opened, write_batch
 from raftlog.spark_export.export.cluster_digest import check_end
 from raftlog.spark_export.export.destination.destination import Destination
-from raftlog.spark_export.export.destination.place import Place
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.manifest import Layout, Manifest, Plan, find_manifest, read_plan
+from raftlog.spark_export.export.place import Place
 from raftlog.spark_export.fetch import door
 from raftlog.spark_export.fetch.door import NodeRotation
 from raftlog.spark_export.fetch.ranges import trimmed

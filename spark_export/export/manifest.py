@@ -17,7 +17,7 @@ from raftlog.cluster.api.values import Position
 from raftlog.spark_export.columns.schema import ARROW, SCHEMA_VERSION
 from raftlog.spark_export.errors import CannotWriteError, NotCheckedError, UsageError
 from raftlog.spark_export.export.cluster_digest import Digests
-from raftlog.spark_export.export.destination.place import Place, StorePlace
+from raftlog.spark_export.export.place import Place, StorePlace
 
 FORMAT: Final = "raftlog-export"
 VERSION: Final = 1

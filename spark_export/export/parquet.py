@@ -24,8 +24,8 @@ from raftlog.raft.codec.checks import Corrupt
 from raftlog.spark_export.columns.records import is_user
 from raftlog.spark_export.columns.schema import ARROW, SCHEMA_VERSION
 from raftlog.spark_export.errors import CannotWriteError, ExportError
-from raftlog.spark_export.export.destination.place import Place
 from raftlog.spark_export.export.manifest import DATA, INTERNAL, Companion, FileEntry, Layout, file_name, range_of
+from raftlog.spark_export.export.place import Place
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.fetch.reader import read
 

@@ -15,10 +15,10 @@ from raftlog.spark_export.columns.schema import ARROW, spark_schema
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.arrow_engine import batches
 from raftlog.spark_export.export.cluster_digest import PART_RECORDS
-from raftlog.spark_export.export.destination.place import Place, StorePlace
 from raftlog.spark_export.export.digests import as_digest, log_row_hash, set_digest, state, state_row_hash
 from raftlog.spark_export.export.engine import Cell, UnreadableError
 from raftlog.spark_export.export.manifest import internal_files, read_manifest
+from raftlog.spark_export.export.place import Place, StorePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,6 @@ from raftlog.cluster.api.status import SetDigestHex
 from raftlog.spark_export.errors import NotCheckedError
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.cluster_digest import EMPTY, Digests, merged
-from raftlog.spark_export.export.destination.place import Place, StorePlace
 from raftlog.spark_export.export.engine import Cell, Engine, Rows, UnreadableError
 from raftlog.spark_export.export.manifest import (
     DATA,
@@ -28,6 +27,7 @@ from raftlog.spark_export.export.manifest import (
     read_manifest,
     read_next,
 )
+from raftlog.spark_export.export.place import Place, StorePlace
 from raftlog.spark_export.export.wrong_rows import RangeDigest, altered_rows, name_rows
 
 _OUT_OF_PLACE: Final = ("missing", "duplicated", "order")

@@ -30,8 +30,8 @@ from raftlog.spark_export.columns.records import RECORDS, Records, is_user
 from raftlog.spark_export.columns.schema import EVENT_TIME, SHOWN
 from raftlog.spark_export.errors import DataLossError, UsageError
 from raftlog.spark_export.export import delta
-from raftlog.spark_export.export.destination.place import Place, StorePlace, place_of, source
 from raftlog.spark_export.export.manifest import Manifest, internal_files, range_of, read_manifest
+from raftlog.spark_export.export.place import Place, StorePlace, place_of, source
 from raftlog.spark_export.fetch import door
 from raftlog.spark_export.fetch.door import PATIENCE_S
 from raftlog.spark_export.fetch.ranges import Range

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from raftlog.spark_export.export.destination.place import Place
 from raftlog.spark_export.export.manifest import FileEntry, Manifest, Plan
+from raftlog.spark_export.export.place import Place
 
 Writer = Callable[[Callable[[Path], list[FileEntry]]], list[FileEntry]]
 """Runs in a task: gives a function the folder to write files into, and returns their entries, with their last names."""

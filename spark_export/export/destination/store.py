@@ -7,7 +7,7 @@
 A run writes the manifest only over the one that it read (by ETag). So a second run, or one that was taken for dead,
 loses as a whole. The files of both it and a killed run are in no manifest, and no reader looks at them.
 
-Only a run that has just written the manifest deletes such files. Whoever wrote files before has lost by then, and
+Only a run that has just written the manifest deletes such files. A run that wrote them before has lost by then, and
 cannot make them count any more. ORPHAN_AGE_S is for readers, which may still read by the manifest before.
 """
 
@@ -24,7 +24,6 @@ from typing import Any, Final
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.destination.destination import Writer
-from raftlog.spark_export.export.destination.place import ChangedError, StorePlace
 from raftlog.spark_export.export.manifest import (
     DATA,
     INTERNAL,
@@ -37,6 +36,7 @@ from raftlog.spark_export.export.manifest import (
     range_of,
     written_by,
 )
+from raftlog.spark_export.export.place import ChangedError, StorePlace
 
 ORPHAN_AGE_S: Final = 86_400.0
 """So long files stay that no manifest names: those of killed runs since they were written, and those that a compaction

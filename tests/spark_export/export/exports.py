@@ -12,10 +12,10 @@ import pytest
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
 from raftlog.spark_export.export.destination import publish
-from raftlog.spark_export.export.destination.place import Place
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.export import Mode, Wanted, export
 from raftlog.spark_export.export.manifest import DATA, Layout, Manifest, contradictions, read_manifest
+from raftlog.spark_export.export.place import Place
 from raftlog.spark_export.export.verify import Report, verify
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID

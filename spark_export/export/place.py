@@ -229,7 +229,7 @@ def options(root: str) -> dict[str, str]:
 
 @cache
 def _client(root: str, given: tuple[tuple[str, str], ...], endpoint: str | None) -> Any:
-    """A store's client, one for each process. `endpoint` only tells the clients of two addresses apart."""
+    """The client of a store in this process; another `endpoint` has another client."""
     from obstore.store import from_url
 
     connected: Any = from_url  # its types are of one kind of store each
