@@ -8,7 +8,8 @@ the batch is committed. Needs the package `deltalake`, no jar.
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -91,16 +92,12 @@ def commit_alone(place: StorePlace, before: Manifest | None, manifest: Manifest,
 
     The transaction of the log in the table decides, as the table's own conditional writes do: one run's commit counts.
     """
-    from deltalake.exceptions import CommitFailedError
-
     require()
     own = as_text(msgspec.structs.replace(manifest, files=tuple(added))).decode()
     if committed(place, before) != before:
         return False
-    try:
+    with _told(place, "CommitFailedError"):  # also raised if the answer to this commit was lost, and it was sent again
         commit(place, manifest, added, {_MANIFEST: own})
-    except CommitFailedError:
-        pass  # also where the answer to this very commit was lost, and the client sent it again
     return committed(place, before) == manifest
 
 
@@ -110,14 +107,11 @@ def committed(place: StorePlace, known: Manifest | None) -> Manifest | None:
     Raises NotCheckedError where a commit is gone that is not in `known`, UsageError for another program's table.
     """
     require()
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
-    try:
+    table = None
+    with _told(place, "TableNotFoundError"):
         table = _table(place)
-    except TableNotFoundError:
+    if table is None:
         return known
-    except DeltaError as error:
-        raise NotCheckedError(f"{place / DATA} is a damaged Delta table: {error}") from error
     if table.metadata().name != _NAME:
         raise UsageError(f"{place / DATA} is a Delta table of another program: name another prefix")
     due = 1 if known is None else known.last + 1
@@ -140,11 +134,28 @@ def committed(place: StorePlace, known: Manifest | None) -> Manifest | None:
     return msgspec.structs.replace(batches[-1], files=files)
 
 
+@contextmanager
+def _told(place: Place, ends: str = "") -> Iterator[None]:
+    """What deltalake says of a table in a store, as an error for people; an error of the kind `ends` just ends it."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        if isinstance(place, Path):
+            raise
+        if type(error).__name__ != ends:
+            raise NotCheckedError(
+                f"the Delta table in {place / DATA} cannot be read or changed: {str(error).partition(chr(10))[0]}"
+            ) from error
+
+
 def _options(place: Place) -> dict[str, str] | None:
     """What the table's own client of the store needs beside the environment."""
     if isinstance(place, Path):
         return None
-    return options(place.root) | {"conditional_put": "etag", "timeout": f"{STORE_PATIENCE_S}s"}
+    patience = f"{STORE_PATIENCE_S}s"
+    return options(place.root) | {"conditional_put": "etag", "timeout": patience, "retry_timeout": patience}
 
 
 def _table(place: Place) -> Any:
@@ -231,11 +242,13 @@ def _of_files(folder: Place, column: str) -> list[int]:
 def compact(folder: Place, target_bytes: int | None = None) -> int:
     """Has the table rewrite its small files as larger ones, in one commit that changes no row; how many went."""
     require()
-    return int(_table(folder).optimize.compact(target_size=target_bytes)["numFilesRemoved"])
+    with _told(folder):
+        return int(_table(folder).optimize.compact(target_size=target_bytes)["numFilesRemoved"])
 
 
 def vacuum(place: StorePlace, age_s: float) -> None:
     """Deletes files that the table has not named for so long."""
-    table, hours = _table(place), int(age_s // 3600)
-    if table.vacuum(hours, enforce_retention_duration=False, full=True):  # a dry run: it makes no commit
-        table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+    with _told(place):
+        table, hours = _table(place), int(age_s // 3600)
+        if table.vacuum(hours, enforce_retention_duration=False, full=True):  # a dry run: it makes no commit
+            table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)

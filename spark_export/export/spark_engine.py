@@ -118,7 +118,7 @@ class SparkRows:
 def open_log(spark: "SparkSession", folder: Place) -> "DataFrame":
     """All rows of an export, also internal ones, as far as its manifest says that they are in place."""
     manifest = read_manifest(folder)
-    return _open(spark, [*delta.data_files(folder, manifest), *internal_files(folder, manifest)])
+    return _open(spark, [*delta.data_files(folder, manifest), *internal_files(folder, manifest)]).drop("file", "row")
 
 
 def _open(spark: "SparkSession", paths: Sequence[Place]) -> "DataFrame":
@@ -131,7 +131,7 @@ def _open(spark: "SparkSession", paths: Sequence[Place]) -> "DataFrame":
                 rows for batch in batches for number in batch.column(0).to_pylist() for rows in _rows(paths[number])
             )
 
-        schema = spark_schema().add("file", "string").add("row", "bigint")
+        schema = spark_schema().add("file", "string").add("row", "long")
         return spark.range(0, len(paths), 1, len(paths)).mapInArrow(work, schema)
     return spark.read.schema(spark_schema()).parquet(*(str(path.resolve()) for path in paths))
 

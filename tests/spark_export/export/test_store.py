@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -23,7 +24,6 @@ from raftlog.spark_export.export import place as places
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
 from raftlog.spark_export.export.destination.store import ORPHAN_AGE_S
-from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.manifest import NAME, Layout, Manifest, find_manifest, read_manifest
 from raftlog.spark_export.export.place import StorePlace, place_of
 from raftlog.spark_export.tables import duck
@@ -68,9 +68,9 @@ def place() -> StorePlace:
     return found
 
 
-def proved(place: StorePlace, url: str, engine: Engine | None = None) -> Manifest:
+def proved(place: StorePlace, url: str) -> Manifest:
     """The manifest of an export that verify proves, with every row once also for readers."""
-    report = check(engine or ArrowEngine(1), place, url)
+    report = check(ArrowEngine(1), place, url)
     manifest = read_manifest(place)
     inside = [] if manifest.last == LAST else report.unproved  # an entry's middle has no state
     assert (report.findings, report.unproved) == ([], inside)
@@ -91,18 +91,18 @@ def grow(served: Served) -> None:
 
 @EACH
 def test_an_export_in_a_store_has_every_row_once(
-    layout: Layout, served: Served, url: str, store: Store, place: StorePlace, engine: Engine
+    layout: Layout, served: Served, url: str, store: Store, place: StorePlace
 ) -> None:
     """Written in batches, appended, compacted, verified and asked with SQL. Each file has its range and its writer in
     its name, and no plan, lock or rename is needed."""
     run(url, place, layout=layout, batch_records=60)
     grow(served)
     assert run(url, place).last == LAST
-    manifest = proved(place, url, engine)
+    manifest = proved(place, url)
     names = {name for entry in manifest.files for name in entry.names}
     others = {name for name in store.names(f"{PREFIX}/") if not name.startswith("log/_delta_log/")} - {NAME}
     assert names == others
-    before, after = compact(engine, place)
+    before, after = compact(ArrowEngine(1), place)
     assert after < before
     proved(place, url)
     rows = arrow.export(str(place))
@@ -151,6 +151,23 @@ def test_the_commands_take_a_store(served: Served, url: str, store: Store) -> No
     assert done("query", "SELECT 1", "ftp://x/y", code=2).startswith(
         "raftlog: ftp://x/y is no place that raftlog knows"
     )
+
+
+@pytest.mark.spark
+@pytest.mark.extra
+def test_tasks_of_spark_write_and_read_a_store(java_home: Path, served: Served, url: str, store: Store) -> None:
+    """By the credentials in their own environment, which here is that of the command."""
+    grow(served)
+    environment = os.environ | {"JAVA_HOME": str(java_home)}
+    for words in (
+        ("export", "--to", PLACE, "--records-per-file", "60", "--endpoints", url),
+        ("export", "compact", PLACE),
+        ("verify", PLACE, "--endpoints", url),
+    ):
+        command = [sys.executable, "-m", "raftlog.cluster.cli.main", *words, "--engine", "spark"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        assert ("verified  243 rows" in done.stdout) == ("verify" in words)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -287,7 +304,7 @@ def test_a_table_is_enough_to_go_on(served: Served, url: str, store: Store, plac
     proved(place, url)
     for name in [name for name in store.objects if name.endswith(("00000000000000000001.json", NAME))]:
         del store.objects[name]
-    with pytest.raises(NotCheckedError, match=f"{place}/log is a damaged Delta table"):
+    with pytest.raises(NotCheckedError, match=f"the Delta table in {place}/log cannot be read or changed"):
         run(url, place, layout=LAYOUTS["delta"])
 
 
@@ -352,13 +369,20 @@ def test_a_store_that_does_not_answer_is_given_up(url: str, store: Store, monkey
         assert "gave no answer for 1 s: is it running, and is its address right (AWS_ENDPOINT_URL" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("layout", "amid", "message"),
+    [
+        (LAYOUTS["user"], "log/", "gave no answer for 1 s"),
+        (LAYOUTS["delta"], "log/_delta_log/", "the Delta table in .*/log cannot be read or changed"),
+    ],
+)
 def test_a_store_that_dies_amid_a_batch_leaves_the_batch_out(
-    served: Served, url: str, store: Store, place: StorePlace
+    layout: Layout, amid: str, message: str, served: Served, url: str, store: Store, place: StorePlace
 ) -> None:
     """The run ends with an error; when the store is back, the same command goes on."""
 
     def die(what: str) -> None:
-        if what.startswith(f"PUT {PREFIX}/log/"):
+        if what.startswith(f"PUT {PREFIX}/{amid}"):
             store.before = die_always
             raise Gone
 
@@ -366,11 +390,11 @@ def test_a_store_that_dies_amid_a_batch_leaves_the_batch_out(
         raise Gone
 
     store.before = die
-    with pytest.raises(UnreachableError, match="gave no answer for 1 s"):
-        run(url, place, layout=LAYOUTS["user"])
+    with pytest.raises(ExportError, match=message):
+        run(url, place, layout=layout)
     store.before = lambda _: None
     assert find_manifest(place) is None
-    run(url, place, layout=LAYOUTS["user"])
+    run(url, place, layout=layout)
     proved(place, url)
 
 
