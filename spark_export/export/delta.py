@@ -54,10 +54,17 @@ def application(log_id: str) -> str:
     return f"raftlog-export {log_id}"
 
 
-def commit(place: Place, manifest: Manifest, added: Sequence[FileEntry], notes: dict[str, Any] | None = None) -> None:
+def commit(
+    place: Place,
+    manifest: Manifest,
+    added: Sequence[FileEntry],
+    due: int | None = None,
+    notes: dict[str, Any] | None = None,
+) -> None:
     """Commits the batch to the table in `log/`, which is made with the first one, unless it is in already.
 
-    Raises CommitFailedError of deltalake where another commit of this log came between.
+    With `due` only if that is the last index in the very version of the table on which the commit is built. Raises
+    CommitFailedError of deltalake where another commit of this log came after that version.
     """
     require()
     from deltalake import CommitProperties, DeltaTable, Transaction
@@ -73,7 +80,8 @@ def commit(place: Place, manifest: Manifest, added: Sequence[FileEntry], notes: 
         storage_options=_options(place),
     )
     name = application(manifest.log)
-    if (table.transaction_version(name) or 0) >= manifest.last:
+    last = table.transaction_version(name) or 0
+    if last >= manifest.last or due not in (None, last):
         return
     table.create_write_transaction(
         [_action(entry, manifest.layout) for entry in added],
@@ -94,10 +102,9 @@ def commit_alone(place: StorePlace, before: Manifest | None, manifest: Manifest,
     """
     require()
     own = as_text(msgspec.structs.replace(manifest, files=tuple(added))).decode()
-    if committed(place, before) != before:
-        return False
+    due = 0 if before is None else before.last
     with _told(place, "CommitFailedError"):  # also raised if the answer to this commit was lost, and it was sent again
-        commit(place, manifest, added, {_MANIFEST: own})
+        commit(place, manifest, added, due, {_MANIFEST: own})
     return committed(place, before) == manifest
 
 
@@ -116,7 +123,7 @@ def committed(place: StorePlace, known: Manifest | None) -> Manifest | None:
         raise UsageError(f"{place / DATA} is a Delta table of another program: name another prefix")
     due = 1 if known is None else known.last + 1
     batches: list[Manifest] = []
-    for name in sorted((name for name in place.listed() if _COMMIT.fullmatch(name)), reverse=True):
+    for name in sorted(filter(_COMMIT.fullmatch, (place / DATA / "_delta_log").listed()), reverse=True):
         lines = [json.loads(line) for line in (place / name).read_bytes().splitlines()]
         notes: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
         if notes.get("raftlog.last", due) < due:
@@ -154,8 +161,9 @@ def _options(place: Place) -> dict[str, str] | None:
     """What the table's own client of the store needs beside the environment."""
     if isinstance(place, Path):
         return None
-    patience = f"{STORE_PATIENCE_S}s"
-    return options(place.root) | {"conditional_put": "etag", "timeout": patience, "retry_timeout": patience}
+    patience, is_s3 = f"{STORE_PATIENCE_S}s", place.root.startswith("s3://")
+    found = {"timeout": patience, "retry_timeout": patience} | ({"conditional_put": "etag"} if is_s3 else {})
+    return found | options(place.root)
 
 
 def _table(place: Place) -> Any:

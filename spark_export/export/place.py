@@ -135,7 +135,8 @@ class StorePlace:
 
     @property
     def _client(self) -> Any:
-        return _client(self.root, tuple(sorted(options(self.root).items())), os.environ.get("AWS_ENDPOINT_URL"))
+        address = os.environ.get("AWS_ENDPOINT_URL")
+        return _client(self.root, tuple(sorted(options(self.root).items())), address, STORE_PATIENCE_S)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -228,14 +229,14 @@ def options(root: str) -> dict[str, str]:
 
 
 @cache
-def _client(root: str, given: tuple[tuple[str, str], ...], endpoint: str | None) -> Any:
-    """The client of a store in this process; another `endpoint` has another client."""
+def _client(root: str, given: tuple[tuple[str, str], ...], address: str | None, patience_s: int) -> Any:
+    """The client of a store in this process; another `address` has another client."""
     from obstore.store import from_url
 
     connected: Any = from_url  # its types are of one kind of store each
-    timeouts = {"timeout": f"{STORE_PATIENCE_S}s", "connect_timeout": f"{_CONNECT_S}s"}
+    timeouts = {"timeout": f"{patience_s}s", "connect_timeout": f"{_CONNECT_S}s"}
     pauses = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2}
-    retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=STORE_PATIENCE_S), "backoff": pauses}
+    retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=patience_s), "backoff": pauses}
     config: Any = {name: value for name, value in given if name != "aws_allow_http"}
     allowed: Any = {"allow_http": True} if "aws_allow_http" in dict(given) else {}
     try:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 from raftlog import arrow
 from raftlog.spark_export.commands import export as commands, query
 from raftlog.spark_export.errors import ExportError, NotCheckedError, NotPermittedError, UnreachableError, UsageError
-from raftlog.spark_export.export import place as places
+from raftlog.spark_export.export import delta, place as places
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
 from raftlog.spark_export.export.destination.store import ORPHAN_AGE_S
@@ -53,11 +54,20 @@ def served() -> Served:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """A store, which the environment names. It is waited for briefly."""
-    monkeypatch.setattr(places, "STORE_PATIENCE_S", 1)
+    """A store, which the environment names. A run that is held up by another one waits for it, however long."""
+    monkeypatch.setattr(places, "STORE_PATIENCE_S", 300)
+    monkeypatch.setattr(delta, "STORE_PATIENCE_S", 300)
     monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE", raising=False)
     with storing(monkeypatch) as running:
         yield running
+
+
+@pytest.fixture
+def impatient(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that is given up soon."""
+    monkeypatch.setattr(places, "STORE_PATIENCE_S", 3)
+    monkeypatch.setattr(delta, "STORE_PATIENCE_S", 3)
+    return store
 
 
 @pytest.fixture
@@ -174,16 +184,17 @@ def test_tasks_of_spark_write_and_read_a_store(java_home: Path, served: Served, 
 # Kills, and lost answers.
 
 
-def _export(environment: dict[str, str], url: str, place: StorePlace, layout: Layout) -> None:
+def _export(environment: dict[str, str], url: str, place: StorePlace, layout: Layout, last: int | None) -> None:
     os.environ.update(environment)
-    run(url, place, layout=layout, batch_records=130, compact_files=2)
+    with suppress(UsageError):  # another run has come further
+        run(url, place, layout=layout, batch_records=130, compact_files=2, last=last)
 
 
-def killed(store: Store, url: str, place: StorePlace, layout: Layout, number: int) -> bool:
+def killed(store: Store, url: str, place: StorePlace, layout: Layout, number: int, *, last: int | None = None) -> bool:
     """Runs an export in a process of its own, which is killed before its n-th change of the store. False if it has come
     to its end."""
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    process = _processes.Process(target=_export, args=(environment, url, place, layout))
+    process = _processes.Process(target=_export, args=(environment, url, place, layout, last))
     changes, is_dead = itertools.count(1), False
 
     def hear(what: str) -> None:
@@ -196,7 +207,7 @@ def killed(store: Store, url: str, place: StorePlace, layout: Layout, number: in
 
     store.before = hear
     process.start()
-    process.join(120)
+    process.join()
     assert process.exitcode == (-signal.SIGKILL if is_dead else 0)
     store.before = lambda _: None
     return is_dead
@@ -265,6 +276,38 @@ def test_of_two_runs_at_once_one_loses_and_says_so(
     last = served.last
     assert proved(place, url).last == last
     assert run(url, place).last == last
+
+
+@pytest.mark.parametrize(
+    "layout", [LAYOUTS["user"], pytest.param(LAYOUTS["delta"], marks=pytest.mark.extra)], ids=["files", "delta"]
+)
+def test_a_run_that_is_overtaken_at_any_request_loses_or_counts(
+    layout: Layout, served: Served, url: str, store: Store, place: StorePlace
+) -> None:
+    """Another run puts a shorter batch in place before the n-th request, for every n: of the two only those count that
+    follow each other."""
+    run(url, place, layout=layout, last=100)
+    before, outcomes = dict(store.objects), set()
+    for number in itertools.count(1):
+        store.objects = dict(before)
+        requests = itertools.count(1)
+
+        def overtake(what: str, requests: Iterator[int] = requests, number: int = number) -> None:
+            if next(requests) == number:
+                store.before = lambda _: None
+                assert not killed(store, url, place, layout, 0, last=110)
+
+        store.before = overtake
+        try:
+            run(url, place, last=120)
+            outcomes.add("counts")
+        except UsageError as error:
+            outcomes.add("another export" if "another export into" in str(error) else str(error))
+        is_over, store.before = next(requests) <= number, lambda _: None
+        assert proved(place, url).last in (110, 120)
+        if is_over:
+            break
+    assert outcomes == {"counts", "another export"}
 
 
 def test_files_that_no_manifest_names_go_with_a_later_run(
@@ -355,7 +398,8 @@ def test_what_a_store_refuses_is_one_sentence(refusal: tuple[int, str], message:
     assert isinstance(error, NotPermittedError) == (refusal[0] == 403)
 
 
-def test_a_store_that_does_not_answer_is_given_up(url: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_a_store_that_does_not_answer_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that takes connections and says nothing, or none at all: after the patience an error names what to
     check."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -366,20 +410,28 @@ def test_a_store_that_does_not_answer_is_given_up(url: str, store: Store, monkey
     errors.append(refused(url, PLACE))
     for error in errors:
         assert isinstance(error, UnreachableError)
-        assert "gave no answer for 1 s: is it running, and is its address right (AWS_ENDPOINT_URL" in str(error)
+        assert "gave no answer for 3 s: is it running, and is its address right (AWS_ENDPOINT_URL" in str(error)
 
 
 @pytest.mark.parametrize(
     ("layout", "amid", "message"),
     [
-        (LAYOUTS["user"], "log/", "gave no answer for 1 s"),
+        (LAYOUTS["user"], "log/", "gave no answer for 3 s"),
         (LAYOUTS["delta"], "log/_delta_log/", "the Delta table in .*/log cannot be read or changed"),
     ],
 )
 def test_a_store_that_dies_amid_a_batch_leaves_the_batch_out(
-    layout: Layout, amid: str, message: str, served: Served, url: str, store: Store, place: StorePlace
+    layout: Layout,
+    amid: str,
+    message: str,
+    served: Served,
+    url: str,
+    impatient: Store,
+    place: StorePlace,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The run ends with an error; when the store is back, the same command goes on."""
+    store = impatient
 
     def die(what: str) -> None:
         if what.startswith(f"PUT {PREFIX}/{amid}"):
@@ -393,6 +445,7 @@ def test_a_store_that_dies_amid_a_batch_leaves_the_batch_out(
     with pytest.raises(ExportError, match=message):
         run(url, place, layout=layout)
     store.before = lambda _: None
+    monkeypatch.setattr(places, "STORE_PATIENCE_S", 300)
     assert find_manifest(place) is None
     run(url, place, layout=layout)
     proved(place, url)
