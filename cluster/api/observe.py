@@ -27,6 +27,20 @@ class EventsAnswer(msgspec.Struct, frozen=True):
     term: int
 
 
+class HistoryAnswer(msgspec.Struct, frozen=True):
+    """`GET /v1/history`: one node's rates and times. All columns have one value a row, oldest first; null: not known.
+
+    The newest row ends at `end_ms`, each is `step_s` long.
+    """
+
+    node: int
+    step_s: int  # 1 | 60
+    end_ms: int  # Unix ms
+    columns: dict[str, list[float | None]]
+    index: int
+    term: int
+
+
 class DensityAnswer(msgspec.Struct, frozen=True):
     """`GET /v1/log/density`: how many indexes of the log fall into equal spans of time.
 

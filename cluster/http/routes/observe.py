@@ -1,4 +1,4 @@
-"""Handles `GET /v1/events` and `GET /v1/log/density`: what happened on this node, and when the log was written."""
+"""Handles `/v1/events`, `/v1/history` and `/v1/log/density`: the past of this node and of its log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from itertools import pairwise
 from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.observe import DensityAnswer, EventsAnswer, EventView
+from raftlog.cluster.api.observe import DensityAnswer, EventsAnswer, EventView, HistoryAnswer
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.log import SLICE_BYTES
+from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.history import ROWS
 from raftlog.cluster.runtime.recent_events import EVENTS_MAX, recent
 from raftlog.statemachine.access import needs
 
@@ -29,6 +31,19 @@ async def get_events(service: Service, call: Call) -> HttpAnswer:
     events = [EventView(*each) for each in shown]
     return service.answer(
         EventsAnswer(node.node_id, events, events[-1].number if events else after, node.applied, node.term)
+    )
+
+
+async def get_history(service: Service, call: Call) -> HttpAnswer:
+    """Rates and times of this node: the last ten minutes by second, or the last day by minute."""
+    query = call.query({"step", "rows"})
+    step = int(query.choice("step", [str(each) for each in ROWS]))
+    rows = query.number_or("rows", ROWS[step], 1, ROWS[step])
+    node = service.node
+    history = node.metrics.history
+    end_ms = clock.wall_ms() - int(1_000 * history.age_s(step, clock.monotonic()))
+    return service.answer(
+        HistoryAnswer(node.node_id, step, end_ms, history.columns(step, rows), node.applied, node.term)
     )
 
 

@@ -110,6 +110,7 @@ ROUTES: Final = (
     Route("GET", "/v1/explain/leaderless", needs.WATCH, explain.explain_leaderless, True),
     Route("GET", "/v1/explain/{index}", needs.WATCH, explain.explain_index, for_operators=True, is_passed_on=True),
     Route("GET", "/v1/events", needs.WATCH, observe.get_events, True),
+    Route("GET", "/v1/history", needs.WATCH, observe.get_history, True),
     Route("GET", "/v1/status", Need.PRINCIPAL, operator.get_status, True),
     Route("GET", "/v1/members", Need.PRINCIPAL, operator.get_members, True),
     Route("POST", "/v1/members", needs.MEMBERS, members.change_members, **_CHANGES_ALL, is_passed_on=True),
