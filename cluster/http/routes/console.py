@@ -11,7 +11,7 @@ from raftlog.cluster.console.files import POLICY, ConsoleFile, console_files
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.http.routes.operator import get_routes
+from raftlog.cluster.http.routes.operator import VERSION, routes_answer
 
 PATH: Final = "/console/"
 _INDEX: Final = "index.html"
@@ -19,11 +19,14 @@ _files = cache(console_files)  # read and compressed once, for the first browser
 
 
 async def get_start(service: Service, call: Call) -> HttpAnswer:
-    """For a browser, the console; for a program, the routes."""
+    """For a browser, the console; for a program, the routes, and for a known user which node of which log this is."""
     if service.settings.http.console and "text/html" in call.headers.get("Accept", ""):
         return _answer(service, call, _files()[_INDEX])
-    service.access.admit(call, Need.PRINCIPAL, 0, is_read=True, is_first_admin=False, is_passed_on=False)
-    return await get_routes(service, call)
+    try:
+        service.access.admit(call, Need.PRINCIPAL, 0, is_read=True, is_first_admin=False, is_passed_on=False)
+    except ApiError:
+        return routes_answer(service, "raftlog")
+    return routes_answer(service, f"raftlog {VERSION}, node {service.node.node_id}, log {service.node.log_id}")
 
 
 async def get_file(service: Service, call: Call) -> HttpAnswer:

@@ -91,8 +91,18 @@ def test_places_that_do_not_exist_say_why(url: str, tmp_path: Path) -> None:
 
 
 def page_with_refusals(url: str, place: str, tmp_path: Path) -> str:
-    """A page that shows a refusal, which the browser reports too."""
-    text, reports = drawn(f"{url}/#/{place}", tmp_path / "profile")
-    assert "Failed to load resource" in reports
+    """A page that shows a refusal."""
+    text = page(url, place, tmp_path)
     assert 'role="alert"' in text
     return text
+
+
+@pytest.mark.serial
+def test_reports_of_the_browser_are_seen(tmp_path: Path) -> None:
+    """The check of `page` can fail: an error of a script is in the reports, and so is a breach of the policy."""
+    broken = tmp_path / "broken.html"
+    policy = "<meta http-equiv=Content-Security-Policy content=\"script-src 'self' 'nonce-1'\">"
+    broken.write_text(f"{policy}<script nonce=1>nothing()</script><script>document.title = 1</script>")
+    _, reports = drawn(broken.as_uri(), tmp_path / "profile")
+    assert "nothing is not defined" in reports
+    assert "Content Security Policy" in reports

@@ -33,6 +33,7 @@ REQUESTS = {
     "/v1/explain/{index}": "/v1/explain/1",
     "/v1/watch": "/v1/watch?key=a",
     "/v1/access/can": "/v1/access/can?grant=read+on+log",
+    "/console/{file}": "/console/app.js",
 }
 BODIES = {
     ("PUT", "/v1/kv/{key}"): b"v",
