@@ -7,6 +7,7 @@ import { Overview } from "./overview.js";
 import { LogPage } from "./log.js";
 import { EntryPage } from "./entry.js";
 import { KeysPage } from "./keys.js";
+import { GroupsPage } from "./groups.js";
 
 /** @type {[string, string, any][]} path, name in the menu (empty: none), page */
 const PAGES = [
@@ -14,6 +15,7 @@ const PAGES = [
   ["log", "Log", LogPage],
   ["entry", "", EntryPage],
   ["keys", "Keys", KeysPage],
+  ["groups", "Groups", GroupsPage],
 ];
 
 /** The page and its parameters, by the part of the address behind `#/`. */
@@ -76,7 +78,7 @@ class App extends Component {
   key(event) {
     const target = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input, select, textarea")) return;
-    const page = { o: "overview", l: "log", k: "keys" }[event.key];
+    const page = { o: "overview", l: "log", k: "keys", g: "groups" }[event.key];
     if (page) location.hash = `#/${page}`;
     if (event.key === "?") this.setState({ keys: !this.state.keys });
     if (event.key === "/") {
@@ -102,7 +104,7 @@ class App extends Component {
             : html`<span class="valid">●</span> live`}
         </span>
       </header>
-      ${keys ? html`<p class="faint">Keys: <code>o</code> overview, <code>l</code> log, <code>k</code> keys, <code>/</code> search, <code>?</code> this line</p>` : null}
+      ${keys ? html`<p class="faint">Keys: <code>o</code> overview, <code>l</code> log, <code>k</code> keys, <code>g</code> groups, <code>/</code> search, <code>?</code> this line</p>` : null}
       ${needsToken
         ? html`<${Login} onToken=${this.onToken} problem=${problem} />`
         : html`<main class=${problem?.status === 0 ? "old" : ""}>

@@ -69,7 +69,7 @@ export class Chart extends Component {
       height: HEIGHT,
       legend: { live: true },
       cursor: { sync: { key: "history" }, drag: { x: false, y: false } },
-      axes: [{ ...axis, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clock) }, { ...axis, size: 56 }],
+      axes: [{ ...axis, space: 80, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clock) }, { ...axis, size: 56 }],
       scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ high) => [0, high > 0 ? high * 1.1 : 1] } },
       series: [{ label: "at", value: (/** @type {any} */ _, /** @type {number | null} */ at) => (at ? clock(at) : "–") }, ...series],
     };

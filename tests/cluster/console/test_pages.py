@@ -29,6 +29,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for value in (*map(str.encode, STRANGE), b"\xff\x00bytes"):
                 client.put(b"strange", value)
             client.put(SCRIPT.encode(), b"a key")
+            client.consumer("billing").claim(owner="host-1")
             for number in range(300):
                 client.append(b"record %d" % number)
         yield cluster.urls[0]
@@ -64,6 +65,15 @@ def test_the_log_ends_with_the_newest_records(url: str, tmp_path: Path) -> None:
     assert text.count('class="row') < 100
     assert 'aria-label="Records over time"' in text
     assert "record 10<" in page(url, "log?at=12", tmp_path)
+
+
+@pytest.mark.serial
+def test_groups_are_shown_with_their_lag(url: str, tmp_path: Path) -> None:
+    """Name, owner, and how many records it has not read."""
+    text = page(url, "groups", tmp_path)
+    assert "billing" in text
+    assert "host-1" in text
+    assert 'class="n unknown"' in text
 
 
 @pytest.mark.serial
