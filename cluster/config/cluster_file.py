@@ -187,6 +187,15 @@ def first_entry(cluster: ClusterFile, name: str = "cluster file") -> Entry:
     )
 
 
+SINCE_S: Final = 1_735_689_600
+"""Second 0 of the terms of new logs, 1 January 2025: `raft.consensus.state.TERM_JUMP_MAX` is 31 years later."""
+
+
+def term_of(time_ms: int) -> int:
+    """A term that no leader can have had before that Unix time: one for each second, and an election takes longer."""
+    return max(0, time_ms // 1_000 - SINCE_S)
+
+
 FORCE: Final = "--force-new-cluster"
 """The option of `raftlog format` that makes data folders for a log without asking its members."""
 AGAIN: Final = "--again"
