@@ -3,7 +3,7 @@
 `raftlog backup` calls it. A folder grows with each run by the entries that are new, as the nodes have them on disk.
 Every byte is checked before it is written, and each entry must follow the one before. The manifest is replaced last,
 by a rename, so a killed run leaves the backup as it was; the next run removes the files that no manifest names.
-A new state is taken once the log behind the old one is larger than that. Files are written whole and never changed.
+A new state is taken once the log behind the old one is larger than it. Files are written whole and never changed.
 """
 
 from __future__ import annotations
@@ -143,25 +143,19 @@ def take_backup(folder: Path, client: SyncClient, pace: Pace, progress: OnProgre
 def _grown(
     folder: Path, client: SyncClient, manifest: BackupManifest, page: LogPage, pace: Pace, progress: OnProgress
 ) -> BackupManifest:
-    """The manifest of the backup with what is new. The state comes before the log that reaches it."""
-    state, end, files = manifest.state, manifest.end, manifest.files
-    to = page.committed
+    """The manifest of the backup with what is new: the log, then perhaps a state, with the log that reaches it."""
+    manifest = _with_log(folder, client, manifest, page.oldest, page.committed, pace, progress)
     if _is_state_due(folder, manifest):
         cursor = receive_state(client, folder / PART, "linearizable", pace, progress)
         assert cursor.head is not None
-        assert cursor.end_of is not None
         if cursor.head.log_id != manifest.log:
             raise _other_log(folder, manifest, cursor.head.log_id)
-        mark = cursor.end_of.mark
-        state = to = mark.index
+        state = cursor.head.index
         _name(folder, state_name(state))
-        end = end or EndOfLog(mark.index, mark.term, mark.header_crc)  # of a log that is trimmed whole
-    first = page.oldest if manifest.end is None else manifest.end.index + 1
-    for manifest in _added(folder, client, manifest, first, to, pace, progress):  # noqa: B020
-        _commit(folder, manifest)
-        end, files = manifest.end, manifest.files
-    kept = tuple(file for file in files if file.last >= page.oldest or state != to)
-    manifest = BackupManifest(manifest.log, clock.wall_ms(), state, kept, end)
+        manifest = _with_log(folder, client, manifest, page.oldest, state, pace, progress)
+        files = tuple(file for file in manifest.files if file.last >= page.oldest)
+        manifest = msgspec.structs.replace(manifest, state=state, files=files)
+    manifest = msgspec.structs.replace(manifest, made_ms=clock.wall_ms())
     _commit(folder, manifest)
     return manifest
 
@@ -222,21 +216,20 @@ def _is_state_due(folder: Path, manifest: BackupManifest) -> bool:
     return behind > (folder / state_name(manifest.state)).stat().st_size
 
 
-def _added(
+def _with_log(
     folder: Path,
     client: SyncClient,
     manifest: BackupManifest,
-    first: int,
+    oldest: int,
     to: int,
     pace: Pace,
     progress: OnProgress,
-) -> Iterator[BackupManifest]:
-    """The manifest after each further file of the log, up to the entry that ends with `to`."""
+) -> BackupManifest:
+    """The manifest with the entries up to that which ends with `to`; committed after each file."""
     end = None if manifest.end is None else Mark(manifest.end.index, manifest.end.term, manifest.end.header_crc)
+    first = begin = oldest if end is None else end.index + 1
     chunks = client.log_raw(first, to + 1, min_index=to)
-    total = to - first + 1
     taken = 0
-    chunk: RawChunk | None = None
     while first <= to:
         crc = size = 0
         last = first - 1
@@ -251,7 +244,7 @@ def _added(
                 target.write(data)
                 crc, size, last = crc32c(data, crc), size + len(data), end.index
                 taken += len(data)
-                progress(last - to + total, total, f"{taken / 1e6:,.1f} MB")
+                progress(last + 1 - begin, to + 1 - begin, f"{taken / 1e6:,.1f} MB")
                 pace.took(len(data))
             target.flush()
             os.fsync(target.fileno())
@@ -259,13 +252,11 @@ def _added(
         file = LogFile(first, last, size, crc)
         _name(folder, file.name)
         manifest = msgspec.structs.replace(
-            manifest,
-            files=(*manifest.files, file),
-            end=EndOfLog(end.index, end.term, end.header_crc),
-            made_ms=clock.wall_ms(),
+            manifest, files=(*manifest.files, file), end=EndOfLog(end.index, end.term, end.header_crc)
         )
-        yield manifest
+        _commit(folder, manifest)
         first = last + 1
+    return manifest
 
 
 def _checked(folder: Path, chunk: RawChunk, end: Mark | None) -> Mark:
