@@ -85,7 +85,7 @@ def backup_command(
     ] = False,
     rate: Annotated[int, typer.Option("--rate", help="Most megabytes a second; 0: no limit.", min=0)] = 0,
 ) -> None:
-    """Save a running cluster into a folder: the log, and the state; again into the same folder: what is new.
+    """Save a running cluster into a folder: the log and the state. The next run into it adds new entries.
 
     Each byte is checked when it comes. `raftlog disk check TARGET` checks all of it again, and `raftlog restore` makes
     a cluster from it.
@@ -194,13 +194,13 @@ def restore_command(
             raise Failed(f"{backup}: there is no such backup; `raftlog backup` makes one", Exit.USAGE)
     if log is None and keep_log:
         raise Failed(f"{backup}: it has no log, and --keep-log is for a backup with the log", Exit.USAGE)
+    _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes, log, keep_log)
     if log is not None:
         print(
             f"The log goes on behind record {seed.mark.index} of {as_time(seed.mark.time_ms)}. Later writes of the old "
             "cluster are lost, also those that were acknowledged, exported or consumed.",
             file=sys.stderr,
         )
-    _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes, log, keep_log)
 
 
 def recover_command(

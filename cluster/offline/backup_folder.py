@@ -92,7 +92,10 @@ def read_folder(folder: Path, progress: OnBytesRead | None = None) -> tuple[Seed
         what = f"there is no {MANIFEST}" if manifest is None else "its first run has not ended"
         raise BackupDamaged(f"{folder}: {what}, so it is no backup yet: run `raftlog backup {folder}` again")
     state_file = folder / state_name(manifest.state)
-    seed = read_backup(state_file)
+    try:
+        seed = read_backup(state_file)
+    except FileNotFoundError as error:
+        raise BackupDamaged(f"{state_file}: the file is missing") from error
     if (seed.log_id, seed.mark.index) != (manifest.log, manifest.state):
         raise BackupDamaged(
             f"{state_file}: it is the state of log {seed.log_id} after record {seed.mark.index}, and {MANIFEST} names "

@@ -17,36 +17,30 @@ All folders are made before the first of them gets its name, so no node starts o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import msgspec
 
-from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, term_of
-from raftlog.cluster.disk.older_segments import SegmentFill, name_segment
+from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.files.errors import StoredSnapshotDamaged
 from raftlog.cluster.files.folder import SHARD, DiskIdentity, begin_folder, drop_unfinished, finish_folder
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.snapshot_files import RecoveredSnapshot, SnapshotWriter
 from raftlog.cluster.offline.backup_file import Seed
 from raftlog.cluster.offline.backup_folder import BackupLog
-from raftlog.cluster.records.backup_manifest import before_first
-from raftlog.cluster.records.entries import log_entry
+from raftlog.cluster.offline.restored_log import with_members, write_log
 from raftlog.cluster.records.snapshot_stream import chunks_of, restore as read_back
 from raftlog.cluster.runtime import clock
-from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import REMOVED_MAX, Configuration
-from raftlog.raft.types import EntryKind, HardState, Mark
+from raftlog.raft.types import HardState
 from raftlog.raft.wal.formats import HARD_STATE, HARD_STATE_BYTES, LogIdentity, Slot
 from raftlog.raft.wal.journal import begin_after, check_segment_bytes, keep_slot
 from raftlog.raft.wal.operations import Allocate
-from raftlog.raft.wal.reading import RawSlice, entries_in
 from raftlog.raft.wal.snapshot_files import open_snapshot
 from raftlog.statemachine.consumers import ConsumerTable
-from raftlog.statemachine.effects import encode_effects
 from raftlog.statemachine.machine import StateMachine
 from raftlog.statemachine.sessions import SessionTable
 from raftlog.statemachine.snapshot import SnapshotWalk
@@ -124,7 +118,7 @@ def make_cluster(
         state = seed.state._replace(sessions=SessionTable(), consumers=ConsumerTable(), oldest=seed.mark.index + 1)
         seed, last = replace(seed, state=state), None
     else:
-        seed, last = _with_members(seed, cluster, configuration)
+        seed, last = with_members(seed, cluster, configuration)
     identity = LogIdentity(bytes.fromhex(cluster.cluster.log))
 
     def fill(files: ShardFiles, identity: LogIdentity) -> None:
@@ -138,7 +132,7 @@ def make_cluster(
                 writer.add(chunk)
         writer.finish(mark, configuration, mark.index, keep="")
         if log is not None and last is not None:
-            _write_log(files, identity, seed.mark, chain(log.pieces(), (last,)), segment_bytes)
+            write_log(files, identity, seed.mark, chain(log.pieces(), (last,)), segment_bytes)
         files.execute(begin_after(identity, mark, segment_bytes))
 
     places = [node for node in cluster.node if not nodes or node.id in nodes]
@@ -157,49 +151,6 @@ def make_cluster(
     for folder in folders:
         finish_folder(folder)
     return folders
-
-
-def _with_members(seed: Seed, cluster: ClusterFile, configuration: Configuration) -> tuple[Seed, RawSlice]:
-    """The state after one more entry, which names the new members; and that entry. It is equal on every machine."""
-    mark, time_ms = seed.mark, cluster.cluster.time_ms
-    entry = seal_entry(
-        mark,
-        term=max(mark.term + 1, term_of(time_ms)),
-        kind=EntryKind.CONFIGURATION,
-        count=1,
-        time_ms=max(mark.time_ms, time_ms),
-        clock_ms=mark.clock_ms,
-        data=encode_configuration(configuration),
-    )
-    machine = StateMachine.of(seed.state)
-    frame = encode_effects(machine.apply(log_entry(entry)))
-    piece = RawSlice(b"", entry.header + entry.data, frame, 0, entry.first, entry.index + 1)
-    return replace(seed, mark=entry.mark, state=machine.state()), piece
-
-
-def _write_log(
-    files: ShardFiles, identity: LogIdentity, end: Mark, pieces: Iterable[RawSlice], segment_bytes: int
-) -> None:
-    """Writes segments that hold these entries, up to `end`, and checks each entry again. Raises PieceWrong, OSError."""
-    fill: SegmentFill | None = None
-    for piece in pieces:
-        if fill is None or fill.bytes + len(piece.segment) > segment_bytes:
-            before = before_first(next(entries_in(piece.segment)))
-            if fill is not None:
-                before = _finished(files, fill)
-            fill = SegmentFill(files, identity, end, is_alone=True)
-            fill.begin(before)
-        fill.take(piece)
-        fill.step()
-    assert fill is not None, "the last entry names the members"
-    _finished(files, fill)
-
-
-def _finished(files: ShardFiles, fill: SegmentFill) -> Mark:
-    """Ends a segment with what it has, and names its files. Returns its end."""
-    fill.top = fill.end
-    files.execute(name_segment(fill.finish().first))
-    return fill.top
 
 
 def _check_made(folder: Path, log: LogIdentity, seed: Seed, *, is_read_whole: bool) -> None:

@@ -50,7 +50,7 @@ PART: Final = "new.part"
 _OWN: Final = re.compile(rf"{re.escape(PART)}|\d{{20}}-\d{{20}}\.log|state-\d{{20}}\.backup")
 
 OnProgress = Callable[[int, int, str], None]
-"""Called with what is done, with the whole, and with a word more."""
+"""Called with the part that is done, the whole, and a few words for a bar."""
 
 
 class BackupRefused(Exception):
@@ -117,7 +117,7 @@ def keys_in(piece: BackupPiece) -> int:
 
 
 def take_backup(folder: Path, client: SyncClient, pace: Pace, progress: OnProgress) -> tuple[int, BackupManifest]:
-    """Takes a backup into a new folder, or adds to the one that is there what is new.
+    """Takes a backup into a new folder, or adds the new entries to one that is there.
 
     Returns the record with which the backup had ended, and its manifest. Raises BackupRefused, BackupDamaged for a
     damaged manifest, ClientError, OSError.
@@ -143,7 +143,7 @@ def take_backup(folder: Path, client: SyncClient, pace: Pace, progress: OnProgre
 def _grown(
     folder: Path, client: SyncClient, manifest: BackupManifest, page: LogPage, pace: Pace, progress: OnProgress
 ) -> BackupManifest:
-    """The manifest of the backup with what is new: the log, then perhaps a state, with the log that reaches it."""
+    """The manifest after a run: it takes the log, then perhaps a state, and the log that reaches that."""
     manifest = _with_log(folder, client, manifest, page.oldest, page.committed, pace, progress)
     if _is_state_due(folder, manifest):
         cursor = receive_state(client, folder / PART, "linearizable", pace, progress)
@@ -186,8 +186,8 @@ def _first_page(folder: Path, client: SyncClient, manifest: BackupManifest | Non
             raise
         if end is not None:
             raise BackupRefused(
-                f"{folder}: the backup ends with record {end.index}, and the log begins at {oldest} now: what is "
-                "between them was trimmed, so the backup cannot go on. Take the next one into a new folder; this one "
+                f"{folder}: the backup ends with record {end.index}, and the log begins at {oldest} now: the records "
+                "between them were trimmed, so the backup cannot go on. Take the next one into a new folder; this one "
                 "stays as it is. Take backups more often than the log is trimmed"
             ) from error
         page = client.log_page(oldest, to=oldest + 1)
@@ -209,11 +209,10 @@ def _other_log(folder: Path, manifest: BackupManifest, log: str) -> BackupRefuse
 
 
 def _is_state_due(folder: Path, manifest: BackupManifest) -> bool:
-    """Whether the log behind the newest state is larger than that state."""
-    if manifest.state is None:
+    """Whether the log behind the newest state is larger than that state, or there is none."""
+    if manifest.state is None or not (file := folder / state_name(manifest.state)).exists():
         return True
-    behind = sum(file.size for file in manifest.files if file.first > manifest.state)
-    return behind > (folder / state_name(manifest.state)).stat().st_size
+    return sum(each.size for each in manifest.files if each.first > manifest.state) > file.stat().st_size
 
 
 def _with_log(

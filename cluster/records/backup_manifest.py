@@ -67,6 +67,14 @@ def state_name(index: int) -> str:
     return f"state-{index:020d}.backup"
 
 
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+_version_of: Final = msgspec.json.Decoder(_Versioned).decode
+_decode: Final = msgspec.json.Decoder(BackupManifest).decode
+
+
 def encode_manifest(manifest: BackupManifest) -> bytes:
     """The bytes of `backup.json`."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
@@ -75,15 +83,11 @@ def encode_manifest(manifest: BackupManifest) -> bytes:
 def decode_manifest(data: bytes) -> BackupManifest:
     """The manifest. Raises BackupDamaged, or UnknownVersion for one of a newer raftlog."""
     try:
-        if msgspec.json.decode(data, type=_Versioned).version > MANIFEST_VERSION:
+        if _version_of(data).version > MANIFEST_VERSION:
             raise UnknownVersion(f"it is of a newer version: this code knows {MANIFEST_VERSION}; use a newer raftlog")
-        return msgspec.json.decode(data, type=BackupManifest)
+        return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BackupDamaged(f"it cannot be read: {error}") from error
-
-
-class _Versioned(msgspec.Struct):
-    version: int
 
 
 class LogPiece(Protocol):

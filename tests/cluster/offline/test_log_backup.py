@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -15,21 +16,30 @@ import pytest
 
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.config.cluster_file import read_cluster, render_cluster_file
+from raftlog.cluster.files.errors import FolderExists, FolderReadOnly, NoSpace
 from raftlog.cluster.files.folder import IDENTITY
 from raftlog.cluster.http.routes import log_stream
 from raftlog.cluster.offline import take_backup
 from raftlog.cluster.offline.backup_folder import read_folder, read_manifest
 from raftlog.cluster.offline.check import check_folder
-from raftlog.cluster.offline.restore import make_cluster, renewed
+from raftlog.cluster.offline.restore import CannotRestore, make_cluster, renewed
 from raftlog.cluster.offline.take_backup import BackupRefused, Pace, take_backup as take
+from raftlog.cluster.peers.hello import Hello, Purpose
 from raftlog.cluster.records.backup_format import BackupDamaged
 from raftlog.cluster.records.backup_manifest import MANIFEST
+from raftlog.cluster.security.tokens import make_token
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.statemachine.commands import Operation
-from tests.cluster.fake_node import FakeNode
+from raftlog.raft.codec.checks import UnknownVersion
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand
+from raftlog.statemachine.access.grants import parse_grant
+from raftlog.statemachine.commands import Operation, Result as Told
+from tests.cluster.disk.small_disk import SmallDisks
+from tests.cluster.fake_node import FakeNode, serve
+from tests.cluster.http.access_world import change_access, raise_version
 from tests.cluster.importer.conftest import client, node
-from tests.cluster.nodes import append_block, put_block
-from tests.cluster.records.test_backup import new_file
+from tests.cluster.nodes import append_block, cluster_of, deadline, put_block
+from tests.cluster.peers.test_refused_hello import refusal_of, start_of
+from tests.cluster.records.test_backup import answer, fill as fill_nodes, new_file, run, running
 
 __all__ = ["client", "node"]
 
@@ -156,8 +166,8 @@ def test_the_pace_is_that_of_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
         waits.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(take_backup.clock, "monotonic", lambda: now[0])
-    monkeypatch.setattr(take_backup.threading.Event, "wait", wait)
+    monkeypatch.setattr("raftlog.cluster.offline.take_backup.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr("threading.Event.wait", wait)
     pace = Pace(100)
     pace.took(200)
     now[0] = 10.0
@@ -393,3 +403,168 @@ def test_a_restore_that_is_killed_at_any_step_leaves_no_folder_that_is_half_made
         ]
         assert logs[0] == logs[1]
     assert step > 30
+
+
+# -- restoring
+
+
+def test_a_user_that_may_not_see_all_is_refused(tmp_path: Path, node: FakeNode, client: SyncClient) -> None:
+    """The node would send zeros in the place of what it hides."""
+    fill(node, 5)
+    raise_version(node)
+    root, taker = make_token(), make_token()
+    grants = ("operate on cluster", "read on log", "read on keys:*", "read on groups:*")
+    for command in (
+        AccessCommand(AccessAction.INIT, "root", token=root.identifier, token_hash=root.digest),
+        AccessCommand(AccessAction.SET_ROLE, "taker", grants=tuple(map(parse_grant, grants))),
+        AccessCommand(AccessAction.SET_USER, "taker", roles=("taker",)),
+        AccessCommand(AccessAction.ADD_TOKEN, "taker", token=taker.identifier, token_hash=taker.digest),
+    ):
+        change_access(node, command)
+    url = client.state.routes.configured[0]
+    for name, token in (("taker", taker), ("root", root)):
+        (tmp_path / name).write_text(token.text)
+        with SyncClient(url, token_file=str(tmp_path / name)) as user:
+            if name == "root":
+                assert taken(tmp_path / "b", user) == node.applied
+                continue
+            with pytest.raises(BackupRefused, match="the node hides records from this user, and a backup needs all"):
+                taken(tmp_path / "b", user)
+
+
+@pytest.fixture
+def backup(tmp_path: Path, node: FakeNode, client: SyncClient) -> Path:
+    """A backup with the log."""
+    fill(node, 60)
+    taken(tmp_path / "b", client)
+    return tmp_path / "b"
+
+
+def test_a_cluster_file_that_is_not_of_a_new_cluster_is_refused(backup: Path, tmp_path: Path) -> None:
+    """The log id may be the old one. The disks may not, nor may the file be older than the newest record: the terms of
+    the old cluster could be above that of the new one."""
+    seed, log = read_folder(backup)
+    file = new_file(tmp_path / "new", 1)
+    cluster = read_cluster(file)
+    old = seed.configuration.members[0].incarnation
+    head = msgspec.structs.replace(cluster.cluster, log=seed.log_id)
+    disk = [msgspec.structs.replace(cluster.node[0], incarnation=old)]
+    stale = msgspec.structs.replace(head, time_ms=seed.mark.time_ms)
+    for spoilt, what in (
+        (msgspec.structs.replace(cluster, node=disk), "has the incarnation of the old node 1; give it new ones"),
+        (msgspec.structs.replace(cluster, cluster=stale), "made before the newest record of the backup"),
+    ):
+        with pytest.raises(CannotRestore, match=what):
+            make_cluster(seed, spoilt, file, segment_bytes=SEGMENT, log=log)
+    assert not (file.parent / "node-1").exists()
+    renamed = msgspec.structs.replace(cluster, cluster=head)
+    assert make_cluster(seed, renamed, file, segment_bytes=SEGMENT, log=log)
+    assert read_folder(backup)[0].configuration.removed == ()
+
+
+def test_a_restore_that_fails_leaves_no_folder(backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full for the second folder, one without permission, a folder with something in it: one sentence,
+    and the cluster file stays as it was."""
+    file = new_file(tmp_path / "new", 2)
+    before = file.read_bytes()
+    two = file.parent / "node-2"
+
+    def refused(kind: type[Exception], what: str) -> None:
+        with pytest.raises(kind, match=what):
+            restored(backup, file)
+        assert file.read_bytes() == before
+        assert not [*file.parent.glob("node-*/*identity*"), *file.parent.glob("node-*/shard-0")]
+
+    with monkeypatch.context() as patched:
+        SmallDisks(patched).room[two] = 20_000
+        refused(NoSpace, "node-2: the disk is full .*; free disk space, then start again")
+    with monkeypatch.context() as patched:
+        real = os.mkdir
+
+        def mkdir(path: Any, *given: Any, **more: Any) -> None:
+            if Path(path).is_relative_to(two):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            real(path, *given, **more)
+
+        patched.setattr(os, "mkdir", mkdir)
+        refused(FolderReadOnly, "node-2: .*Permission denied.*; give this user the right to write there")
+    (two / "something").mkdir(parents=True)
+    refused(FolderExists, "node-2: there is something already; name another folder")
+
+
+async def test_the_commands_print_what_they_did_and_refuse_in_one_sentence(tmp_path: Path) -> None:
+    """Each as a user has it; with TLS the certificates are named that the log id asks for."""
+    fake = FakeNode()
+    fill(fake, 20)
+    folder = tmp_path / "b"
+    async with serve(fake) as served:
+        made = answer(await run("backup", folder, url=served.url))
+        assert (made["first"], made["last"], made["state"]) == (1, fake.applied, fake.applied)
+        assert answer(await run("backup", folder, url=served.url))["added"] == 0
+        (tmp_path / "file").touch()
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "mine").touch()
+        for words, code, what in (
+            ((folder, "--force"), 2, "--stale and --force are for --state-only"),
+            ((folder, "--state-only"), 2, "it is a folder; name the file to write"),
+            ((tmp_path / "file",), 2, "a backup with the log is a folder; name another, or give --state-only"),
+            ((tmp_path / "other",), 1, "it has mine and no backup.json, so it is no backup; name a new folder"),
+        ):
+            refused = await run("backup", *words, url=served.url, ok=False)
+            assert (refused.exit_code, what in refused.stderr) == (code, True), refused.stderr
+    told = answer(await run("disk", "check", folder))
+    assert f"records 1 to {fake.applied} of term 1" in told["findings"][0]["what"]
+    file = new_file(tmp_path / "new", 2, "https")
+    own = read_cluster(file).cluster.log
+    gone = await run("restore", tmp_path / "none", "--cluster", file, ok=False)
+    assert (gone.exit_code, "there is no such backup" in gone.stderr) == (2, True)
+    done = await run("restore", folder, "--cluster", file, "--node", 1, *("--segment-bytes", SEGMENT))
+    assert "Later writes of the old cluster are lost" in done.stderr
+    assert "raftlog cert node 1" in done.stderr
+    assert [row["log"] for row in answer(done)] == [own]
+    done = await run("restore", folder, "--cluster", file, "--node", 2, "--keep-log", *("--segment-bytes", SEGMENT))
+    assert [row["log"] for row in answer(done)] == [fake.log_id] == [read_cluster(file).cluster.log]
+    (folder / MANIFEST).write_text("{}")
+    torn = await run("restore", folder, "--cluster", file, ok=False)
+    assert (torn.exit_code, "backup.json: it cannot be read" in torn.stderr) == (7, True)
+    assert (await run("disk", "check", folder, ok=False)).exit_code == 1
+
+
+async def test_a_restored_cluster_goes_on_and_refuses_the_disks_of_the_old_one(tmp_path: Path) -> None:
+    """The three nodes have equal logs. Under the old log id they elect a leader in a term above all old ones, and an
+    old disk is refused as one that was removed: with the number of a member, and with that of none."""
+    async with cluster_of(3, tmp_path / "old") as nodes:
+        session, _ = await fill_nodes(nodes)
+        leader = await nodes.leader()
+        async with serve(leader) as served:
+            made = answer(await run("backup", tmp_path / "b", url=served.url))
+        old = nodes.cluster
+        term, oldest = leader.term, leader.oldest
+        group = leader.machine.consumers.get(b"group")
+    file = new_file(tmp_path / "new")
+    await run("restore", tmp_path / "b", "--cluster", file, "--keep-log", "--segment-bytes", SEGMENT)
+    async with running(file) as again:
+        leader = await again.leader()
+        assert (leader.log_id, leader.oldest) == (made["log"], oldest)
+        assert leader.term > term + 1_000_000
+        assert leader.machine.consumers.get(b"group") == group
+        retried = append_block(b"once", session=session, sequence=1)
+        told = await leader.submit(retried, 1, deadline=deadline(), session=session, sequence=1)
+        assert told.effect.result is Told.REPEATED
+        assert told.effect.first_answer_index < made["last"]
+        last = (await again.append(leader, b"on")).last
+        await again.all_at(last)
+        assert len({node.machine.digest() for node in again.running.values()}) == 1
+        for number, sender in ((1, 2), (2, 9)):
+            hello = Hello(
+                log=made["log"],
+                sender=sender,
+                to=3,
+                incarnation=old.node[number - 1].incarnation,
+                boot=9,
+                purpose=Purpose.CONSENSUS,
+                start=start_of(9),
+            )
+            assert "was removed from this cluster" in await refusal_of(again, hello)
+    async with running(file) as again:  # and after a restart
+        await again.all_at(last)

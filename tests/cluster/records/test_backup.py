@@ -21,8 +21,8 @@ from raftlog.cluster.config.cluster_file import render_cluster_file
 from raftlog.cluster.files.folder import IDENTITY
 from raftlog.cluster.node.formatting import new_cluster
 from raftlog.cluster.node.local_cluster import LocalCluster
-from raftlog.cluster.offline.check import check_folder
 from raftlog.cluster.offline.backup_file import read_backup
+from raftlog.cluster.offline.check import check_folder
 from raftlog.cluster.records.backup_format import (
     PART_BYTES_MAX,
     BackupDamaged,
