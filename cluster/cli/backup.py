@@ -288,7 +288,7 @@ def _make(
 
 
 def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int]) -> str:
-    """How to make certificates that name the new log; empty without TLS, or if they are beside the cluster file."""
+    """How to make the certificates that name the log; empty without TLS, or if they are beside the cluster file."""
     from raftlog.cluster.security.authority import holder_of_file
     from raftlog.cluster.security.names import Holder, HolderKind, UnknownHolder
 
@@ -303,10 +303,11 @@ def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int])
     if not lacking:
         return ""
     return (
-        "Certificates of the old cluster name the old log and do not count in the new one. Before its nodes start, "
-        f"where ca.key is: raftlog cert node {' '.join(lacking)} --cluster {file}; likewise for clients: raftlog cert "
-        f"client NAME --cluster {file}. On one machine `raftlog up --data {file.parent}` makes a new authority and all "
-        f"of them, if there is no {file.parent / TLS_FOLDER}."
+        f"A certificate counts only in the cluster whose log it names, here {cluster.cluster.log}. Before the nodes "
+        "start, put those that name it beside the cluster file, or make them where ca.key is: raftlog cert node "
+        f"{' '.join(lacking)} --cluster {file}; likewise for clients: raftlog cert client NAME --cluster {file}. On "
+        f"one machine `raftlog up --data {file.parent}` makes a new authority and all of them, if there is no "
+        f"{file.parent / TLS_FOLDER}."
     )
 
 

@@ -505,6 +505,7 @@ async def test_the_commands_print_what_they_did_and_refuse_in_one_sentence(tmp_p
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "mine").touch()
         for words, code, what in (
+            ((tmp_path / "file" / "b",), 1, "Not a directory; a part of this path is a file"),
             ((folder, "--force"), 2, "--stale and --force are for --state-only"),
             ((folder, "--state-only"), 2, "it is a folder; name the file to write"),
             ((tmp_path / "file",), 2, "a backup with the log is a folder; name another, or give --state-only"),
@@ -524,6 +525,10 @@ async def test_the_commands_print_what_they_did_and_refuse_in_one_sentence(tmp_p
     assert [row["log"] for row in answer(done)] == [own]
     done = await run("restore", folder, "--cluster", file, "--node", 2, "--keep-log", *("--segment-bytes", SEGMENT))
     assert [row["log"] for row in answer(done)] == [fake.log_id] == [read_cluster(file).cluster.log]
+    async with serve(fake) as served:
+        await run("backup", "--state-only", tmp_path / "state", url=served.url)
+    refused = await run("restore", tmp_path / "state", "--cluster", file, "--keep-log", ok=False)
+    assert (refused.exit_code, "it has no log, and --keep-log is for a backup" in refused.stderr) == (2, True)
     (folder / MANIFEST).write_text("{}")
     torn = await run("restore", folder, "--cluster", file, ok=False)
     assert (torn.exit_code, "backup.json: it cannot be read" in torn.stderr) == (7, True)
