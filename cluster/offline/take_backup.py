@@ -130,12 +130,18 @@ def take_backup(folder: Path, client: SyncClient, pace: Pace, progress: OnProgre
                 f"{folder}: it has {min(names)} and no {MANIFEST}, so it is no backup; name a new folder, or that of a "
                 "backup"
             )
-        page = _first_page(folder, client, found)
-        manifest = found or BackupManifest(page.log, clock.wall_ms())
-        if found is None:
-            _commit(folder, manifest)
         try:
+            page = _first_page(folder, client, found)
+            manifest = found or BackupManifest(page.log, clock.wall_ms())
+            if found is None:
+                _commit(folder, manifest)
             return found.end.index if found and found.end else 0, _grown(folder, client, manifest, page, pace, progress)
+        except Compacted as error:
+            oldest = error.problem.oldest if error.problem is not None else "a later one"
+            raise BackupRefused(
+                f"{folder}: the backup lacks records that were trimmed: the log begins at {oldest}. Take the next "
+                "backup into a new folder; this one stays as it is. Take them more often than the log is trimmed"
+            ) from error
         finally:
             drop_unnamed(folder)
 
@@ -182,14 +188,8 @@ def _first_page(folder: Path, client: SyncClient, manifest: BackupManifest | Non
         page = client.log_page(start, to=start + 1)
     except Compacted as error:
         oldest = error.problem.oldest if error.problem is not None else None
-        if oldest is None:
+        if end is not None or oldest is None:
             raise
-        if end is not None:
-            raise BackupRefused(
-                f"{folder}: the backup ends with record {end.index}, and the log begins at {oldest} now: the records "
-                "between them were trimmed, so the backup cannot go on. Take the next one into a new folder; this one "
-                "stays as it is. Take backups more often than the log is trimmed"
-            ) from error
         page = client.log_page(oldest, to=oldest + 1)
     if manifest is not None and page.log != manifest.log:
         raise _other_log(folder, manifest, page.log)

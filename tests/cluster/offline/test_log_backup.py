@@ -205,15 +205,28 @@ def test_what_no_backup_can_be_taken_into_is_refused_in_one_sentence(
     refused("and no backup.json, so it is no backup; name a new folder")
 
 
-def test_a_gap_says_what_to_do(tmp_path: Path, node: FakeNode, client: SyncClient) -> None:
-    """The log was trimmed beyond the newest backup, which stays as it is."""
+def test_a_gap_says_what_to_do(
+    tmp_path: Path, node: FakeNode, client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log was trimmed beyond the newest backup, which stays as it is; or while a run reads it."""
     fill(node, 20)
     end = taken(tmp_path / "b", client)
     fill(node, 20)
     node.submit_now((encode_block([BlockRecord(Operation.TRIM, argument=node.applied)]), 1))
-    with pytest.raises(BackupRefused, match=f"ends with record {end}, and the log begins at .* into a new folder"):
+    with pytest.raises(
+        BackupRefused, match=f"lacks records that were trimmed: the log begins at {node.machine.oldest}. Take the next"
+    ):
         taken(tmp_path / "b", client)
     assert read_folder(tmp_path / "b")[0].mark.index == end
+    cursor = SyncClient.log_raw
+
+    def trimming(self: SyncClient, *given: Any, **more: Any) -> Any:
+        node.submit_now((encode_block([BlockRecord(Operation.TRIM, argument=node.applied)]), 1))
+        return cursor(self, *given, **more)
+
+    monkeypatch.setattr(SyncClient, "log_raw", trimming)  # while the first run reads
+    with pytest.raises(BackupRefused, match="lacks records that were trimmed"):
+        taken(tmp_path / "c", client)
 
 
 def test_another_history_of_the_same_log_is_refused(tmp_path: Path, node: FakeNode, client: SyncClient) -> None:
