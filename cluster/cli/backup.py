@@ -258,19 +258,17 @@ def _make(
     from raftlog.cluster.config.cluster_file import read_cluster, render_cluster_file
     from raftlog.cluster.offline.restore import make_cluster, renewed
 
+    def commit(made: ClusterFile) -> None:  # a command that is refused or fails leaves the file as it was
+        if made != found:
+            replace_file(file, render_cluster_file(made).encode())
+
     with _failures():
-        cluster = read_cluster(file)
+        cluster = found = read_cluster(file)
         if new_ids:
             cluster = renewed(cluster)
         if keep_log:
-            cluster = msgspec.structs.replace(
-                cluster, cluster=msgspec.structs.replace(cluster.cluster, log=seed.log_id)
-            )
-
-        def commit() -> None:  # a command that is refused or fails leaves the file to the cluster that has these ids
-            if new_ids or keep_log:
-                replace_file(file, render_cluster_file(cluster).encode())
-
+            head = msgspec.structs.replace(cluster.cluster, log=seed.log_id)
+            cluster = msgspec.structs.replace(cluster, cluster=head)
         folders = make_cluster(seed, cluster, file, segment_bytes=size, nodes=nodes, log=log, commit=commit)
     rows = [
         {

@@ -217,6 +217,8 @@ def format_file(
     if missing := [node for node in nodes if cluster.of(node) is None]:
         raise SettingsError(f"{file}: it has no node {missing[0]}")
     makes_all = not (nodes or is_again) and not any((file.parent / node.data).exists() for node in cluster.node)
+    if cluster.cluster.first and (makes_all or is_forced):
+        raise SettingsError(f"{file}: its log came from a backup: raftlog restore makes it again")
     first = FIRST_STATE if makes_all else None
     if is_forced:
         first = HardState(term=term_of(clock.wall_ms()))

@@ -31,7 +31,7 @@ from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.snapshot_files import RecoveredSnapshot, SnapshotWriter
 from raftlog.cluster.offline.backup_file import Seed
 from raftlog.cluster.offline.backup_folder import BackupLog
-from raftlog.cluster.offline.restored_log import with_members, write_log
+from raftlog.cluster.offline.restored_log import with_first_entry, with_members, write_log
 from raftlog.cluster.records.snapshot_stream import chunks_of, restore as read_back
 from raftlog.cluster.runtime import clock
 from raftlog.raft.configuration import REMOVED_MAX, Configuration
@@ -52,7 +52,7 @@ class CannotRestore(Exception):
 
 def renewed(cluster: ClusterFile) -> ClusterFile:
     """The same nodes at the same places with a new log id and new incarnations."""
-    head = msgspec.structs.replace(cluster.cluster, log=secrets.token_hex(16), time_ms=clock.wall_ms())
+    head = msgspec.structs.replace(cluster.cluster, log=secrets.token_hex(16), time_ms=clock.wall_ms(), first="")
     nodes = [msgspec.structs.replace(node, incarnation=secrets.token_hex(16)) for node in cluster.node]
     return msgspec.structs.replace(cluster, cluster=head, node=nodes)
 
@@ -102,13 +102,13 @@ def make_cluster(
     segment_bytes: int,
     nodes: Sequence[int] = (),
     log: BackupLog | None = None,
-    commit: Callable[[], None] = lambda: None,
+    commit: Callable[[ClusterFile], None] = lambda cluster: None,
 ) -> list[Path]:
     """Makes the data folders of all nodes of the file, or of `nodes`, and reads their state back.
 
-    `log`: the log that they get; else it begins after the state. `commit` is called once all is written, before the
-    folders get their names. Raises CannotRestore, BackupDamaged, DiskError (a folder with something in it is never
-    touched) or ValueError; no folder is left then.
+    `log`: the log that they get; else it begins after the state. `commit` is called with the cluster file of the new
+    cluster once all is written, before the folders get their names. Raises CannotRestore, BackupDamaged, DiskError (a
+    folder with something in it is never touched) or ValueError; no folder is left then.
     """
     configuration = first_configuration(seed, cluster, str(file), has_log=log is not None)
     check_segment_bytes(segment_bytes)
@@ -118,6 +118,7 @@ def make_cluster(
         state = seed.state._replace(sessions=SessionTable(), consumers=ConsumerTable(), oldest=seed.mark.index + 1)
         seed, last = replace(seed, state=state), None
     else:
+        cluster = with_first_entry(cluster, log)
         seed, last = with_members(seed, cluster, configuration)
     identity = LogIdentity(bytes.fromhex(cluster.cluster.log))
 
@@ -143,7 +144,7 @@ def make_cluster(
             begin_folder(folder, DiskIdentity(cluster.cluster.log, node.id, node.incarnation), fill)
             folders.append(folder)
             _check_made(folder, identity, seed, is_read_whole=len(folders) == 1)
-        commit()
+        commit(cluster)
     except BaseException:
         for folder in folders:
             drop_unfinished(folder)

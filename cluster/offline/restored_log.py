@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import msgspec
+
+from raftlog.cluster.api.encoding import to_b64
 from raftlog.cluster.config.cluster_file import ClusterFile, term_of
 from raftlog.cluster.disk.older_segments import SegmentFill, name_segment
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.offline.backup_file import Seed
+from raftlog.cluster.offline.backup_folder import BackupLog
 from raftlog.cluster.records.backup_manifest import before_first
 from raftlog.cluster.records.entries import log_entry
 from raftlog.raft.codec.configuration import encode_configuration
@@ -22,6 +26,14 @@ from raftlog.raft.wal.formats import LogIdentity
 from raftlog.raft.wal.reading import RawSlice, entries_in
 from raftlog.statemachine.effects import encode_effects
 from raftlog.statemachine.machine import StateMachine
+
+
+def with_first_entry(cluster: ClusterFile, log: BackupLog) -> ClusterFile:
+    """The cluster file with the entry at index 1 of that log, if it is there: the disk of a node that is formatted
+    again must begin with that very entry, and the file's own members are not those of then."""
+    entry = next(entries_in(next(log.pieces()).segment))
+    first = to_b64(entry.header + entry.data) if entry.index == 1 else ""
+    return msgspec.structs.replace(cluster, cluster=msgspec.structs.replace(cluster.cluster, first=first))
 
 
 def with_members(seed: Seed, cluster: ClusterFile, configuration: Configuration) -> tuple[Seed, RawSlice]:

@@ -15,10 +15,17 @@ import msgspec
 import pytest
 
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.config.cluster_file import read_cluster, render_cluster_file
+from raftlog.cluster.config.cluster_file import (
+    ClusterFile,
+    SettingsError,
+    first_entry,
+    read_cluster,
+    render_cluster_file,
+)
 from raftlog.cluster.files.errors import FolderExists, FolderReadOnly, NoSpace
 from raftlog.cluster.files.folder import IDENTITY
 from raftlog.cluster.http.routes import log_stream
+from raftlog.cluster.node.formatting import format_cluster, format_file, may_exist
 from raftlog.cluster.offline import take_backup
 from raftlog.cluster.offline.backup_folder import read_folder, read_manifest
 from raftlog.cluster.offline.check import check_folder
@@ -75,8 +82,8 @@ def restored(backup: Path, file: Path, nodes: tuple[int, ...] = (), *, keep: boo
     if keep:
         cluster = msgspec.structs.replace(cluster, cluster=msgspec.structs.replace(cluster.cluster, log=seed.log_id))
 
-    def commit() -> None:
-        file.write_text(render_cluster_file(cluster))
+    def commit(made: ClusterFile) -> None:
+        file.write_text(render_cluster_file(made))
 
     return make_cluster(seed, cluster, file, segment_bytes=SEGMENT, nodes=nodes, log=log, commit=commit)
 
@@ -586,3 +593,28 @@ async def test_a_restored_cluster_goes_on_and_refuses_the_disks_of_the_old_one(t
             assert "was removed from this cluster" in await refusal_of(again, hello)
     async with running(file) as again:  # and after a restart
         await again.all_at(last)
+
+
+async def test_a_restored_log_begins_with_its_own_first_entry_on_every_disk(tmp_path: Path) -> None:
+    """The cluster file has that entry, because its own members are others. A disk that is formatted again gets the log.
+    Before, its first entry was another one under the same index and term, and its leader probed it for ever. No command
+    makes a whole log of such a file."""
+    async with cluster_of(3, tmp_path / "old") as nodes:
+        await fill_nodes(nodes)
+        async with serve(await nodes.leader()) as served:
+            await run("backup", tmp_path / "b", url=served.url)
+    file = new_file(tmp_path / "new")
+    await run("restore", tmp_path / "b", "--cluster", file, "--keep-log", "--segment-bytes", SEGMENT)
+    assert first_entry(read_cluster(file)) == first_entry(nodes.cluster)
+    async with running(file) as again:
+        leader = await again.leader()
+        gone = next(node for node in again.running if node != leader.node_id)
+        await again.stop(gone)
+        shutil.rmtree(again.data(gone))
+        made = read_cluster(file)
+        later = may_exist(made.cluster.time_ms - 100_000)  # as if this were seconds later
+        format_cluster(made, file, segment_bytes=SEGMENT, nodes=[gone], first=later)
+        await again.start(gone)
+        await again.all_at((await again.append(await again.leader(), b"on")).last)
+    with pytest.raises(SettingsError, match="its log came from a backup: raftlog restore makes it again"):
+        format_file(file, segment_bytes=SEGMENT, is_forced=True)
