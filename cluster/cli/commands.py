@@ -81,6 +81,9 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         CommandHelp("settings", "The settings of a node.", is_group=True),
         CommandHelp("version", "Show the version, whether compiled or interpreted modules run, and the interpreter."),
     ),
+    "raftlog.cluster.cli.top": (
+        CommandHelp("top", "Show nodes, rates, lags, the hottest prefixes and slow requests, until Ctrl-C."),
+    ),
     "raftlog.cluster.cli.consumers": (
         CommandHelp("consumers", "Consumer groups: positions, owners and lags of named readers.", is_group=True),
     ),
@@ -167,7 +170,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Data": ("del", "range", "txn", "watch", "compact", "session"),
     "Log": ("import", "import-postgres", "sink", "consumers", "digest", "audit"),
     "Cluster": (
-        *("create", "format", "node", "settings", "explain", "members", "leader"),
+        *("create", "format", "node", "settings", "explain", "top", "members", "leader"),
         *("backup", "restore", "recover", "disk", "debug", "doctor"),
     ),
     "Access": ("access", "role", "user", "token", "cert", "profile"),

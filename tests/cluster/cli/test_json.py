@@ -31,6 +31,7 @@ SAMPLES: dict[str, list[str]] = {
     "import": ["import", "{folder}/input.csv"],
     "status": ["status"],
     "status --watch": ["status", "--watch", "--count", "2", "--interval", "0.1"],
+    "top": ["top", "--once", "--interval", "0.1"],
     "digest": ["digest"],
     "format": ["format", "{folder}/cluster.toml"],
     "explain": ["explain"],

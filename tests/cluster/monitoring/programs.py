@@ -43,7 +43,7 @@ def program(folder: Path, name: str, configuration: Mapping[str, Any], *options:
 def prometheus(
     folder: Path, targets: Mapping[str, Sequence[int]], rules: Path, alertmanager: str = ""
 ) -> Iterator[str]:
-    """A Prometheus that scrapes these ports of each job every second, and sends alerts to the Alertmanager at that URL."""
+    """A Prometheus that scrapes these ports of each job every second, and sends alerts to that Alertmanager."""
     jobs = [
         {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}]}
         for job, ports in targets.items()
