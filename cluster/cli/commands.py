@@ -129,6 +129,9 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
             "doctor", "Look at this machine before a node runs on it: Python, files, clock, disk, addresses, Java."
         ),
     ),
+    "raftlog.cluster.cli.bench": (
+        CommandHelp("bench", "Put a load on a running cluster: rates, latencies, and the difference to the last run."),
+    ),
     "raftlog.cluster.cli.demo": (
         CommandHelp(
             "demo",
@@ -175,7 +178,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Access": ("access", "role", "user", "token", "cert", "profile"),
     "Analysis": ("export", "verify", "query", "analyze"),
-    "Tools": ("demo", "version", "chaos", "sim"),
+    "Tools": ("demo", "bench", "version", "chaos", "sim"),
 }
 """The commands as `raftlog --help` shows them."""
 _PANEL_OF: Final = {name: panel for panel, names in PANELS.items() for name in names}
