@@ -396,10 +396,10 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
         )
     if (trace := settings.trace).every < 0:
         raise SettingsError(f"trace.every is {trace.every}: it is 0 (none) or more")
-    if trace.endpoint and not re.fullmatch(r"https?://[^/\s]+/\S+", trace.endpoint):
+    if trace.endpoint and not re.fullmatch(r"https?://[^/\s@]+/\S+", trace.endpoint):
         raise SettingsError(
-            f"trace.endpoint is {trace.endpoint!r}: write the whole URL of a receiver, as in "
-            "http://127.0.0.1:4318/v1/traces"
+            f"trace.endpoint is {trace.endpoint!r}: write the whole URL of a receiver, without user and "
+            "password, as in http://127.0.0.1:4318/v1/traces"
         )
     addresses = (("http.listen", settings.http.listen), ("peer.listen", settings.peer.listen))
     for key, address in addresses:
