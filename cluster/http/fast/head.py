@@ -89,6 +89,7 @@ KNOWN_NAMES: Final = (
     "Transfer-Encoding",
     "Upgrade",
     "Last-Event-ID",
+    H_TRACEPARENT,
     *REQUEST_HEADERS,
 )
 """Every header that a handler reads, spelt as the handler does."""
@@ -97,7 +98,7 @@ _ITS_OWN: Final = (H_SEQUENCE, H_REQUEST_ID, H_TRACEPARENT)
 """Headers that differ from request to request, so that their heads are not remembered."""
 
 
-_ASKING_NAMES: Final = frozenset(KNOWN_NAMES) - {"Host", "Content-Length", "Connection", "Authorization"}
+_ASKING_NAMES: Final = frozenset(KNOWN_NAMES) - {"Host", "Content-Length", "Connection", "Authorization", H_TRACEPARENT}
 _IDLE_VALUES: Final = frozenset({("Accept", "*/*"), ("Content-Type", "application/octet-stream")})
 """Values that clients send with every request, and that change nothing."""
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor

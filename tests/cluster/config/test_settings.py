@@ -65,7 +65,10 @@ def test_bounds_follow_the_memory_and_the_connections(tmp_path: Path) -> None:
             "trace.endpoint is 'collector:4318': write the whole URL of a receiver, without user and password, as in "
             "http://127.0.0.1:4318/v1/traces",
         ),
-        ("trace.endpoint = 'http://a:b@collector:4318/v1/traces'", "write the whole URL of a receiver, without user and"),
+        (
+            "trace.endpoint = 'http://a:b@collector:4318/v1/traces'",
+            "write the whole URL of a receiver, without user and",
+        ),
         ("trace.every = -1", "trace.every is -1: it is 0 (none) or more"),
         ("nod = 3", "node.toml: nod is no setting; did you mean node?"),
         (
