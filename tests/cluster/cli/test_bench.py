@@ -29,25 +29,25 @@ def keys_of(client: SyncClient) -> list[bytes]:
 
 
 def test_two_runs_are_compared(cli: Running, tmp_path: Path) -> None:
-    """The first run leaves its figures in the file, and no key. The second prints the difference to it, unless its
-    options are others."""
+    """The first run leaves its figures in the file, and no key; each client writes first, then it reads. The second
+    prints the difference to it, unless its options are others."""
     file = tmp_path / "bench.json"
-    words = ["bench", cli.url, "--clients", "2", "--seconds", "0.3", "--size", "10", "--file", str(file)]
-    first = cli.json(*words, "--reads", "50")
+    words = ["bench", cli.url, "--clients", "2", "--seconds", "1", "--size", "10", "--file", str(file)]
+    first = cli.json(*words, "--reads", "100")
     assert [row["kind"] for row in first["changes"]] == ["write", "read"]
     assert all("per_s_change" not in row for row in first["changes"])
     kept = msgspec.json.decode(file.read_bytes(), type=BenchRun)
-    assert kept.options == BenchOptions(2, 10, 50)
+    assert kept.options == BenchOptions(2, 10, 100)
     for figures in kept.figures:
         assert figures.count == sum(count for _, count in figures.histogram) > 0
         assert 0 < figures.p50_ms <= figures.p99_ms <= figures.p999_ms <= figures.max_ms
         assert figures.failed == {}
-    second = cli.json(*words, "--reads", "50")
+    second = cli.json(*words, "--reads", "100")
     assert second["prefix"] != first["prefix"]
     assert all({"per_s_change", "p99_change"} <= row.keys() for row in second["changes"])
     other = cli.run(*words, "-o", "table")
     assert other.exit_code == 0, other.output
-    assert "not compared: the last run had 2 clients, 10 bytes, 50 % reads" in other.stderr
+    assert "not compared: the last run had 2 clients, 10 bytes, 100 % reads" in other.stderr
     assert "write, ms" in other.stdout
     with SyncClient(cli.url) as client:
         assert keys_of(client) == []
