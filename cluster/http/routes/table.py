@@ -17,6 +17,7 @@ from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.http.routes import (
     access,
     append,
+    console,
     consumers,
     digest,
     explain,
@@ -66,6 +67,7 @@ async def _head_of_stream(service: Service, call: Call) -> HttpAnswer:
     return HttpAnswer(service.identity, b"", service.node.applied, service.node.term, content_type=kind)
 
 
+CONSOLE_FILES: Final = "/console/{file}"
 _CHANGES_ALL: Final = {"for_operators": True, "takes_session": False}
 ROUTES: Final = (
     Route("POST", "/v1/log", Need.PARTS, append.append),
@@ -120,7 +122,8 @@ ROUTES: Final = (
     Route("GET", "/metrics", needs.WATCH, operator.get_metrics, True),
     Route("GET", "/version", Need.PRINCIPAL, operator.get_version, True),
     Route("GET", "/openapi.yaml", Need.PRINCIPAL, operator.get_openapi, True),
-    Route("GET", "/", Need.PRINCIPAL, operator.get_routes, True),
+    Route("GET", "/", Need.NOTHING, console.get_start, True),
+    Route("GET", CONSOLE_FILES, Need.NOTHING, console.get_file, True),
     Route("OPTIONS", "/", Need.NOTHING, operator.get_readyz, True),
 )
 
@@ -157,6 +160,8 @@ def find_route(call: Call) -> Route:
         methods = KEY_ROUTES if methods is None else {**KEY_ROUTES, **methods}  # POST /v1/kv/txn is no key
     elif call.path.startswith(_PART_PATHS):
         methods = _part_methods(call)
+    elif call.path.startswith(console.PATH):
+        methods = _BY_PATTERN[CONSOLE_FILES]
     if methods is None:
         raise ApiError(Code.NOT_FOUND, f"no such route: {call.path[:200]!r}; {nearest_name(call.path, _FIXED)}")
     route = methods.get(call.method)
