@@ -1,7 +1,7 @@
 """Defines `raftlog top`: nodes, rates, lags, hottest prefixes and slow routes of a running cluster, again and again.
 
-Everything is what a node answers to any operator: `/v1/status`, `/v1/explain/leaderless`, `/metrics`, and the newest
-records of the log. Rates and times are the difference between two views, so they cost a request nothing.
+Everything is what a node answers to any operator: `/v1/status`, `/v1/explain/leaderless`, `/v1/history`, `/metrics`,
+and the newest records of the log. It costs no request of others anything.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SLOW_S: Final = 1.0
 SAMPLE_RECORDS: Final = 200
 """Newest records that are read for the hottest prefixes, at most this often:"""
 SAMPLE_S: Final = 5.0
+READS_S: Final = 5
+"""Reads are those of the newest seconds of a node's history."""
 KEPT_RECORDS: Final = 1_000
 ROWS_MAX: Final = 5
 """Rows of groups, prefixes and routes on a terminal. JSON has all of them."""
@@ -43,7 +45,8 @@ _ENDS: Final = b"/:."
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 """The samples of /metrics by name and labels."""
-Asked = tuple[Status, Leaderless | None, Series | None]
+Asked = tuple[Status, Leaderless | None, Series | None, float | None]
+"""Of one node: status, view, metrics, and reads a second."""
 
 TOP: Final = view(
     Column("time", lambda row: as_time(row["time_ms"]), 24),
@@ -53,7 +56,7 @@ TOP: Final = view(
     Column("nodes", lambda row: len(row["nodes"])),
     Column("committed", width=12),
     "writes_per_s",
-    "requests_per_s",
+    "reads_per_s",
     Column("lag", lambda row: max((node.get("lag") or 0 for node in row["nodes"]), default=0)),
     Column("slow", lambda row: sum(route["slow"] for route in row["routes"])),
     Column("hottest", lambda row: row["prefixes"][0]["prefix"] if row["prefixes"] else None),
@@ -83,7 +86,7 @@ TABLES: Final = (
             "lag": ("lag", 0),
             "lag_seconds": ("lag s", 90),
             "writes_per_s": ("writes/s", 0),
-            "requests_per_s": ("requests/s", 60),
+            "reads_per_s": ("reads/s", 60),
             "sync_p99_ms": ("sync p99 ms", 50),
             "disk_free_mib": ("free MiB", 100),
             "url": ("url", 120),
@@ -133,11 +136,14 @@ class Watcher:
         )
         series = {url: each[2] for url, each in answers.items() if not isinstance(each, ClientError) and each[2]}
         grown = {url: _grown(now_there, self._before[url]) for url, now_there in series.items() if url in self._before}
-        self._before |= series
+        self._before = series
+        reads = {url: each[3] for url, each in answers.items() if not isinstance(each, ClientError)}
         for row in shown["nodes"]:
             url = row["url"]
             row |= _of_node(series.get(url), grown.get(url), seconds)
-        for rate in ("writes_per_s", "requests_per_s"):
+            if url in reads:
+                row["reads_per_s"] = reads[url]
+        for rate in ("writes_per_s", "reads_per_s"):
             known = [row[rate] for row in shown["nodes"] if row.get(rate) is not None]
             shown[rate] = round(sum(known), 1) if known else None
         statuses = [each[0] for each in answers.values() if not isinstance(each, ClientError)]
@@ -182,9 +188,11 @@ def prefix_of(key: bytes | None) -> bytes:
 def _ask(client: SyncClient) -> Asked:
     status, explained = status_and_view(client)
     try:
-        return status, explained, parsed(client.call(requests.metrics()))
+        series, history = parsed(client.call(requests.metrics())), client.call(requests.history(READS_S))
     except ClientError:  # a user without the grant
-        return status, explained, None
+        return status, explained, None, None
+    reads = [each for each in history.columns["reads"] if each is not None]
+    return status, explained, series, round(sum(reads) / len(reads), 1) if reads else None
 
 
 def parsed(text: bytes) -> Series:
@@ -212,12 +220,6 @@ def _of_node(now: Series | None, grown: Series | None, seconds: float) -> Row:
         row["disk_free_mib"] = int(_sum(now, "raftlog_disk_free_bytes")) >> 20
     if grown is not None:
         row["writes_per_s"] = round(_sum(grown, "raftlog_submits_total") / seconds, 1)
-        asked = (
-            value
-            for (name, labels), value in grown.items()
-            if name == "raftlog_http_requests_total" and not dict(labels)["route"].startswith(_OPERATION)
-        )
-        row["requests_per_s"] = round(sum(asked) / seconds, 1)
         row["sync_p99_ms"] = in_ms(quantile(_buckets([grown], "raftlog_sync_seconds"), 0.99))
     return row
 
@@ -277,7 +279,7 @@ def drawn(shown: Row, width: int) -> RenderableType:
     leader = "no leader" if shown["leader"] is None else f"leader {shown['leader']}"
     facts = [leader, *(f"{name} {shown[name]}" for name in ("term", "committed", "keys", "sessions") if name in shown)]
     facts += [
-        f"{shown[f'{name}_per_s']} {name}/s" for name in ("writes", "requests") if shown[f"{name}_per_s"] is not None
+        f"{shown[f'{name}_per_s']} {name}/s" for name in ("writes", "reads") if shown[f"{name}_per_s"] is not None
     ]
     parts: list[RenderableType] = [Text("  ".join(facts), style="bold")]
     for table in TABLES:

@@ -54,7 +54,7 @@ def seen(local: LocalCluster, user: str) -> dict[str, Any]:
     def look() -> dict[str, Any]:
         shown: dict[str, Any] = json.loads(run(local, user, *ONCE).stdout)
         roles = sorted(row["role"] for row in shown["nodes"])
-        rates = [row for row in shown["nodes"] if row.get("requests_per_s") is not None]
+        rates = [row for row in shown["nodes"] if row.get("writes_per_s") is not None]
         return shown if roles == ["follower", "leader", "unreachable"] and len(rates) == 2 else {}
 
     return wait_until(look, HANG_S, what="a view of both nodes")
@@ -105,7 +105,7 @@ def test_a_cluster_with_a_dead_node(tmp_path: Path) -> None:
         assert [row["node"] for row in shown["nodes"] if row["role"] == "unreachable"] == [killed]
         (leader,) = (row for row in shown["nodes"] if row["role"] == "leader")
         assert leader["disk_free_mib"] > 0
-        assert {"writes_per_s", "requests_per_s"} <= leader.keys()
+        assert {"writes_per_s", "reads_per_s"} <= leader.keys()
         assert shown["prefixes"] == [
             {"prefix": "orders/", "writes": 9, "percent": 90.0},
             {"prefix": "", "writes": 1, "percent": 10.0},
@@ -139,7 +139,7 @@ def test_a_cluster_with_a_dead_node(tmp_path: Path) -> None:
         assert shown["prefixes"] == []
         (note,) = shown["notes"]
         assert note.startswith("hottest prefixes are missing: ")
-        assert shown["requests_per_s"] is not None
+        assert shown["reads_per_s"] is not None
 
 
 def test_a_narrow_terminal_has_the_columns_that_fit() -> None:
@@ -155,8 +155,8 @@ def test_a_narrow_terminal_has_the_columns_that_fit() -> None:
         "lag": 0,
         "lag_seconds": 0.0,
     }
-    node |= {"writes_per_s": 1234.5, "requests_per_s": 2345.6, "sync_p99_ms": 3.21, "disk_free_mib": 62403}
-    shown: dict[str, Any] = {"leader": 1, "term": 2, "committed": 10**7, "writes_per_s": 1234.5, "requests_per_s": None}
+    node |= {"writes_per_s": 1234.5, "reads_per_s": 2345.6, "sync_p99_ms": 3.21, "disk_free_mib": 62403}
+    shown: dict[str, Any] = {"leader": 1, "term": 2, "committed": 10**7, "writes_per_s": 1234.5, "reads_per_s": None}
     shown |= {"nodes": [node | {"url": "http://127.0.0.1:7001"}], "groups": [], "prefixes": [], "notes": []}
     shown |= {"routes": [{"route": "/v1/kv/{key}", "per_s": 5.0, "p50_ms": 1.0, "p99_ms": 9.0, "slow": 0}]}
     widths = {}
