@@ -38,7 +38,7 @@ READS_S: Final = 5
 KEPT_RECORDS: Final = 1_000
 ROWS_MAX: Final = 5
 """Rows of groups, prefixes and routes on a terminal. JSON has all of them."""
-_OPERATION: Final = ("/v1/status", "/v1/members", "/v1/explain", "/livez", "/readyz", "/metrics")
+_OPERATION: Final = ("/v1/status", "/v1/members", "/v1/explain", "/v1/history", "/livez", "/readyz", "/metrics")
 """Routes of probes, of Prometheus and of this command."""
 _ENDS: Final = b"/:."
 """A prefix ends with one of these."""
