@@ -53,7 +53,7 @@ def test_bounds_follow_the_memory_and_the_connections(tmp_path: Path) -> None:
     assert plain.settings == Settings()
     assert was["limits.bodies_bytes_max"].origin == "limits.memory_bytes / 8"
     assert was["limits.hello_bytes_max"].origin == "fixed"
-    assert len(setting_types()) <= 70
+    assert len(setting_types()) <= 71
 
 
 @pytest.mark.parametrize(
