@@ -89,6 +89,9 @@ KNOWN_NAMES: Final = (
     "Transfer-Encoding",
     "Upgrade",
     "Last-Event-ID",
+    "Cookie",
+    "Sec-Fetch-Site",
+    "If-None-Match",
     H_TRACEPARENT,
     *REQUEST_HEADERS,
 )
