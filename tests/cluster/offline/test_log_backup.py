@@ -47,6 +47,7 @@ from tests.cluster.importer.conftest import client, node
 from tests.cluster.nodes import append_block, cluster_of, deadline, put_block
 from tests.cluster.peers.test_refused_hello import refusal_of, start_of
 from tests.cluster.records.test_backup import answer, fill as fill_nodes, new_file, run, running
+from tests.support import wait_until_async
 
 __all__ = ["client", "node"]
 
@@ -595,26 +596,35 @@ async def test_a_restored_cluster_goes_on_and_refuses_the_disks_of_the_old_one(t
         await again.all_at(last)
 
 
-async def test_a_restored_log_begins_with_its_own_first_entry_on_every_disk(tmp_path: Path) -> None:
-    """The cluster file has that entry, because its own members are others. A disk that is formatted again gets the log.
-    Before, its first entry was another one under the same index and term, and its leader probed it for ever. No command
-    makes a whole log of such a file."""
+@pytest.mark.parametrize("oldest", [1, 20])
+async def test_a_restored_log_begins_with_its_own_first_entry_on_every_disk(tmp_path: Path, oldest: int) -> None:
+    """The cluster file has that entry, because its own members are others. A disk that is formatted again gets the log,
+    by entries, or where its beginning was trimmed by a snapshot and the older segments. Before, its first entry was
+    another one under the same index and term, and its leader probed it for ever. No command makes a whole log of such a
+    file."""
     async with cluster_of(3, tmp_path / "old") as nodes:
         await fill_nodes(nodes)
-        async with serve(await nodes.leader()) as served:
+        leader = await nodes.leader()
+        trim = encode_block([BlockRecord(Operation.TRIM, argument=oldest)])
+        await leader.submit(trim, 1, deadline=deadline())
+        async with serve(leader) as served:
             await run("backup", tmp_path / "b", url=served.url)
     file = new_file(tmp_path / "new")
     await run("restore", tmp_path / "b", "--cluster", file, "--keep-log", "--segment-bytes", SEGMENT)
-    assert first_entry(read_cluster(file)) == first_entry(nodes.cluster)
+    made = read_cluster(file)
+    assert (first_entry(made) == first_entry(nodes.cluster)) == (oldest == 1)
     async with running(file) as again:
         leader = await again.leader()
         gone = next(node for node in again.running if node != leader.node_id)
         await again.stop(gone)
         shutil.rmtree(again.data(gone))
-        made = read_cluster(file)
         later = may_exist(made.cluster.time_ms - 100_000)  # as if this were seconds later
         format_cluster(made, file, segment_bytes=SEGMENT, nodes=[gone], first=later)
-        await again.start(gone)
+        new = await again.start(gone)
         await again.all_at((await again.append(await again.leader(), b"on")).last)
-    with pytest.raises(SettingsError, match="its log came from a backup: raftlog restore makes it again"):
-        format_file(file, segment_bytes=SEGMENT, is_forced=True)
+        await wait_until_async(
+            lambda: new.state.disk.oldest == leader.state.disk.oldest <= oldest, what="its older log"
+        )
+    if oldest == 1:
+        with pytest.raises(SettingsError, match="its log came from a backup: raftlog restore makes it again"):
+            format_file(file, segment_bytes=SEGMENT, is_forced=True)
