@@ -11,7 +11,8 @@
   and generations are indexes of the old log, and the new log uses the same indexes for other records. A retry gets
   `session_expired`, as from any cluster that does not know its result.
 
-All folders are made before the first of them gets its name, so no node starts on one of a restore that was killed.
+All folders are made before the first of them gets its name, so no node starts on one of a restore that was killed
+(docs/decisions/0035).
 """
 
 from __future__ import annotations
