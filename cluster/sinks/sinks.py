@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.runtime import clock
@@ -209,6 +210,7 @@ def rebuild(
             f"the store of {name} has no rows to rebuild: raftlog sink drop {name} --yes and raftlog sink run {name} "
             f"send everything again"
         )
+    _check_start(name, sink, client)
     identity = sink.identity(name, client.status().log)
     beside: DroppableStore = store.beside()
     rejects = Rejects(file.beside(name + BESIDE, "rejected"))
@@ -228,21 +230,38 @@ def rebuild(
     more = _more_columns(file, name, lambda: filled(name).beside())
     run = SinkRun(name, sink, beside, client, rejects, owner=owner, beside=True, more_columns=more, tell=tell, at=at)
     run.run(once=True)
-    group = client.consumer(f"sink/{name}")
-    group.claim(owner=owner)  # the runner of the old store stops
-    run.run(once=True)
-    assert group.owned is not None
-    own, rejected = rejects_of(file, name), rejects.read()
-    own.replace(dict.fromkeys([*own.read(), *rejected]))  # a kill on either side of the exchange loses none
-    try:
-        store.exchange(identity, group.owned.generation)
-    finally:
-        store.close()
+    generation = client.consumer(f"sink/{name}").claim(owner=owner).generation  # the runner of the old store stops
+    own = rejects_of(file, name)
+    is_moved = True
+    while is_moved:
+        run.run(once=True)
+        rejected = rejects.read()
+        own.replace(dict.fromkeys([*own.read(), *rejected]))  # a kill on either side of the exchange loses none
+        try:
+            store.exchange(identity, generation)
+            is_moved = False
+        except PositionMoved as error:  # it writes on until it reports
+            tell(f"{name}: {error}")
+        finally:
+            store.close()
     at(SinkStep.EXCHANGED)
     own.replace(rejected)
     rejects.path.unlink(missing_ok=True)
     client.call(requests.delete(f"sink/{name}{BESIDE}"))
     return run
+
+
+def _check_start(name: str, sink: SinkSettings, client: SyncClient) -> None:
+    """Raises StoreError where a rebuild would silently lack rows that the store has."""
+    oldest = client.log_page(NUMBER_MAX, limit=1).oldest
+    if sink.start == "newest":
+        lacking = 'start = "newest" would leave out all rows'
+    elif sink.start != "state" and oldest > (1 if sink.start == "oldest" else sink.start):
+        lacking = f"the log begins at index {oldest}, so the new rows would lack what only older records say"
+    else:
+        return
+    choice = '"state"' if sink.source.has_keys else f"{oldest} to have what the log has"
+    raise StoreError(f"{name}: {lacking}: set start = {choice}, and rebuild again")
 
 
 def wait(file: SinkFile, name: str, client: SyncClient, index: int, *, timeout_s: float = 30.0) -> StorePosition:

@@ -109,7 +109,8 @@ class RebuiltStore(DroppableStore, Protocol):
     def exchange(self, sink: SinkIdentity, generation: int) -> None:
         """Puts the rows and the position that were filled beside into the place of this store's, in one step.
 
-        Raises StoreUnavailable, StoreError. It may be killed, and called again.
+        Raises StoreUnavailable, StoreError; PositionMoved where the old rows are those of a later index. It may be
+        killed, and called again.
         """
 
 

@@ -194,6 +194,8 @@ class OpenSearchStore:
             if (new := beside._found(sink)) is None:
                 raise StoreError(f"nothing was filled beside the index {self._name}")
             old = self._found(sink)
+            if old is not None and old.standing.ahead > new.standing.ahead:
+                raise PositionMoved("the runner of the old rows has written meanwhile")
             self._index = new.standing.target
             self._standing, self._mark = structs.replace(new.standing, generation=generation), old and old.mark
             self._move(self._standing.position, self._standing.ahead)

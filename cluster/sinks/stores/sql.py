@@ -245,14 +245,16 @@ class SqlStore:
         self._database.connect()
         execute = self._database.execute
         with self._transaction():
+            old = execute(f"DELETE FROM {POSITIONS} WHERE name = ? RETURNING next", (sink.name,))
+            new = execute(
+                f"UPDATE {POSITIONS} SET name = ?, target = ?, generation = ? WHERE name = ? RETURNING next",
+                (sink.name, self._table, generation, sink.name + BESIDE),
+            )
+            if old > new:
+                raise PositionMoved("the runner of the old rows has written meanwhile")
             execute(f"DROP TABLE IF EXISTS {quoted(self._table)}")
             name = quoted(self._table.rpartition(".")[2])
             execute(f"ALTER TABLE {quoted(self._table + _TABLE_BESIDE)} RENAME TO {name}")
-            execute(f"DELETE FROM {POSITIONS} WHERE name = ?", (sink.name,))
-            execute(
-                f"UPDATE {POSITIONS} SET name = ?, target = ?, generation = ? WHERE name = ?",
-                (sink.name, self._table, generation, sink.name + BESIDE),
-            )
 
     def _placed(self, sink: SinkIdentity) -> SinkIdentity:
         return sink if self._like is None else sink._replace(name=sink.name + BESIDE)

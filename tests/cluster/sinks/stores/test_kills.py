@@ -22,6 +22,7 @@ from raftlog.cluster.sinks.runner import SinkStep, SinkStopped
 from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.sinks import rebuild, rejects_of, verify
 from raftlog.cluster.sinks.store import StoreError
+from tests.cluster.fake_node import FakeNode
 from tests.cluster.sinks.stores.conftest import MARKS
 from tests.cluster.sinks.stores.kit import StoreBench, small
 from tests.cluster.sinks.test_runner import COLUMNS, STEPS, AtStep, expected, fill
@@ -157,6 +158,47 @@ def test_a_rebuild_that_ends_keeps_the_rejected_records(bench: StoreBench, clien
         assert retry("s", made.sink, store, client, rejects) == Retried(1, 1)
     assert [each.key for each in rejects.read()] == ["k/1"]
     assert made.verified(client).is_same
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [pytest.param(each, marks=MARKS.get(each, ())) for each in ("sqlite", "postgresql", "opensearch")],
+    indirect=True,
+)
+def test_a_rebuild_never_sets_readers_back(bench: StoreBench, client: SyncClient) -> None:
+    """The runner of the old rows writes on until it learns of the rebuild, which fills those records too."""
+    fill(client, 10)
+    bench.run(client)
+    reached = 0
+
+    def write_on() -> None:
+        nonlocal reached
+        reached = client.put(b"k/new", b'{"n": 7}').index
+        bench.run(client)
+
+    rebuild(bench.file, "s", client, at=AtStep(SinkStep.REPORTED, write_on, *range(1, 7)), tell=bench.said.append)
+    with closing(bench.store()) as store, store.rows(bench.sink.identity("s", client.status().log)) as found:
+        assert found is not None
+        assert found.position.next > reached
+    assert "s: the runner of the old rows has written meanwhile" in bench.said
+    bench.check(client)
+
+
+@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(("start", "choice"), [("newest", '"newest" would leave out all'), ("oldest", "index 9")])
+def test_a_rebuild_that_would_lack_rows_is_refused(
+    bench: StoreBench, client: SyncClient, node: FakeNode, start: str, choice: str
+) -> None:
+    """The log that they came from is trimmed, or would not be read. The state of the keys is there."""
+    fill(client, 20)
+    bench.run(client)
+    before = bench.rows()
+    node.oldest = 9
+    with pytest.raises(StoreError, match=rf's: .*{choice}.*: set start = "state", and rebuild again'):
+        rebuild(bench.changed(start=start).file, "s", client)
+    assert bench.rows() == before
+    rebuild(bench.changed(start="state").file, "s", client)
+    bench.check(client)
 
 
 @params([SinkStep.READ, SinkStep.COMPARED], *STORES)
