@@ -117,6 +117,7 @@ class RebuiltStore(DroppableStore, Protocol):
 BESIDE: Final = ".rebuild"
 """End of the name under which a store that is filled beside another one keeps its position."""
 
+_SHOWN_MAX: Final = 100
 _ALL_LOADED: Final = "all"
 """A position's `loaded` that is None, in a store. The others are hex, and one that has begun again has no digit yet."""
 
@@ -140,8 +141,9 @@ def certificate_error(server: str, why: str, authority: str) -> StoreError:
 
 
 def shown_key(key: StoreRow) -> str:
-    """The values of a key for a message."""
-    return ", ".join(str(each) for each in key)
+    """The values of a key for a message, the beginning of a long one."""
+    text = ", ".join(map(str, key))
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
 def check_owner(found: SinkIdentity, wanted: SinkIdentity) -> None:

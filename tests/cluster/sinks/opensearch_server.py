@@ -23,7 +23,6 @@ _OPTIONS = ("-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC
 """A start takes 3.4 s of a core so, and 6.3 s with the second compiler and the parallel collector."""
 
 
-
 class OpenSearchNotFoundError(RuntimeError):
     """No OpenSearch; the message says how to get it."""
 
