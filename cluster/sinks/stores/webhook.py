@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -30,11 +28,10 @@ from raftlog.cluster.sinks.store import (
     StoreError,
     StoreFenced,
     StoreUnavailable,
-    certificate_error,
     check_owner,
 )
 from raftlog.cluster.sinks.stores.cells import encode_json, members_of
-from raftlog.cluster.sinks.stores.http import CERTIFICATES
+from raftlog.cluster.sinks.stores.http import HttpServer
 
 _ANSWER_S: Final = 30.0
 _ANSWER_BYTES_MAX: Final = 1 << 20
@@ -65,7 +62,9 @@ class WebhookStore:
     """A service that takes changes. A request has one object, or with `batch` above 1 an array of up to so many."""
 
     def __init__(self, url: str, secret: str, mapping: RowMapping, folder: Path, *, batch: int = 1) -> None:
-        self._url = urlsplit(url)
+        parts = urlsplit(url)
+        self._server = HttpServer(f"{parts.scheme}://{parts.netloc}", "the webhook", timeout_s=_ANSWER_S)
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._secret = secret.encode()
         self._columns = mapping.columns
         self._key_columns = mapping.key_columns
@@ -74,7 +73,6 @@ class WebhookStore:
         self._sink = SinkIdentity("", "", "")
         self._generation = 0
         self._taken: set[str] = set()  # answered requests of a batch: its next attempt goes on behind them
-        self._connection: HTTPConnection | None = None
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
         """As `SinkStore.open`."""
@@ -117,9 +115,7 @@ class WebhookStore:
 
     def close(self) -> None:
         """As `SinkStore.close`."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._server.close()
 
     def _path(self, sink: SinkIdentity) -> Path:
         return self._folder / f"{sink.name}.position"
@@ -178,30 +174,11 @@ class WebhookStore:
             raise RowsRefused([Refusal(change, why)])
 
     def _answer(self, body: bytes, key: str) -> tuple[int, str]:
-        """Status and text of the answer. A kept connection that was lost is replaced by a new one first."""
+        """Status and text of the answer."""
         signature = f"sha256={hmac.new(self._secret, body, hashlib.sha256).hexdigest()}"
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key, "Raftlog-Signature": signature}
-        target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
-        while True:
-            is_new = self._connection is None
-            try:
-                connection = self._connection = self._connection or self._connected()
-                connection.request("POST", target, body, headers)
-                answer = connection.getresponse()
-                text = answer.read(_ANSWER_BYTES_MAX).decode("utf-8", "replace")
-                if not answer.isclosed():
-                    self.close()
-                return answer.status, text
-            except ssl.SSLCertVerificationError as error:
-                raise certificate_error("the webhook", error.verify_message, CERTIFICATES) from error
-            except (OSError, HTTPException) as error:
-                self.close()
-                if is_new or isinstance(error, TimeoutError):
-                    raise StoreUnavailable(f"the webhook does not answer: {error!r}") from error
-
-    def _connected(self) -> HTTPConnection:
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        return kind(self._url.hostname or "", self._url.port, timeout=_ANSWER_S)
+        headers = {"Idempotency-Key": key, "Raftlog-Signature": signature}
+        answer = self._server.ask("POST", self._target, body, headers, _ANSWER_BYTES_MAX)
+        return answer.status, answer.body.decode("utf-8", "replace")
 
 
 def _unreadable(_: object) -> StoreRow:
