@@ -20,17 +20,15 @@ from raftlog.cluster.runtime.file_errors import replace_file, sync_folder
 from raftlog.cluster.sinks.changes import RowChange, RowChanges, StorePosition, StoreRow
 from raftlog.cluster.sinks.mapping import RowMapping
 from raftlog.cluster.sinks.store import (
-    PositionMoved,
     Refusal,
     RowsRefused,
     SinkIdentity,
     StoredRows,
     StoreError,
-    StoreFenced,
     StoreUnavailable,
-    check_owner,
 )
 from raftlog.cluster.sinks.stores.cells import encode_json, members_of
+from raftlog.cluster.sinks.stores.documents import SinkStanding, check_position, standing_of
 from raftlog.cluster.sinks.stores.http import HttpServer
 
 _ANSWER_S: Final = 30.0
@@ -40,22 +38,12 @@ _PASSING: Final = (408, 425, 429)  # and 5xx
 _OF_THE_URL: Final = (401, 403, 404, 405)  # and 1xx, 3xx: the next change would get the same answer
 
 
-class _PositionFile(msgspec.Struct, frozen=True):
-    log: str
-    mapping: str
-    generation: int
-    position: StorePosition | None
-
-
 class _Posted(msgspec.Struct, frozen=True):
     """One object of a request: a change, or the truncate before one."""
 
     index: int
     change: RowChange | None
     body: bytes
-
-
-_decode: Final = msgspec.json.Decoder(_PositionFile).decode
 
 
 class WebhookStore:
@@ -77,20 +65,13 @@ class WebhookStore:
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
         """As `SinkStore.open`."""
         self._sink, self._generation = sink, generation
-        found = self._read(sink)
-        if found is not None and found.position is not None:
-            check_owner(SinkIdentity(sink.name, found.log, found.mapping), sink)
-        position = self._position(found)
+        position = self._position()
         self._keep(position)
         return position
 
     def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
         """As `SinkStore.write`, but the service keeps changes that it took before an error. Raises StoreError too."""
-        there = self._position(self._read(self._sink))
-        if there != expected:
-            raise PositionMoved(
-                f"the file of the position is at {there and there.next}, not {expected and expected.next}"
-            )
+        check_position(self._position(), expected)
         parts = [self._part(each.index, each) for each in changes.rows]
         if changes.truncates:
             parts.insert(0, self._part(parts[0].index if parts else next.next - 1, None))
@@ -120,23 +101,26 @@ class WebhookStore:
     def _path(self, sink: SinkIdentity) -> Path:
         return self._folder / f"{sink.name}.position"
 
-    def _read(self, sink: SinkIdentity) -> _PositionFile | None:
+    def _read(self, sink: SinkIdentity) -> SinkStanding | None:
         try:
-            return _decode(self._path(sink).read_bytes())
+            return standing_of(self._path(sink).read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise StoreError(f"{self._path(sink)} cannot be read: {error}") from error
 
-    def _position(self, found: _PositionFile | None) -> StorePosition | None:
-        if found is not None and found.generation > self._generation:
-            raise StoreFenced(self._sink.name)
-        return None if found is None else found.position
+    def _position(self) -> StorePosition | None:
+        """The position that is kept. Raises StoreError, StoreFenced for that of another run."""
+        found = self._read(self._sink)
+        if found is None:
+            return None
+        found.check(self._sink, self._generation)
+        return found.position
 
     def _keep(self, position: StorePosition | None) -> None:
-        file = _PositionFile(self._sink.log, self._sink.mapping, self._generation, position)
+        standing = SinkStanding(*self._sink, self._generation, position)
         try:
-            replace_file(self._path(self._sink), msgspec.json.encode(file) + b"\n")
+            replace_file(self._path(self._sink), msgspec.json.encode(standing) + b"\n")
         except OSError as error:
             raise StoreUnavailable(str(error)) from error
 
