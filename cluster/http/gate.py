@@ -23,6 +23,7 @@ from raftlog.cluster.http.audit import AUDITED, REFUSALS, AuditLog
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, forget_frames, problem_answer
 from raftlog.cluster.http.exchange.body import SlowSide, drop_body
 from raftlog.cluster.http.exchange.call import READS, AskedOfNode, Call, finished
+from raftlog.cluster.http.exchange.cookies import credential_of
 from raftlog.cluster.http.exchange.query import split_target
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.hosts import HostCheck, check_origin
@@ -30,6 +31,7 @@ from raftlog.cluster.http.request_log import FAILED, RequestLog
 from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
 from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.runtime.logging import get_logger
+from raftlog.cluster.runtime.metrics import READ, WAITS, WRITE
 from raftlog.cluster.security.tokens import redacted
 
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
@@ -188,7 +190,9 @@ class Api:
             service.load.queue.leave(call)
         seconds = service.clock() - call.started
         http = service.node.metrics.http
-        http.answered.append((call.route, answer.status, seconds))
+        waits = call.stream is not None or call.has_waited
+        kind = WAITS if waits else READ if call.method in READS else WRITE
+        http.answered.append((call.route, answer.status, seconds, kind))
         if len(http.answered) >= _COUNTED_AT:
             http.count()
         if call.route in AUDITED or (code and code in REFUSALS):
@@ -196,7 +200,6 @@ class Api:
         lines = self._lines
         if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
             if not (call.route in _PROBES and answer.status in _PROBED):
-                waits = call.stream is not None or call.has_waited
                 lines.add(
                     call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits
                 )
@@ -243,6 +246,8 @@ class Api:
         call.route = route.pattern
         access = service.access
         if service.node.machine.access.is_on or access.is_exposed or access.is_behind:
+            if "Authorization" not in call.headers and call.holder is None:
+                call.login = credential_of(service, call, host or "")
             access.admit(
                 call,
                 route.need,
