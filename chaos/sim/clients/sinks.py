@@ -25,7 +25,6 @@ from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client.answers import Item, LogPage, Page, Record, record
-from raftlog.cluster.client.requests import prefix_end
 from raftlog.cluster.records.rows import as_record, decode_rows, is_user_row
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.sinks.changes import RowChanges, StorePosition, StoreRow
@@ -62,6 +61,7 @@ REBUILD_WORLDS: Final = 2
 SINK: Final = SinkIdentity("copy", "log", "mapping")
 TABLE: Final = "copied"
 PREFIX: Final = b"row/"
+PREFIX_END: Final = b"row0"
 CAPTURED: Final = "public.rows"
 ROWS: Final = 5
 WRITE_US: Final = 250_000
@@ -524,7 +524,7 @@ async def _keys(start: bytes, limit: int, at: int | None, deadline: float, serve
     machine = server.machine
     revision = machine.revision if at is None else at
     try:
-        found, count, more = machine.range(start, prefix_end(PREFIX), limit, revision)
+        found, count, more = machine.range(start, PREFIX_END, limit, revision)
     except RevisionCompacted as error:
         raise ApiError(Code.COMPACTED, str(error)) from error
     items = tuple(Item(key, each.value, each.create, each.mod, each.version) for key, each in found)
