@@ -6,10 +6,11 @@ import itertools
 import multiprocessing
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from tests.cluster.sinks.test_runner import COLUMNS, STEPS, AtStep, expected, fi
 Rows = dict[StoreRow, StoreRow]
 
 KILLED = 7
+MEMORY = "/dev/shm"
 STORES = ("sqlite", "duckdb", "tantivy", "postgresql", "redis", "opensearch")
 REBUILT = [*STEPS, SinkStep.EXCHANGED]
 WIDER = {**COLUMNS, "m": "value.n:bigint"}
@@ -78,6 +80,13 @@ def killed(bench: StoreBench, client: SyncClient, work: str, step: SinkStep, tim
     process.join(60)
     assert process.exitcode in (0, KILLED)
     return process.exitcode == KILLED
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory, where the system has such a folder: a killed process loses nothing there, and syncs took most time."""
+    with TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
