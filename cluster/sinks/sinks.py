@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import stamina
 
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client import consumers as requests
@@ -26,10 +27,10 @@ from raftlog.cluster.runtime import clock
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition
 from raftlog.cluster.sinks.discovery import first_records, found_columns
 from raftlog.cluster.sinks.mapping import RowMapping, SinkSource
-from raftlog.cluster.sinks.rejects import Rejects
+from raftlog.cluster.sinks.rejects import Rejected, Rejects
 from raftlog.cluster.sinks.retry import Retried, retry
 from raftlog.cluster.sinks.run_state import RunStateFile
-from raftlog.cluster.sinks.runner import MoreColumns, SinkRun, SinkStep, SinkStopped, learn_schemas
+from raftlog.cluster.sinks.runner import RETRY_MAX_S, MoreColumns, SinkRun, SinkStep, SinkStopped, learn_schemas
 from raftlog.cluster.sinks.settings import SinkFile, SinkSettings, read_sinks
 from raftlog.cluster.sinks.store import (
     BESIDE,
@@ -85,6 +86,8 @@ __all__ = [
 
 _PREVIEW_ROWS: Final = 10
 _POLL_S: Final = 0.02
+_EXCHANGES_MAX: Final = 10
+"""How many times a rebuild tries to exchange: ten take some ten seconds, and a runner learns of it within one."""
 
 
 def rejects_of(file: SinkFile, name: str) -> Rejects:
@@ -232,18 +235,20 @@ def rebuild(
     run.run(once=True)
     generation = client.consumer(f"sink/{name}").claim(owner=owner).generation  # the runner of the old store stops
     own = rejects_of(file, name)
-    is_moved = True
-    while is_moved:
-        run.run(once=True)
-        rejected = rejects.read()
-        own.replace(dict.fromkeys([*own.read(), *rejected]))  # a kill on either side of the exchange loses none
-        try:
-            store.exchange(identity, generation)
-            is_moved = False
-        except PositionMoved as error:  # it writes on until it reports
-            tell(f"{name}: {error}")
-        finally:
-            store.close()
+    rejected: list[Rejected] = []
+    attempts = stamina.retry_context(on=PositionMoved, attempts=_EXCHANGES_MAX, timeout=None, wait_max=RETRY_MAX_S)
+    for attempt in attempts:  # that runner writes on until it reports
+        with attempt:
+            run.run(once=True)
+            rejected = rejects.read()
+            own.replace(dict.fromkeys([*own.read(), *rejected]))  # a kill on either side of the exchange loses none
+            try:
+                store.exchange(identity, generation)
+            except PositionMoved as error:
+                tell(f"{name}: {error}")
+                raise
+            finally:
+                store.close()
     at(SinkStep.EXCHANGED)
     own.replace(rejected)
     rejects.path.unlink(missing_ok=True)

@@ -117,6 +117,9 @@ class RebuiltStore(DroppableStore, Protocol):
 BESIDE: Final = ".rebuild"
 """End of the name under which a store that is filled beside another one keeps its position."""
 
+WRITTEN_ON: Final = "the old rows are of a later index: their runner has written meanwhile, or the log has gone back"
+"""Why an exchange does not take place."""
+
 _SHOWN_MAX: Final = 100
 _ALL_LOADED: Final = "all"
 """A position's `loaded` that is None, in a store. The others are hex, and one that has begun again has no digit yet."""

@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import pkgutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -22,7 +23,7 @@ from raftlog.cluster.sinks.retry import Retried, retry
 from raftlog.cluster.sinks.runner import SinkStep, SinkStopped
 from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.sinks import rebuild, rejects_of, verify
-from raftlog.cluster.sinks.store import StoreError
+from raftlog.cluster.sinks.store import WRITTEN_ON, PositionMoved, StoreError
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.sinks.stores.conftest import MARKS
 from tests.cluster.sinks.stores.kit import StoreBench, small
@@ -189,7 +190,27 @@ def test_a_rebuild_never_sets_readers_back(bench: StoreBench, client: SyncClient
     with closing(bench.store()) as store, store.rows(bench.sink.identity("s", client.status().log)) as found:
         assert found is not None
         assert found.position.next > reached
-    assert "s: the runner of the old rows has written meanwhile" in bench.said
+    assert f"s: {WRITTEN_ON}" in bench.said
+    bench.check(client)
+
+
+@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+def test_a_store_that_is_further_than_the_log_is_not_exchanged(
+    bench: StoreBench, client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rebuild ends with the reason after some tries. Rows of another log are replaced."""
+    monkeypatch.setattr("raftlog.cluster.sinks.sinks._EXCHANGES_MAX", 2)
+    fill(client, 10)
+    bench.run(client)
+    with sqlite3.connect(bench.folder / "file") as connection:
+        connection.execute("UPDATE raftlog_sinks SET next = 1000000")
+    with pytest.raises(PositionMoved, match="or the log has gone back"):
+        rebuild(bench.file, "s", client)
+    assert len(bench.rows()) == len(expected(client))
+    connection.execute("UPDATE raftlog_sinks SET log = 'other' WHERE name = 's'")
+    connection.commit()
+    connection.close()
+    rebuild(bench.file, "s", client)
     bench.check(client)
 
 
