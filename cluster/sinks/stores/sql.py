@@ -246,12 +246,12 @@ class SqlStore:
         self._database.connect()
         execute = self._database.execute
         with self._transaction():
-            old = dict(execute(f"DELETE FROM {POSITIONS} WHERE name = ? RETURNING log, next", (sink.name,)))
+            old = execute(f"DELETE FROM {POSITIONS} WHERE name = ? RETURNING log, next", (sink.name,))
             new = execute(
                 f"UPDATE {POSITIONS} SET name = ?, target = ?, generation = ? WHERE name = ? RETURNING log, next",
                 (sink.name, self._table, generation, sink.name + BESIDE),
             )
-            if old.get(sink.log, 0) > dict(new).get(sink.log, 0):
+            if old > new and old[0][0] == sink.log:
                 raise PositionMoved(WRITTEN_ON)
             execute(f"DROP TABLE IF EXISTS {quoted(self._table)}")
             name = quoted(self._table.rpartition(".")[2])
