@@ -358,7 +358,7 @@ def create_command(
     if len(hosts) == 2:
         _say(TWO_NODES)
     files = made.operator
-    _say(f"or as services of systemd: each folder has a unit {UNIT}; docs/production.md has the commands")
+    _say(f"or as services of systemd: each folder has a unit {UNIT}; docs/three_machines.md has the commands")
     _say(
         f"keep {folder / 'tls' / 'ca.key'} in a safe place: it makes further certificates. Once the nodes run, make "
         "the first admin on one of the machines: raftlog access init operator --config node.toml\n"

@@ -43,7 +43,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Zone]:
 
 def srv(*places: str) -> str:
     """SRV records of NAME, as `PRIORITY PORT TARGET`."""
-    return "\n".join("{0}. SRV {1} 0 {2} {3}".format(NAME, *place.split()) for place in places)
+    return "\n".join("{}. SRV {} 0 {} {}".format(NAME, *place.split()) for place in places)
 
 
 def test_a_command_asks_the_first_server_that_dns_names(cli: Running, zone: Zone) -> None:

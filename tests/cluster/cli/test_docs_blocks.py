@@ -270,8 +270,9 @@ def test_every_block_runs_or_has_a_reason() -> None:
 
 
 def test_docs_blocks_use_one_set_of_ports() -> None:
-    """Every address of the docs is a port of `raftlog up --nodes 3`, of a fourth node, or 72xx: moved, or of probes."""
-    allowed = {*range(7001, 7005), *range(7101, 7105), 7201, 7203}
+    """Every address of the docs is a port of `raftlog up --nodes 3`, of a fourth node, 72xx (moved, or of probes), or
+    9090 of Prometheus, in a namespace of its own."""
+    allowed = {*range(7001, 7005), *range(7101, 7105), 7201, 7203, 9090}
     wrong = [
         f"{page}: {port}"
         for page in pages()
