@@ -25,6 +25,7 @@ from raftlog.cluster.api.errors import ERRORS
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.config.bounds import DERIVED
 from raftlog.cluster.config.settings import load_settings
+from tests.cluster.cli.test_docs_blocks import NOT_RUN
 from tests.house.rules import ROOT
 
 LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
@@ -42,7 +43,7 @@ def pages() -> dict[str, str]:
     source = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["source"].rstrip("/")
     source = source and f"{source}/blob/{project['project']['version']}"
     found[FIRST_STEPS] = found[FIRST_STEPS].replace("](docs/demo.svg)", "](demo.svg)")
-    linked = {name: with_links(name, text, source) for name, text in found.items()}
+    linked = {name: with_links(name, _with_marks(text), source) for name, text in found.items()}
     reference = dict(zip(REFERENCE, (commands(), settings(), routes()), strict=True))
     index = linked.pop("README.md")
     return {**linked, **reference, "index.md": index + contents(index, sorted(linked))}
@@ -69,6 +70,11 @@ def with_links(page: str, text: str, source: str) -> str:
         return f"[{words}]({source}/{path}{place})" if source else words
 
     return LINK.sub(placed, text)
+
+
+def _with_marks(text: str) -> str:
+    """The page with its marks of blocks that no test runs as words that readers see."""
+    return NOT_RUN.sub(lambda found: f"\n*No test runs this block: {found[1]}.*\n", text)
 
 
 def contents(index: str, names: list[str]) -> str:
