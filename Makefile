@@ -23,8 +23,9 @@ setup-java:
 demo: setup-java ## the whole job on real input: INPUT=file to use your own, KEEP=1 to leave the cluster up
 	@.venv/bin/raftlog demo $(if $(INPUT),--input "$(INPUT)") $(if $(KEEP),--keep) $(ARGS)
 
-demo-picture: setup-java ## docs/demo.svg from a run of the demo today
+demo-picture: setup-java ## docs/demo.svg and docs/console.png from runs of today
 	@$(PY) -m tests.house.demo_picture
+	@$(PY) -m tests.house.console_picture
 
 quick: setup-env ## the core, the state machine, the replica, HTTP, and twelve worlds of the simulator: while you work
 	@.ci/test quick $(ARGS)

@@ -86,6 +86,20 @@ class AccessAnswer(msgspec.Struct, frozen=True):
     term: int
 
 
+class OwnAccess(msgspec.Struct, frozen=True):
+    """`GET /v1/access/me`: the sender, and what it may do."""
+
+    is_on: bool  # false: access control is off, and everybody may do everything
+    user: str  # empty while it is off
+    named_by: str  # token | certificate | node: it passes the user's request on; empty while access control is off
+    roles: list[str]
+    grants: list[str]  # of all its roles, each once
+    expires_ms: int  # when its token ends, in Unix ms; 0: never
+    permissions: int
+    index: int
+    term: int
+
+
 class CanAnswer(msgspec.Struct, frozen=True):
     """`GET /v1/access/can`: one decision, and its reason."""
 

@@ -319,6 +319,10 @@ def _why_refused(asking: NodeView, voter: NodeView | None) -> str:
     return "it had a leader or had already voted then; it would grant the vote now"
 
 
+LAG_MS: Final = 1_000
+"""A follower that lacks younger records alone is no cause: they are on their way."""
+
+
 def _progress(leader: NodeView, by_node: Mapping[int, NodeView]) -> Iterator[Cause]:
     """The reasons that hold up a leader."""
     for peer in leader.peers:
@@ -328,7 +332,7 @@ def _progress(leader: NodeView, by_node: Mapping[int, NodeView]) -> Iterator[Cau
             since = "has never answered" if peer.contact_ms == -1 else f"has not answered for {peer.contact_ms} ms"
             words = f"node {peer.node} {since} its leader, node {leader.node}"
             yield Cause("follower_silent", words, peer.node, leader.node)
-        if peer.match < leader.last:
+        if peer.match < leader.last and (peer.lag_ms is None or peer.lag_ms >= LAG_MS):
             words = f"node {peer.node} is missing {leader.last - peer.match} records of the leader's log"
             yield Cause("lags", words, peer.node, leader.node)
         other = by_node.get(peer.node)

@@ -24,7 +24,8 @@ class PeerView(msgspec.Struct, frozen=True, omit_defaults=True):
     refuses: str = ""  # why that node refuses this one's hello
     vote: bool | None = None  # its answer in this node's election; None: no answer
     match: int | None = None  # on the leader: newest index that it is proved to have,
-    contact_ms: int | None = None  # and milliseconds since its last answer; -1: never
+    contact_ms: int | None = None  # and milliseconds since its last answer; -1: never,
+    lag_ms: int | None = None  # and the age of the oldest record that it lacks; None: not known
     known_version: int | None = None  # newest cluster version that it knows; None: not connected here
     disk_lacks_bytes: int | None = None  # bytes that its full disk lacks; None: it has space, or sent no report
     is_held: bool = False  # on the leader: it gets no entries, because its disk is full

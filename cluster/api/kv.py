@@ -31,6 +31,32 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     term: int
 
 
+class KeyVersion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version of a key, or its deletion, and the record that made it."""
+
+    index: int
+    term: int
+    time_ms: int
+    revision: int
+    deleted: bool
+    create: int
+    version: int
+    value: str | None = None
+    value_b64: str | None = None
+
+
+class KeyVersions(msgspec.Struct, frozen=True):
+    """A page of the versions of a key, the newest first. `next`: `from` of the page after it; None: this is the last
+    one, and `ends` says why: `created` (the key did not exist before) or `trimmed` (older records are gone)."""
+
+    versions: list[KeyVersion]
+    next: int | None
+    ends: str
+    revision: int
+    index: int
+    term: int
+
+
 class RangeAnswer(msgspec.Struct, frozen=True):
     """One page of a range, all pages at the state of the first: pass `continuation` back to go on."""
 

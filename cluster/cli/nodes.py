@@ -250,7 +250,8 @@ def _show_until(
         )
         + "  raftlog put hello world      raftlog get hello        raftlog append 'a record'\n"
         "  raftlog log --follow         raftlog watch            raftlog status --watch\n"
-        f"  {last}        ({note}; Ctrl-C stops the cluster)"
+        f"  {last}        ({note}; Ctrl-C stops the cluster)\n"
+        f"In a browser: {own}/"
     )
     if not console.is_terminal:
         for node, url in urls.items():

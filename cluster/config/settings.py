@@ -37,6 +37,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     access_log: bool = False
     probe_listen: str = ""  # host:port for /livez, /readyz and /metrics without TLS and users; empty: none
     probe_metrics: bool = True  # false: no /metrics there
+    console: bool = True  # whether / answers browsers with the console
 
 
 class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

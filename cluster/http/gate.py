@@ -30,6 +30,7 @@ from raftlog.cluster.http.request_log import FAILED, RequestLog
 from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
 from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.runtime.logging import get_logger
+from raftlog.cluster.runtime.metrics import READ, WAITS, WRITE
 from raftlog.cluster.security.tokens import redacted
 
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
@@ -188,7 +189,9 @@ class Api:
             service.load.queue.leave(call)
         seconds = service.clock() - call.started
         http = service.node.metrics.http
-        http.answered.append((call.route, answer.status, seconds))
+        waits = call.stream is not None or call.has_waited
+        kind = WAITS if waits else READ if call.method in READS else WRITE
+        http.answered.append((call.route, answer.status, seconds, kind))
         if len(http.answered) >= _COUNTED_AT:
             http.count()
         if call.route in AUDITED or (code and code in REFUSALS):
@@ -196,7 +199,6 @@ class Api:
         lines = self._lines
         if lines is not None and (seconds >= lines.from_s or answer.status >= FAILED):
             if not (call.route in _PROBES and answer.status in _PROBED):
-                waits = call.stream is not None or call.has_waited
                 lines.add(
                     call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits
                 )

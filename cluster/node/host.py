@@ -250,5 +250,6 @@ class Host:
         if mono >= self._silence_at:
             self._silence_at = mono + SILENCE_S
             self.transport.check_silence()
+        self.metrics.history.look(mono)
         for replica in self.replicas.values():
             replica.tick(now, mono)

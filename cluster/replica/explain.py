@@ -21,6 +21,8 @@ def view(replica: ReplicaState) -> NodeView:
     links, reports, own = replica.links.links_seen(), disk_exchange.reports(replica), disk_exchange.own(replica)
     handed_over, handed_over_ms = disk_exchange.told_handover(replica)
     followers = {each.node: each for each in facts.followers}
+    state = status.status(replica)
+    lags_ms = {each.node: int(1_000 * (each.lag_seconds or 0)) for each in state.followers if each.lag}
     now = clock.monotonic()
     now_ms = clock.read().monotonic_ms
     peers: list[PeerView] = []
@@ -44,6 +46,7 @@ def view(replica: ReplicaState) -> NodeView:
                 vote=votes.get(member.node),
                 match=None if follower is None else follower.match,
                 contact_ms=contact_ms,
+                lag_ms=lags_ms.get(member.node),
                 known_version=status.known_version(replica, member),
                 disk_lacks_bytes=None if report is None or not report.is_full else report.lacks_bytes,
                 is_held=member.node in replica.disks.holds,
@@ -52,7 +55,6 @@ def view(replica: ReplicaState) -> NodeView:
     refused = [
         RefusedView(who, reason, int((now - when) * 1_000)) for when, who, reason in replica.links.refused_lately
     ]
-    state = status.status(replica)
     held_by, held_next, held_ms = _held_by(replica)
     return NodeView(
         log=replica.identity.log_id,

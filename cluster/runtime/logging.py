@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import structlog
 
 from raftlog.cluster.runtime.log_file import sink
+from raftlog.cluster.runtime.recent_events import KeepRecent
 from raftlog.raft import events
 
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -30,12 +31,13 @@ def configure(level: str, form: Literal["auto", "json", "text"]) -> None:
     )
     structlog.configure(
         processors=[
+            KeepRecent(_LEVELS[level]),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(min(_LEVELS[level], logging.INFO)),
         logger_factory=structlog.WriteLoggerFactory(file=_Lines()),  # type: ignore[arg-type]  # has what it calls
         cache_logger_on_first_use=True,
     )

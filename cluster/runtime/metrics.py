@@ -17,15 +17,22 @@ from typing import Final
 from prometheus_client import CollectorRegistry, GCCollector, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from raftlog.cluster.api.status import ConsumerStatus
 from raftlog.cluster.runtime import build
+from raftlog.cluster.runtime.history import Counters, History, bucket_of, empty_times
 from raftlog.cluster.runtime.log_file import sink
 from raftlog.cluster.runtime.metric_table import HTTP_BUCKETS, METRICS
 
 HTTP_SECONDS: Final = "raftlog_http_request_seconds"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+READ: Final = 0
+WRITE: Final = 1
+WAITS: Final = 2
+"""Kinds of requests: with one of the last kind the client waits as it asked."""
+_BATCHES: Final = "raftlog_batch_requests"
 _CLASSES: Final = ("2xx", "4xx", "5xx")
 """Of statuses: the API has no others."""
 
@@ -41,6 +48,8 @@ class Metrics(Collector):
         self.registry.register(self)
         self.peers: Callable[[], Iterable[str]] = tuple  # the values of the label `peer`
         self.http = HttpCounts()
+        self.history = History(self._counters)
+        self._process = ProcessCollector(registry=None)
         self.counts = {name: dict.fromkeys(row.values, 0) for name, row in METRICS.items() if row.kind == "counter"}
         self.histograms = {
             name: Histogram(name, row.meaning, buckets=row.buckets, registry=None)
@@ -60,6 +69,31 @@ class Metrics(Collector):
         self._read("raftlog_build_info", lambda: [(labels, 1.0)])
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+
+    def _counters(self) -> Counters:
+        """What `history` makes rows of."""
+        self.http.count()
+        batches = {each.name.rpartition("_")[2]: each.value for each in _samples(self.histograms[_BATCHES])}
+        memory = next(
+            (each.value for each in _samples(self._process) if each.name.endswith("_resident_memory_bytes")), 0
+        )
+        return Counters(
+            tuple(self.http.times[READ]),
+            tuple(self.http.times[WRITE]),
+            sum(self.counts["raftlog_http_problems_total"].values()),
+            self._now("raftlog_applied_index"),
+            batches["count"],
+            batches["sum"],
+            self._now("raftlog_disk_syncs_total"),
+            self._now("raftlog_disk_sync_seconds_total"),
+            self._now("raftlog_queued_requests"),
+            memory,
+        )
+
+    def _now(self, name: str) -> float:
+        """A number of group 0; 0 where nothing has registered it."""
+        read = self._reads.get(name, {}).get(0)
+        return 0.0 if read is None else next((number for _, number in read()), 0.0)
 
     def show_consumers(self, consumers: list[ConsumerStatus]) -> None:
         """Sets the groups whose lag is shown from now on; the caller bounds their number."""
@@ -117,6 +151,10 @@ class Metrics(Collector):
         return generate_latest(self.registry)
 
 
+def _samples(collector: Collector | Histogram) -> Iterator[Sample]:
+    return (sample for family in collector.collect() for sample in family.samples)
+
+
 class ShardMetrics:
     """The metrics of a process, for the numbers of one Raft group.
 
@@ -140,7 +178,8 @@ class HttpCounts:
     """
 
     def __init__(self) -> None:
-        self.answered: list[tuple[str, int, float]] = []  # route, status and seconds of requests not counted yet
+        self.answered: list[tuple[str, int, float, int]] = []  # not counted yet: route, status, seconds, kind
+        self.times = {READ: empty_times(), WRITE: empty_times(), WAITS: empty_times()}
         self._seconds: dict[str, tuple[list[int], list[float]]] = {}  # by requested route: of each bucket; their sum
         self._classes: dict[str, list[int]] = {}  # by route: answers by the first digit of their status
 
@@ -150,7 +189,8 @@ class HttpCounts:
             self._classes.setdefault(route, [0] * 6)
 
     def count(self) -> None:
-        for route, status, seconds in self.answered:
+        for route, status, seconds, kind in self.answered:
+            self.times[kind][bucket_of(seconds)] += 1
             if route not in self._seconds:
                 self.begin([route])
                 self._seconds[route] = [0] * (len(HTTP_BUCKETS) + 1), [0.0]

@@ -41,7 +41,12 @@ def cast_of(kind: str) -> Cast:
 
 def number_text(value: float | Decimal) -> str:
     """A number in one form: every digit, without an exponent, and without zeros at the end."""
-    text = format(Decimal(repr(value)) if isinstance(value, float) else Decimal(value), "f")
+    if isinstance(value, float):
+        text = repr(value)
+        if "e" not in text and "n" not in text:  # neither an exponent nor nan, inf
+            return text.removesuffix(".0")
+        value = Decimal(text)
+    text = format(Decimal(value), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

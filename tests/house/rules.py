@@ -32,6 +32,7 @@ MAY_OPEN_FILES = {
     "cluster/offline/*.py": "a user's tool: reads the files of a stopped node",
     "cluster/runtime/log_file.py": "the node's own log: no data, and never waited for",
     "cluster/config/cluster_file.py": "reads the settings file and the cluster file",
+    "cluster/console/files.py": "the pages of the console, which lie beside it",
     "cluster/drawing/page.py": "the templates of pages, which stand beside it and beside the callers",
     "cluster/node/formatting.py": "writes the cluster file",
     "cluster/node/local_cluster.py": "makes the settings and log files of the processes that it starts",

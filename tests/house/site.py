@@ -42,7 +42,7 @@ def pages() -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     source = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["source"].rstrip("/")
     source = source and f"{source}/blob/{project['project']['version']}"
-    found[FIRST_STEPS] = found[FIRST_STEPS].replace("](docs/demo.svg)", "](demo.svg)")
+    found[FIRST_STEPS] = re.sub(r"(!\[[^\]]*\]\()docs/", r"\1", found[FIRST_STEPS])
     linked = {name: with_links(name, _with_marks(text), source) for name, text in found.items()}
     reference = dict(zip(REFERENCE, (commands(), settings(), routes()), strict=True))
     index = linked.pop("README.md")
@@ -168,7 +168,7 @@ def main(folder: str) -> None:
         file = Path(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    for picture in (ROOT / "docs").glob("*.svg"):
+    for picture in [*(ROOT / "docs").glob("*.svg"), *(ROOT / "docs").glob("*.png")]:
         shutil.copy(picture, folder)
 
 

@@ -18,6 +18,7 @@ from aiohttp.helpers import rfc822_formatted_time
 
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.api.headers import H_INDEX, H_LOG, H_NODE, H_REQUEST_ID, H_TERM, JSON, PROBLEM
+from raftlog.cluster.console.files import CACHED_TYPES
 
 encode_json: Final = msgspec.json.Encoder().encode
 encode_msgpack: Final = msgspec.msgpack.Encoder().encode
@@ -48,7 +49,7 @@ class ServerIdentity:
     def headers(self, content_type: str) -> list[tuple[str, str]]:
         return [
             ("Content-Type", content_type),
-            ("Cache-Control", "no-store"),
+            ("Cache-Control", "no-cache" if content_type in CACHED_TYPES else "no-store"),
             ("X-Content-Type-Options", "nosniff"),
             ("Server", "raftlog"),
             (H_LOG, self.log_id),

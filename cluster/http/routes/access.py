@@ -11,6 +11,7 @@ from raftlog.cluster.api.access import (
     AccessChanged,
     AccessIn,
     CanAnswer,
+    OwnAccess,
     RoleView,
     TokenView,
     UserView,
@@ -25,7 +26,7 @@ from raftlog.cluster.security.names import HolderKind
 from raftlog.cluster.security.tokens import PREFIX, redacted
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine.access import needs
-from raftlog.statemachine.access.admission import encode_admission
+from raftlog.statemachine.access.admission import decode_admission, encode_admission
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand, Condition, encode_access
 from raftlog.statemachine.access.grants import BUILT_IN, BadGrant, Grant, parse_grant
 from raftlog.statemachine.access.permissions import Permissions
@@ -102,6 +103,24 @@ def _check_first(service: Service, call: Call) -> None:
         "access control is off: the first admin is made with a node's own certificate. On the machine of a node: "
         "raftlog access init NAME --config node.toml",
     )
+
+
+async def get_own(service: Service, call: Call) -> HttpAnswer:
+    """The sender, how it was named, what it may do, and until when."""
+    await read_index(service, call, call.query(READ_PARAMETERS))
+    node, access = service.node, service.access
+    if access.permissions(call) is None or (caller := call.caller) is None:
+        own = OwnAccess(False, "", "", [], [], 0, access.table.revision, node.applied, node.term)
+    else:
+        table, named = access.table, decode_admission(caller.admission)
+        user = table.users.get(caller.name)
+        roles = [*dict.fromkeys([*(user.roles if user is not None else ()), *named.roles])]
+        grants = [*dict.fromkeys(str(grant) for role in roles for grant in table.grants_of(role))]
+        by = "node" if caller.is_vouched else "certificate" if call.credential().token is None else "token"
+        own = OwnAccess(
+            True, caller.name, by, roles, grants, caller.expires_ms, table.revision, node.applied, node.term
+        )
+    return service.answer(own)
 
 
 async def can(service: Service, call: Call) -> HttpAnswer:

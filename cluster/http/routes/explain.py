@@ -1,10 +1,12 @@
 """Handles `GET /v1/explain/…`: why there is no leader or no progress, and what happened to a record.
 
-Neither route needs a leader: they answer from this node's own facts.
+Neither route needs a leader: without one they answer from this node's own facts.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -15,6 +17,7 @@ from raftlog.cluster.api.explain import EntryView, NodeView, RefusedView, Replic
 from raftlog.cluster.api.text import as_time
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call
+from raftlog.cluster.http.exchange.leader_proxy import passed_on
 from raftlog.cluster.http.exchange.query import parse_number
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.log import SLICE_BYTES, check_oldest
@@ -22,6 +25,8 @@ from raftlog.cluster.records.rows import as_record, decode_rows, is_visible
 from raftlog.cluster.runtime import clock
 from raftlog.statemachine.access import needs
 
+LEADER_WAIT_S: Final = 1.0
+"""Longest wait for the leader's answer, in seconds: a node explains soon, above all while the leader is silent."""
 GROUPS_SHOWN_MAX: Final = 100
 """Most names of consumer groups in one answer, of each kind."""
 
@@ -40,9 +45,16 @@ async def explain_leaderless(service: Service, call: Call) -> HttpAnswer:
 
 
 async def explain_index(service: Service, call: Call) -> HttpAnswer:
-    """What happened to a record: term, time, effect, the nodes that hold it durably, the groups past it."""
+    """What happened to a record: term, time, effect, the nodes that hold it durably, the groups past it.
+
+    A node that does not lead asks the leader, which knows all copies, and answers by itself where that fails.
+    """
     call.query()
     node = service.node
+    call.deadline = min(call.deadline, service.clock() + LEADER_WAIT_S)
+    with suppress(ApiError):
+        if (leaders := await passed_on(service, call, b"")) is not None and leaders.status == HTTPStatus.OK:
+            return leaders
     at = parse_number(call.parts[0], "the index", 1)
     view = node.view()
     if at > view.last:

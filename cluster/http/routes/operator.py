@@ -96,9 +96,9 @@ async def get_openapi(service: Service, call: Call) -> HttpAnswer:
     return _text(service, OPENAPI, content_type=_YAML)
 
 
-async def get_routes(service: Service, call: Call) -> HttpAnswer:
-    lines = [f"raftlog {VERSION}, node {service.node.node_id}, log {service.node.log_id}", "", *service.routes, ""]
-    return _text(service, "\n".join(lines).encode())
+def routes_answer(service: Service, head: str) -> HttpAnswer:
+    """The list of routes below that line."""
+    return _text(service, "\n".join([head, "", *service.routes, ""]).encode())
 
 
 async def get_backup(service: Service, call: Call) -> Stream:

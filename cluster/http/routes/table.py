@@ -17,6 +17,7 @@ from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.http.routes import (
     access,
     append,
+    console,
     consumers,
     digest,
     explain,
@@ -24,6 +25,7 @@ from raftlog.cluster.http.routes import (
     kv_batch,
     log,
     members,
+    observe,
     operator,
     sessions,
     txn,
@@ -65,10 +67,12 @@ async def _head_of_stream(service: Service, call: Call) -> HttpAnswer:
     return HttpAnswer(service.identity, b"", service.node.applied, service.node.term, content_type=kind)
 
 
+CONSOLE_FILES: Final = "/console/{file}"
 _CHANGES_ALL: Final = {"for_operators": True, "takes_session": False}
 ROUTES: Final = (
     Route("POST", "/v1/log", Need.PARTS, append.append),
     Route("GET", "/v1/log", needs.READ_LOG, _get_log),
+    Route("GET", "/v1/log/density", needs.READ_LOG, observe.get_density),
     Route("POST", "/v1/log/trim", needs.OPERATE, log.trim, for_operators=True),
     Route("GET", "/v1/kv/{key}", Need.PARTS, kv.get),
     Route("PUT", "/v1/kv/{key}", Need.PARTS, kv.put),
@@ -101,11 +105,14 @@ ROUTES: Final = (
     Route("POST", "/v1/consumers/{consumer}/claim", Need.PARTS, consumers.claim),
     Route("GET", "/v1/access", needs.ACCESS, access.get_access, for_operators=True),
     Route("POST", "/v1/access", Need.PRINCIPAL, access.change_access, **_CHANGES_ALL, is_first_admin=True),
+    Route("GET", "/v1/access/me", Need.PRINCIPAL, access.get_own, for_operators=True),
     Route("GET", "/v1/access/can", Need.PRINCIPAL, access.can, for_operators=True),
     Route("GET", "/v1/digest", needs.READ_LOG, digest.get_digest),
     Route("GET", "/v1/backup", needs.OPERATE, operator.get_backup),
     Route("GET", "/v1/explain/leaderless", needs.WATCH, explain.explain_leaderless, True),
-    Route("GET", "/v1/explain/{index}", needs.WATCH, explain.explain_index, for_operators=True),
+    Route("GET", "/v1/explain/{index}", needs.WATCH, explain.explain_index, for_operators=True, is_passed_on=True),
+    Route("GET", "/v1/events", needs.WATCH, observe.get_events, True),
+    Route("GET", "/v1/history", needs.WATCH, observe.get_history, True),
     Route("GET", "/v1/status", Need.PRINCIPAL, operator.get_status, True),
     Route("GET", "/v1/members", Need.PRINCIPAL, operator.get_members, True),
     Route("POST", "/v1/members", needs.MEMBERS, members.change_members, **_CHANGES_ALL, is_passed_on=True),
@@ -115,7 +122,8 @@ ROUTES: Final = (
     Route("GET", "/metrics", needs.WATCH, operator.get_metrics, True),
     Route("GET", "/version", Need.PRINCIPAL, operator.get_version, True),
     Route("GET", "/openapi.yaml", Need.PRINCIPAL, operator.get_openapi, True),
-    Route("GET", "/", Need.PRINCIPAL, operator.get_routes, True),
+    Route("GET", "/", Need.NOTHING, console.get_start, True),
+    Route("GET", CONSOLE_FILES, Need.NOTHING, console.get_file, True),
     Route("OPTIONS", "/", Need.NOTHING, operator.get_readyz, True),
 )
 
@@ -152,6 +160,8 @@ def find_route(call: Call) -> Route:
         methods = KEY_ROUTES if methods is None else {**KEY_ROUTES, **methods}  # POST /v1/kv/txn is no key
     elif call.path.startswith(_PART_PATHS):
         methods = _part_methods(call)
+    elif call.path.startswith(console.PATH):
+        methods = _BY_PATTERN[CONSOLE_FILES]
     if methods is None:
         raise ApiError(Code.NOT_FOUND, f"no such route: {call.path[:200]!r}; {nearest_name(call.path, _FIXED)}")
     route = methods.get(call.method)

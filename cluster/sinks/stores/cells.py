@@ -29,18 +29,21 @@ _PLACES: Final = re.compile(r"\{([^{}]*)\}")
 
 def text_of(cell: Any, column: SinkColumn) -> bytes:
     """A cell that is not None as text; bytes stay as they are. Raises ValueError, TypeError."""
+    kind = type(cell)
+    if kind is str:
+        return str.encode(cell)
+    if kind is int:
+        return b"%d" % cell
+    if kind is float:
+        return number_text(cell).encode()
     match cell:
-        case str():
-            return cell.encode()
         case bytes():
             return cell
         case bool():
             return b"true" if cell else b"false"
-        case int():
-            return b"%d" % cell
         case Decimal() if column.kind is not None:
             return format(cell, "f").encode()  # 9.50 of decimal(10,2)
-        case float() | Decimal():
+        case Decimal():
             return number_text(cell).encode()
         case date():  # also a datetime
             return cell.isoformat().encode()
@@ -62,7 +65,7 @@ def members_of(columns: Iterable[SinkColumn], row: StoreRow) -> dict[str, Any]:
     Raises ValueError.
     """
     cells = zip(columns, row, strict=True)
-    return {column.name: _member(cell, column) for column, cell in cells if cell is not UNCHANGED}
+    return {column.name: member_of(cell, column) for column, cell in cells if cell is not UNCHANGED}
 
 
 def cells_of_json(text: bytes, columns: Iterable[SinkColumn]) -> dict[str, Any]:
@@ -74,7 +77,8 @@ def cells_of_json(text: bytes, columns: Iterable[SinkColumn]) -> dict[str, Any]:
     return {column.name: _cell(members[column.name], column) for column in columns if column.name in members}
 
 
-def _member(cell: Any, column: SinkColumn) -> Any:
+def member_of(cell: Any, column: SinkColumn) -> Any:
+    """A cell as a member of a JSON object. Raises ValueError."""
     match cell:
         case str() if column.kind == "json":
             return msgspec.Raw(cell.encode())

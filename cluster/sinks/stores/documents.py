@@ -12,7 +12,7 @@ import msgspec
 from raftlog.cluster.sinks.changes import UNCHANGED, StorePosition, StoreRow
 from raftlog.cluster.sinks.mapping import SinkColumn
 from raftlog.cluster.sinks.store import PositionMoved, SinkIdentity, StoreError, StoreFenced, check_owner
-from raftlog.cluster.sinks.stores.cells import cells_of_json, encode_json, members_of
+from raftlog.cluster.sinks.stores.cells import cells_of_json, encode_json, member_of
 
 
 class SinkStanding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,14 +47,16 @@ def check_position(found: StorePosition | None, expected: StorePosition | None) 
 
 def document_of(columns: Sequence[SinkColumn], row: StoreRow) -> bytes:
     """The row as a JSON object, exactly; a column without a value is left out. Raises ValueError with the reason."""
+    members = {}
     for column, cell in zip(columns, row, strict=True):
         if cell is UNCHANGED:
             raise ValueError(f"the record lacks {column.name}, which did not change: set REPLICA IDENTITY FULL")
         if isinstance(cell, float) and not isfinite(cell):
             raise ValueError(f"{column.name} is {cell}, which JSON does not have")
-    members = members_of(columns, row)
+        if cell is not None:
+            members[column.name] = member_of(cell, column)
     with suppress(OverflowError):
-        return encode_json({name: each for name, each in members.items() if each is not None})
+        return encode_json(members)
     raise ValueError("it has an integer of more than 64 bits: give its column the type string or decimal(p,s)")
 
 

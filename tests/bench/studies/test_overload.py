@@ -68,7 +68,9 @@ def test_an_overload_report_lists_its_measurements() -> None:
 def test_answers_are_counted_by_their_code() -> None:
     """Of the node's own counters only appends count as applied; answers neither applied nor busy are listed."""
     metrics = Metrics()
-    metrics.http.answered += [("/v1/log", 200, 0.0)] * 5 + [("/v1/log", 429, 0.0)] * 3 + [("/livez", 200, 0.0)] * 9
+    metrics.http.answered += (
+        [("/v1/log", 200, 0.0, 1)] * 5 + [("/v1/log", 429, 0.0, 1)] * 3 + [("/livez", 200, 0.0, 0)] * 9
+    )
     metrics.count("raftlog_http_problems_total", "busy", 3)
     metrics.count("raftlog_http_problems_total", "no_leader", 2)
     seen = counts(metrics.text())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from raftlog.chaos.judge.history import BadHistory
 from raftlog.chaos.runs import report
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.run_folder import BadFolder, history_file, load, save
+from tests.browser import drawn
 from tests.chaos.runs.runs import busy, made, put
-from tests.support import HANG_S
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028"
 
@@ -121,38 +119,20 @@ def test_a_run_that_cannot_be_shown_is_an_error(folder: Path) -> None:
 
 
 def _drawn(page: Path, profile: Path) -> str:
-    """The page as Chromium has it once its script has ended; skips without a browser."""
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.skip("no chromium: the page is not looked at in a browser")
-    done = subprocess.run(
-        [
-            browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            f"--user-data-dir={profile}",
-            "--virtual-time-budget=3000",
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=True,
-    )
-    assert ("data-drawn", "yes") in Page(done.stdout).attributes
-    return done.stdout
+    """The page once its script has ended; skips without a browser."""
+    text, _ = drawn(page.as_uri(), profile)
+    assert ("data-drawn", "yes") in Page(text).attributes
+    return text
 
 
 @pytest.mark.serial
 def test_a_browser_draws_it(folder: Path, tmp_path: Path) -> None:
     """Chromium runs the page to its end: the verdict is on it, the bad key is chosen, and its operation named."""
-    drawn = _drawn(folder / report.PAGE, tmp_path / "profile")
-    assert '<h1 id="verdict" class="invalid">invalid</h1>' in drawn
-    assert "fits nowhere" in drawn
-    assert '<div id="failover">' in drawn  # it was hidden, and the histograms are drawn
-    assert '<p id="alike" class="valid">All 2 are the same.</p>' in drawn
+    text = _drawn(folder / report.PAGE, tmp_path / "profile")
+    assert '<h1 id="verdict" class="invalid">invalid</h1>' in text
+    assert "fits nowhere" in text
+    assert '<div id="failover">' in text  # it was hidden, and the histograms are drawn
+    assert '<p id="alike" class="valid">All 2 are the same.</p>' in text
 
 
 @pytest.mark.serial

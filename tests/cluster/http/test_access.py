@@ -33,6 +33,7 @@ REQUESTS = {
     "/v1/explain/{index}": "/v1/explain/1",
     "/v1/watch": "/v1/watch?key=a",
     "/v1/access/can": "/v1/access/can?grant=read+on+log",
+    "/console/{file}": "/console/app.js",
 }
 BODIES = {
     ("PUT", "/v1/kv/{key}"): b"v",
@@ -91,12 +92,13 @@ async def test_every_route_asks_who_sends_the_request(world: AccessWorld) -> Non
     assert open_ones == 6
 
 
+_EXPLAIN = ("GET /v1/explain/leaderless", "GET /v1/explain/{index}")
 CLUSTER_GRANTS = {  # of each user: the routes that need a grant on the cluster, and are open to it
-    "watch": {"GET /metrics", "GET /v1/explain/leaderless", "GET /v1/explain/{index}"},
+    "watch": {"GET /metrics", "GET /v1/events", "GET /v1/history", *_EXPLAIN},
     "members": {"POST /v1/members"},
     "access": {"GET /v1/access", "POST /v1/access"},
     "operate": {
-        *("GET /metrics", "GET /v1/explain/leaderless", "GET /v1/explain/{index}", "GET /v1/backup"),
+        *("GET /metrics", "GET /v1/events", "GET /v1/history", "GET /v1/backup", *_EXPLAIN),
         *("POST /v1/log/trim", "POST /v1/kv/compact", "POST /v1/leader/transfer"),
     },
 }
@@ -505,3 +507,30 @@ async def test_changes_and_refusals_have_lines_in_an_audit_log(tmp_path: Path) -
         assert [line.get("action") for line in lines] == [None, "delete_range", None, "set_user x"]
         assert not [token for token in world.tokens.values() if token.text[14:] in text]
     sink.close()
+
+
+async def test_a_user_sees_what_it_may_do(world: AccessWorld) -> None:
+    """`/v1/access/me`: the name, its roles, each grant once, how it was named and until when. While access control is
+    off it says so."""
+    world.role("also", "read on keys:a/*")
+    world.user("alice", "read on keys:a/*", "read on log", roles=("also",))
+    own = (await world.ask("alice", "GET", "/v1/access/me")).json()
+    assert (own["is_on"], own["user"], own["named_by"], own["expires_ms"]) == (True, "alice", "token", 0)
+    assert sorted(own["roles"]) == ["also", "of-alice"]
+    assert sorted(own["grants"]) == ["read on keys:a/*", "read on log"]
+    world.token("alice", expires_ms=1 << 50)
+    assert (await world.ask("alice", "GET", "/v1/access/me")).json()["expires_ms"] == 1 << 50
+    world.change(AccessAction.DISABLE)
+    own = (await world.ask(None, "GET", "/v1/access/me")).json()
+    assert (own["is_on"], own["user"], own["roles"]) == (False, "", [])
+
+
+async def test_versions_need_the_read_of_the_key(world: AccessWorld) -> None:
+    """A user without it gets the missing grant, and does not learn whether the key exists."""
+    world.user("reader", "read on keys:a/*")
+    world.user("other", "read on keys:b/*")
+    await world.ask("root", "PUT", "/v1/kv/a/1", body=b"v")
+    assert (await world.ask("reader", "GET", "/v1/kv/a/1?versions=5")).json()["versions"][0]["value"] == "v"
+    for key in ("a/1", "a/none"):
+        problem = (await world.ask("other", "GET", f"/v1/kv/{key}?versions=5")).problem()
+        assert (problem.code, problem.missing) == ("forbidden", f"read on keys:{key}")

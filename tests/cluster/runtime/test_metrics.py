@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from raftlog.cluster.protocol.disk_reports import Why
 from raftlog.cluster.runtime.metric_table import HTTP_BUCKETS, METRICS
-from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.runtime.metrics import READ, Metrics
 from tests.cluster.nodes import cluster_of
 from tests.house.metrics_page import PAGE, page
 
@@ -31,7 +31,7 @@ def test_histograms_read_as_those_of_prometheus_client() -> None:
     times = Histogram(name, METRICS[name].meaning, ["route"], buckets=HTTP_BUCKETS, registry=registry)
     for route in ("/a", "/b"):
         for seconds in SECONDS:
-            metrics.http.answered.append((route, 200, seconds))
+            metrics.http.answered.append((route, 200, seconds, READ))
             times.labels(route).observe(seconds)
     own = [line for line in metrics.text().decode().splitlines() if name in line]
     assert own == [line for line in generate_latest(registry).decode().splitlines() if "_created" not in line]
@@ -58,7 +58,7 @@ async def test_a_node_serves_every_metric_of_the_table_from_its_start(tmp_path: 
         leader = await nodes.leader()
         metrics = leader.state.metrics
         assert isinstance(metrics, Metrics)
-        metrics.http.answered.append(("/livez", 200, 0.0))
+        metrics.http.answered.append(("/livez", 200, 0.0, READ))
         families = list(text_string_to_metric_families(metrics.text().decode()))
         named = {f"{each.name}_total" if each.type == "counter" else each.name: each for each in families}
         consumers = {name for name, row in METRICS.items() if row.label == "consumer"}

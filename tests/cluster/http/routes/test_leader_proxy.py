@@ -14,9 +14,11 @@ import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.http.routes import explain
 from raftlog.cluster.security.authority import make_authority, make_node
 from raftlog.cluster.security.names import Holder, HolderKind
 from raftlog.cluster.security.tls import Credentials, TlsFiles
+from raftlog.raft.types import EntryKind
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.http_probe import ask
 from tests.cluster.nodes import cluster_of
@@ -178,3 +180,20 @@ async def test_real_nodes_hand_over_and_change_members_through_any(tmp_path: Pat
         )
         told = (await ask(ports[asked.node_id], "POST", "/v1/members", body)).json()
         assert (told["change"], told["node"], "join" in told) == ("add", 4, True)
+
+
+async def test_a_follower_asks_the_leader_what_happened_to_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader's account knows every copy. A leader that is away, or silent, is waited for a bounded time, and the
+    follower answers by itself."""
+    monkeypatch.setattr(explain, "LEADER_WAIT_S", 0.05)
+    async with pair() as (leader, follower):
+        leader.node.append(EntryKind.NOOP, b"", 1)
+        only_there = leader.node.applied
+        assert (await ask(follower.port, "GET", f"/v1/explain/{only_there}")).json()["state"] == "applied"
+        follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{free_port()}")
+        assert (await ask(follower.port, "GET", f"/v1/explain/{only_there}")).problem().code is Code.FUTURE_INDEX
+    silent = await asyncio.start_server(lambda *_: asyncio.sleep(0), "127.0.0.1", 0)
+    async with silent, serve() as follower:
+        follower.node.node_id = 2
+        follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}")
+        assert (await ask(follower.port, "GET", "/v1/explain/2")).json()["state"] == "applied"

@@ -1,0 +1,1 @@
+"""Holds the pages of the console: what a node serves to a browser."""
