@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
+from raftlog.cluster.admission.logins import Logins
 from raftlog.cluster.admission.quota import Meter
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings
@@ -110,6 +111,7 @@ class Access:
         self.is_exposed = is_exposed
         self._has_tls = has_tls
         self.is_behind = has_tls  # until the node has passed a read barrier since its start
+        self.logins = Logins()
         self._callers: dict[Credential, Caller] = {}
         self._meters: dict[str, Meter] = {}
 

@@ -86,6 +86,21 @@ class AccessAnswer(msgspec.Struct, frozen=True):
     term: int
 
 
+class LoginIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`POST /v1/login`."""
+
+    token: str
+
+
+class LoggedIn(msgspec.Struct, frozen=True):
+    """The answer, beside the cookie: the user, and when its token ends."""
+
+    user: str  # empty after a log-out
+    expires_ms: int  # Unix ms; 0: never
+    index: int
+    term: int
+
+
 class OwnAccess(msgspec.Struct, frozen=True):
     """`GET /v1/access/me`: the sender, and what it may do."""
 

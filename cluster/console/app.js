@@ -2,7 +2,7 @@
  * Draws the frame around the pages: which node this is, whether it answers, and where one can go.
  * @module
  */
-import { html, render, Component, useToken, duration, get } from "./lib.js";
+import { html, render, Component, duration, send, Trouble } from "./lib.js";
 import { Overview } from "./overview.js";
 import { LogPage } from "./log.js";
 import { EntryPage } from "./entry.js";
@@ -25,7 +25,7 @@ function place() {
 }
 
 /** Asks for a token, so that a password manager can fill it in. */
-function Login({ onToken, problem }) {
+function Login({ onToken, problem, refusal }) {
   const submit = (/** @type {any} */ event) => {
     event.preventDefault();
     onToken(event.target.elements.token.value);
@@ -33,13 +33,13 @@ function Login({ onToken, problem }) {
   return html`<main>
     <h2>This cluster asks for a user</h2>
     <p>${problem.message}</p>
+    <${Trouble} problem=${refusal} />
     <form class="tools" onSubmit=${submit}>
       <input type="text" name="username" value="raftlog" autocomplete="username" hidden />
       <label>Token <input type="password" name="token" autocomplete="current-password" required size="44" /></label>
       <button type="submit">Show the cluster</button>
     </form>
-    <p class="faint">The page keeps the token in its memory, and forgets it when it is reloaded.
-      <code>raftlog token create</code> makes one.</p>
+    <p class="faint"><code>raftlog token create</code> makes a token.</p>
   </main>`;
 }
 
@@ -49,9 +49,18 @@ class App extends Component {
     this.state = { ...place(), problem: null, contact: Date.now(), me: null, now: Date.now() };
     this.onContact = (/** @type {any} */ problem) =>
       this.setState(problem ? { problem } : { problem: null, contact: Date.now() });
-    this.onToken = (/** @type {string} */ token) => {
-      useToken(token);
-      this.setState({ problem: null });
+    this.onToken = async (/** @type {string} */ token) => {
+      try {
+        await send("POST", "/v1/login", { json: { token: token.trim() } });
+        this.setState({ problem: null, refusal: null });
+        this.identify();
+      } catch (refusal) {
+        this.setState({ refusal });
+      }
+    };
+    this.onLogout = async () => {
+      await send("DELETE", "/v1/login").catch(this.onContact);
+      this.setState({ me: null });
       this.identify();
     };
   }
@@ -65,7 +74,7 @@ class App extends Component {
 
   async identify() {
     try {
-      const [version, me] = await Promise.all([get("/version"), get("/v1/access/me")]);
+      const [version, me] = await Promise.all([send("GET", "/version"), send("GET", "/v1/access/me")]);
       this.setState({ version, me });
       document.title = `raftlog: node ${version.node}`;
       this.onContact(null);
@@ -88,7 +97,7 @@ class App extends Component {
   }
 
   render() {
-    const { path, parameters, problem, contact, version, me, now, keys } = this.state;
+    const { path, parameters, problem, refusal, contact, version, me, now, keys } = this.state;
     const [, , Shown] = PAGES.find(([name]) => name === path) || PAGES[0];
     const silentMs = now - contact;
     const needsToken = problem?.status === 401;
@@ -98,7 +107,7 @@ class App extends Component {
         <nav aria-label="Pages">${PAGES.map(([name, label]) => label && html`
           <a href="#/${name}" aria-current=${(path === "entry" ? "log" : path) === name ? "page" : undefined}>${label}</a>`)}</nav>
         <span class="contact faint" role="status">
-          ${me?.user ? html`${me.user} · ` : null}
+          ${me?.user ? html`${me.user} ${me.named_by === "token" ? html`<button type="button" onClick=${this.onLogout}>Log out</button>` : null} ` : null}
           ${problem && problem.status === 0
             ? html`<span class="invalid">no answer; the last one came ${duration(silentMs)} ago</span>`
             : html`<span class="valid">●</span> live`}
@@ -106,7 +115,7 @@ class App extends Component {
       </header>
       ${keys ? html`<p class="faint">Keys: <code>o</code> overview, <code>l</code> log, <code>k</code> keys, <code>g</code> groups, <code>/</code> search, <code>?</code> this line</p>` : null}
       ${needsToken
-        ? html`<${Login} onToken=${this.onToken} problem=${problem} />`
+        ? html`<${Login} onToken=${this.onToken} problem=${problem} refusal=${refusal} />`
         : html`<main class=${problem?.status === 0 ? "old" : ""}>
             <${Shown} key=${path + parameters} parameters=${parameters} onContact=${this.onContact} /></main>`}
       ${version ? html`<footer class="faint"><p>raftlog ${version.version}, ${version.modules} modules, log <code>${version.log}</code></p></footer>` : null}`;

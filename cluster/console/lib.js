@@ -10,14 +10,6 @@ export { render, Component };
 
 const TIMEOUT_MS = 5000;
 
-/** The token that the user gave. It is kept in this page's memory alone, and a reload forgets it. */
-let token = "";
-
-/** @param {string} text */
-export function useToken(text) {
-  token = text.trim();
-}
-
 /** A problem that the node answered, or why there is no answer. */
 export class Problem extends Error {
   /** @param {number} status 0: no answer came @param {string} code @param {string} detail @param {string} [missing] */
@@ -30,19 +22,23 @@ export class Problem extends Error {
 }
 
 /**
- * The answer of this node to a GET. Throws Problem.
+ * The answer of this node. Throws Problem.
+ * @param {string} method
  * @param {string} path
- * @param {AbortSignal} [signal]
+ * @param {{signal?: AbortSignal, json?: object}} [more]
  * @returns {Promise<any>}
  */
-export async function get(path, signal) {
+export async function send(method, path, { signal, json } = {}) {
   const late = AbortSignal.timeout(TIMEOUT_MS);
-  /** @type {Record<string, string>} */
-  const headers = { Accept: "application/json" };
-  if (token) headers.Authorization = `Bearer ${token}`;
   let answer;
   try {
-    answer = await fetch(path, { headers, cache: "no-store", signal: signal ? AbortSignal.any([late, signal]) : late });
+    answer = await fetch(path, {
+      method,
+      headers: { Accept: "application/json" },
+      body: json && JSON.stringify(json),
+      cache: "no-store",
+      signal: signal ? AbortSignal.any([late, signal]) : late,
+    });
     const body = await answer.json();
     if (answer.ok) return body;
     throw new Problem(answer.status, body.code || "", body.detail || answer.statusText, body.missing);
@@ -109,7 +105,7 @@ export class Page extends Component {
 
   /** @param {string} path */
   ask(path) {
-    return get(path, this.gone.signal);
+    return send("GET", path, { signal: this.gone.signal });
   }
 }
 

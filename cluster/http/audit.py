@@ -23,6 +23,7 @@ _TXN: Final = "/v1/kv/txn"
 _CHANGING: Final = frozenset(
     {
         ("POST", "/v1/access"),
+        ("POST", "/v1/login"),
         ("POST", "/v1/members"),
         ("POST", "/v1/leader/transfer"),
         ("GET", "/v1/backup"),

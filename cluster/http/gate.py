@@ -23,6 +23,7 @@ from raftlog.cluster.http.audit import AUDITED, REFUSALS, AuditLog
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, forget_frames, problem_answer
 from raftlog.cluster.http.exchange.body import SlowSide, drop_body
 from raftlog.cluster.http.exchange.call import READS, AskedOfNode, Call, finished
+from raftlog.cluster.http.exchange.cookies import credential_of
 from raftlog.cluster.http.exchange.query import split_target
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.hosts import HostCheck, check_origin
@@ -245,6 +246,8 @@ class Api:
         call.route = route.pattern
         access = service.access
         if service.node.machine.access.is_on or access.is_exposed or access.is_behind:
+            if "Authorization" not in call.headers and call.holder is None:
+                call.login = credential_of(service, call, host or "")
             access.admit(
                 call,
                 route.need,

@@ -58,6 +58,7 @@ class Call:
     stream: StreamedAnswer | None = None  # once its head has been sent
     held: dict[Budget, Share] | None = None  # what it has of the budgets
     holder: Holder | None = None  # of the certificate that its client showed
+    login: Credential | None = None  # of its cookie, if one of this node's pages sent it
     caller: Caller | None = None  # the sender, while access control is on
     action = ""  # what it changes, for the audit log
     was_denied = False  # the gate has asked again, after a read barrier
@@ -97,6 +98,8 @@ class Call:
         """The proof of its sender: a bearer token, or the certificate of its client. Raises ApiError."""
         headers = self.headers
         text = headers.get("Authorization")
+        if text is None and self.login is not None:
+            return self.login
         if text is None:
             return Credential(None, self.holder, headers.get(H_PRINCIPAL))
         every = getattr(headers, "getall", None)  # the fast path knows no header twice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from raftlog import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.browser import drawn
+from tests.cluster.fake_node import serve
+from tests.cluster.http.access_world import AccessWorld
 
 SCRIPT = '<script>document.title="broken"</script> <img src=x onerror=alert(1)>'
 JSON = '{"deep": [1, {"x": null}]}'
@@ -116,3 +119,14 @@ def test_reports_of_the_browser_are_seen(tmp_path: Path) -> None:
     _, reports = drawn(broken.as_uri(), tmp_path / "profile")
     assert "nothing is not defined" in reports
     assert "Content Security Policy" in reports
+
+
+@pytest.mark.serial
+async def test_without_a_login_the_page_asks_for_a_token(tmp_path: Path) -> None:
+    """A form with one field, which a password manager fills in; nothing of the cluster is on the page."""
+    world = AccessWorld()
+    async with serve(world.node) as served:
+        text, reports = await asyncio.to_thread(drawn, f"{served.url}/", tmp_path / "profile")
+    assert not reports, reports
+    assert 'autocomplete="current-password"' in text
+    assert world.node.log_id not in text

@@ -68,6 +68,8 @@ async def test_every_route_asks_who_sends_the_request(world: AccessWorld) -> Non
     world.user("nobody")
     open_ones = 0
     for route in ROUTES:
+        if route.pattern == "/v1/login":  # its token is in the body: tests/cluster/http/test_login.py
+            continue
         unknown = await of_route(world, None, route.method, route.pattern)
         if route.need is Need.NOTHING:
             assert unknown.status in (200, 503), route
