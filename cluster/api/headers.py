@@ -15,6 +15,7 @@ H_TIME: Final = "Raftlog-Time-Ms"  # client event time of a raw appended record
 H_PRINCIPAL: Final = "Raftlog-Principal"  # the user whose request a node passes on
 H_LOG: Final = "Raftlog-Log"  # the log that the client means; of an answer: that of the node
 H_PASSED_ON: Final = "Raftlog-Passed-On"  # the node that passed the request on to this one, which answers by itself
+H_TRACEPARENT: Final = "traceparent"  # the span of the client (W3C Trace Context); in lower case on the fast path
 REQUEST_HEADERS: Final = (
     H_SESSION,
     H_SEQUENCE,
@@ -32,6 +33,7 @@ H_INDEX: Final = "Raftlog-Index"
 H_TERM: Final = "Raftlog-Term"
 H_NODE: Final = "Raftlog-Node"
 H_NEXT: Final = "Raftlog-Next"
+H_TRACERESPONSE: Final = "traceresponse"  # the span of a traced request
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 MSGPACK: Final = "application/msgpack"

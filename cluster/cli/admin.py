@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -75,8 +75,14 @@ def member_urls(client: SyncClient, endpoints: Sequence[str]) -> dict[int, str]:
 
 
 def look(urls: dict[int, str], timeout_s: float = ASK_S) -> dict[str, Any]:
-    """The overview of the nodes as they are now, with what `raftlog explain` would say first as `trouble`."""
-    answers = ask_all(urls.values(), _status_and_view, timeout_s)
+    """The overview of the nodes as they are now."""
+    return overview_of(urls, ask_all(urls.values(), status_and_view, timeout_s))
+
+
+def overview_of(
+    urls: dict[int, str], answers: Mapping[str, tuple[Status, Leaderless | None] | ClientError]
+) -> dict[str, Any]:
+    """The overview of the nodes, with what `raftlog explain` would say first as `trouble`."""
     shown = overview(urls, {url: each if isinstance(each, ClientError) else each[0] for url, each in answers.items()})
     views = [view for each in answers.values() if isinstance(each, tuple) and each[1] for view in each[1].nodes]
     silent = {node: why_silent(each) for node, url in urls.items() if isinstance(each := answers[url], ClientError)}
@@ -88,8 +94,8 @@ def why_silent(error: ClientError) -> str:
     return error.message.removeprefix("no node answered. ")
 
 
-def _status_and_view(client: SyncClient) -> tuple[Status, Leaderless | None]:
-    """Without a view for a user that may not operate the cluster."""
+def status_and_view(client: SyncClient) -> tuple[Status, Leaderless | None]:
+    """What one node says. Without a view for a user that may not operate the cluster."""
     status = client.status()
     try:
         return status, client.call(requests.explain_leaderless())
@@ -157,9 +163,9 @@ def status_command(
     """
     with cli.client() as client:
         urls = member_urls(client, cli.endpoints)
-    dialled = {node: _dialled(url) for node, url in urls.items()}
+    urls = {node: dialled(url) for node, url in urls.items()}
     if not watch:
-        shown = look(dialled)
+        shown = look(urls)
         _print_status(cli, shown)
         for row in shown["nodes"]:
             if row.get("is_insecure"):
@@ -179,7 +185,7 @@ def status_command(
 
     def again_and_again() -> Iterator[dict[str, Any]]:
         for number in itertools.count(1):
-            yield look(dialled)
+            yield look(urls)
             if number == count:
                 return
             time.sleep(interval)
@@ -200,7 +206,8 @@ def status_command(
             live.update(status_table(shown), refresh=True)
 
 
-def _dialled(url: str) -> str:
+def dialled(url: str) -> str:
+    """The URL of a node as clients write it. Raises Failed."""
     try:
         return normal_url(url)
     except ValueError as error:

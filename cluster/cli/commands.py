@@ -81,6 +81,9 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
         CommandHelp("settings", "The settings of a node.", is_group=True),
         CommandHelp("version", "Show the version, whether compiled or interpreted modules run, and the interpreter."),
     ),
+    "raftlog.cluster.cli.top": (
+        CommandHelp("top", "Show nodes, rates, lags, the hottest prefixes and slow requests, until Ctrl-C."),
+    ),
     "raftlog.cluster.cli.consumers": (
         CommandHelp("consumers", "Consumer groups: positions, owners and lags of named readers.", is_group=True),
     ),
@@ -126,6 +129,9 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
             "doctor", "Look at this machine before a node runs on it: Python, files, clock, disk, addresses, Java."
         ),
     ),
+    "raftlog.cluster.cli.bench": (
+        CommandHelp("bench", "Put a load on a running cluster: rates, latencies, and the difference to the last run."),
+    ),
     "raftlog.cluster.cli.demo": (
         CommandHelp(
             "demo",
@@ -167,12 +173,12 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Data": ("del", "range", "txn", "watch", "compact", "session"),
     "Log": ("import", "import-postgres", "sink", "consumers", "digest", "audit"),
     "Cluster": (
-        *("create", "format", "node", "settings", "explain", "members", "leader"),
+        *("create", "format", "node", "settings", "explain", "top", "members", "leader"),
         *("backup", "restore", "recover", "disk", "debug", "doctor"),
     ),
     "Access": ("access", "role", "user", "token", "cert", "profile"),
     "Analysis": ("export", "verify", "query", "analyze"),
-    "Tools": ("demo", "version", "chaos", "sim"),
+    "Tools": ("demo", "bench", "version", "chaos", "sim"),
 }
 """The commands as `raftlog --help` shows them."""
 _PANEL_OF: Final = {name: panel for panel, names in PANELS.items() for name in names}

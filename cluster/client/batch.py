@@ -42,6 +42,7 @@ class WaitingCall(msgspec.Struct, eq=False, kw_only=True):
 
     waiter: Any = None
     came: float = 0.0
+    trace: str = ""  # `traceparent` of its caller
 
 
 class Append(WaitingCall, eq=False):

@@ -14,8 +14,19 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from raftlog.cluster.api.errors import Problem
-from raftlog.cluster.api.headers import H_DEADLINE, H_INDEX, H_LOG, H_SEQUENCE, H_SESSION, H_SETTLED, H_TERM, JSON
+from raftlog.cluster.api.headers import (
+    H_DEADLINE,
+    H_INDEX,
+    H_LOG,
+    H_SEQUENCE,
+    H_SESSION,
+    H_SETTLED,
+    H_TERM,
+    H_TRACEPARENT,
+    JSON,
+)
 from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.client import trace_context
 from raftlog.cluster.client.decisions import (
     Attempt,
     ClientCall,
@@ -270,6 +281,8 @@ def _bytes_of(state: ClientState, request: ApiRequest[T], ticket: Ticket | None,
             (H_SEQUENCE, str(ticket.sequence)),
             (H_SETTLED, str(ticket.book.settled)),
         ]
+    if trace := trace_context.of_request():
+        headers.append((H_TRACEPARENT, trace))
     host = attempt.url.partition("://")[2]
     # Pitfall 39: a client that moves to another node would see time go backward.
     least = f"&min_index={state.index}" if request.may_be_late and state.index else ""

@@ -15,6 +15,7 @@ from raftlog.cluster.api import explain, members as member_types
 from raftlog.cluster.api.encoding import as_text, to_b64
 from raftlog.cluster.api.headers import BACKUP, H_KEY, H_SESSION, H_SETTLED, H_TIME, JSON, MSGPACK, NDJSON, RAW
 from raftlog.cluster.api.kv import BatchAnswer, BatchItem, CompactionAnswer, CompareIn, OperationIn, TxnIn, Written
+from raftlog.cluster.api.observe import HistoryAnswer
 from raftlog.cluster.api.records import Appended, TrimAnswer
 from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
 from raftlog.cluster.api.status import DigestAnswer, Status
@@ -356,6 +357,14 @@ def backup(*, consistency: Consistency = "linearizable") -> ApiRequest[None]:
 def metrics() -> ApiRequest[bytes]:
     """The metrics of the node that answers, as Prometheus reads them."""
     return ApiRequest("GET", "/metrics", lambda _, body: body, accept="*/*")
+
+
+def history(rows: int) -> ApiRequest[HistoryAnswer]:
+    """Rates and times of the node that answers, in so many of its newest seconds."""
+    return ApiRequest("GET", _target("/v1/history", {"rows": rows}), _history)
+
+
+_history = answers.plain(HistoryAnswer)
 
 
 def explain_leaderless() -> ApiRequest[explain.Leaderless]:

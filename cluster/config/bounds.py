@@ -80,6 +80,7 @@ class FixedLimits(_FixedOfReplicas, frozen=True, forbid_unknown_fields=True):
     stream_gather_ms: int = 50  # records for many followers of the log wait at most this long, and go together
     digests_max: int = 2  # log digests being computed
     backups_max: int = 1  # backups being taken: each keeps changes meanwhile in memory
+    traced_requests_max: int = 1_000  # sampled requests of a second; further ones have no spans
     consumers_shown_max: int = 100  # consumer groups in status and metrics: those that are the most records behind
 
 

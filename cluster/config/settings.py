@@ -8,6 +8,7 @@ settings show --origin`).
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -128,6 +129,13 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files_kept: int = 2  # renamed files that are kept; older ones are deleted
 
 
+class TraceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Traces of requests for OpenTelemetry (extra `otel`)."""
+
+    endpoint: str = ""  # URL of a receiver of OTLP/HTTP, with its path; empty: no traces
+    every: int = 0  # also one of so many requests without a traceparent; 0: none of them
+
+
 RaftSettings = msgspec.defstruct(
     "RaftSettings",
     [(field.name, int, field.default) for field in fields(Options)],
@@ -151,6 +159,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
     scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
     log: LogSettings = msgspec.field(default_factory=LogSettings)
+    trace: TraceSettings = msgspec.field(default_factory=TraceSettings)
     security: SecuritySettings = msgspec.field(default_factory=SecuritySettings)
 
     @property
@@ -175,6 +184,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "retention": RetentionSettings,
     "scrub": ScrubSettings,
     "log": LogSettings,
+    "trace": TraceSettings,
     "security": SecuritySettings,
 }
 _TOP: Final = ("node", "cluster_file", "data", "stop_with_stdin")
@@ -384,6 +394,13 @@ def _check(settings: Settings, cluster: ClusterFile | None) -> None:
         raise SettingsError(
             f"scrub.bytes_per_second is {scrub.bytes_per_second}, pause_ms {scrub.pause_ms}: the first is 0 (off) or "
             "more, the second at least 1"
+        )
+    if (trace := settings.trace).every < 0:
+        raise SettingsError(f"trace.every is {trace.every}: it is 0 (none) or more")
+    if trace.endpoint and not re.fullmatch(r"https?://[^/\s@]+/\S+", trace.endpoint):
+        raise SettingsError(
+            f"trace.endpoint is {trace.endpoint!r}: write the whole URL of a receiver, without user and "
+            "password, as in http://127.0.0.1:4318/v1/traces"
         )
     addresses = (("http.listen", settings.http.listen), ("peer.listen", settings.peer.listen))
     for key, address in addresses:

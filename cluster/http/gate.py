@@ -11,14 +11,14 @@ import itertools
 import re
 import secrets
 from collections.abc import Awaitable, Coroutine
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 
 from raftlog.cluster.admission.access import Denial
 from raftlog.cluster.admission.budget import SMALL_BYTES
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.headers import H_PASSED_ON, H_REQUEST_ID, H_SEQUENCE, H_SESSION
+from raftlog.cluster.api.headers import H_PASSED_ON, H_REQUEST_ID, H_SEQUENCE, H_SESSION, H_TRACEPARENT, H_TRACERESPONSE
 from raftlog.cluster.http.audit import AUDITED, REFUSALS, AuditLog
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer, forget_frames, problem_answer
 from raftlog.cluster.http.exchange.body import SlowSide, drop_body
@@ -26,6 +26,7 @@ from raftlog.cluster.http.exchange.call import READS, AskedOfNode, Call, finishe
 from raftlog.cluster.http.exchange.cookies import credential_of
 from raftlog.cluster.http.exchange.query import split_target
 from raftlog.cluster.http.exchange.service import Service
+from raftlog.cluster.http.exchange.traces import TracedAnswer
 from raftlog.cluster.http.hosts import HostCheck, check_origin
 from raftlog.cluster.http.request_log import FAILED, RequestLog
 from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
@@ -33,6 +34,9 @@ from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import READ, WAITS, WRITE
 from raftlog.cluster.security.tokens import redacted
+
+if TYPE_CHECKING:
+    from raftlog.cluster.http.spans import Tracer  # of the extra `otel`
 
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
 """A client's request id that can stand in a header and a log line."""
@@ -54,9 +58,10 @@ Begun = AskedOfNode | HttpAnswer | StreamedAnswer | Coroutine[Any, Any, HttpAnsw
 class Api:
     """The gate, one per node, shared by all its connections."""
 
-    def __init__(self, service: Service, audit: LogSink | None = None) -> None:
-        """`audit`: the file of the audit log; None: its lines are in the node's own log."""
+    def __init__(self, service: Service, audit: LogSink | None = None, tracer: Tracer | None = None) -> None:
+        """`audit`: the file of the audit log; None: its lines are in the node's own log. `tracer`: None: no traces."""
         self.service = service
+        self._tracer = tracer
         self._audit = AuditLog(service.node.node_id, audit)
         node = service.node.node_id
         self._logger = get_logger(node=node)
@@ -89,6 +94,9 @@ class Api:
         call.started = service.clock()
         name = call.headers.get(H_REQUEST_ID)
         call.request_id = name if name and _REQUEST_ID.fullmatch(name) else f"{self._id_prefix}{next(self._ids)}"
+        tracer = self._tracer
+        if tracer is not None and (tracer.every or H_TRACEPARENT in call.headers):
+            call.traced = tracer.begin(call.headers.get(H_TRACEPARENT), call.started)
         try:
             route = self._admit(call)
             if call.whole is None and call.method in _BODILESS and not call.request.content.is_eof():
@@ -203,8 +211,23 @@ class Api:
                 lines.add(
                     call.method, redacted(call.target), answer.status, seconds, call.request_id, code, waits=waits
                 )
+        if call.traced is not None:
+            self._trace(call, answer, code, seconds)
         call.stream = None  # as in `_leave`
         return answer
+
+    def _trace(self, call: Call, answer: HttpAnswer | StreamedAnswer, code: str, seconds: float) -> None:
+        """Names the span in the answer, and has the spans of the request made later."""
+        tracer, traced, index = self._tracer, call.traced, 0
+        assert tracer is not None
+        assert traced is not None
+        if isinstance(answer, HttpAnswer):
+            answer.extra = [*answer.extra, (H_TRACERESPONSE, traced.header)]
+            index = answer.index if not code and call.method not in READS else 0
+        path, ended = redacted(call.path), call.started + seconds
+        tracer.end(
+            TracedAnswer(traced, call.method, path, call.route, answer.status, code, index, ended), self.service.node
+        )
 
     def _failed(self, call: Call, error: Exception) -> HttpAnswer | StreamedAnswer:
         """`_end` for whatever went wrong. A stream that broke off for a bug stays so."""
@@ -294,3 +317,5 @@ class Api:
         lines, self._lines = self._lines, None
         if lines is not None:
             await lines.close()
+        if self._tracer is not None:
+            await self._tracer.close(self.service.node)

@@ -22,6 +22,7 @@ from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.security.tls import Credentials
 
 if TYPE_CHECKING:
+    from raftlog.cluster.http.spans import Tracer
     from raftlog.cluster.security.provider import Provider
 
 _LEAVE_SECONDS: Final = 0.25
@@ -67,6 +68,7 @@ def build_runner(
     credentials: Credentials | None = None,
     provider: Provider | None = None,
     audit: LogSink | None = None,
+    tracer: Tracer | None = None,
 ) -> ApiRunner:
     """The HTTP server of `node`: `await runner.setup()`, then listen with `aiohttp.web.TCPSite`, then `cleanup()`.
 
@@ -93,7 +95,7 @@ def build_runner(
         routes=route_lines(),
     )
     node.metrics.http.begin(dict.fromkeys(("none", *(route.pattern for route in ROUTES))))
-    api = Api(service, audit)
+    api = Api(service, audit, tracer)
     parser = HeadParser(limits.head_bytes_max, limits.head_fields_max, limits.body_bytes_max) if fast_path else None
     server = Server(
         api,

@@ -42,6 +42,7 @@ from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
 
 if TYPE_CHECKING:
+    from raftlog.cluster.http.spans import Tracer
     from raftlog.cluster.node.tls import NodeTls
     from raftlog.cluster.security.provider import Provider
 
@@ -165,6 +166,7 @@ async def _serve(
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
     tls, provider = _tls(loaded, cluster, logger), _provider(loaded, logger)
+    tracer = _tracer(loaded, cluster, logger)
     audit = _audit(loaded)
     if settings.is_exposed and settings.security.insecure:
         logger.warning(
@@ -203,7 +205,9 @@ async def _serve(
         raise StartError(NodeExit.DATA, f"{loaded.data}: {error}; take the newest snapshot away") from error
     if tls is not None:
         tls.show(metrics)
-    runner = build_runner(host.replica, settings, credentials=credentials, provider=provider, audit=audit)
+    runner = build_runner(
+        host.replica, settings, credentials=credentials, provider=provider, audit=audit, tracer=tracer
+    )
     probes = ProbeServer(runner.service)
     gc.collect()  # before any client waits for this node: with many keys it takes a while
     gc.freeze()
@@ -347,6 +351,18 @@ def _provider(loaded: LoadedSettings, logger: logging.Logger) -> Provider | None
         return Provider(policy, source, report)
     except BadKeys as error:
         raise StartError(NodeExit.SETTINGS, f"security.jwt_keys: {error}") from error
+
+
+def _tracer(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> Tracer | None:
+    """What makes spans of requests; None: there are no traces. Raises StartError."""
+    if not loaded.settings.trace.endpoint:
+        return None
+    try:
+        from raftlog.cluster.http.spans import Tracer  # here: of the extra `otel`
+    except ModuleNotFoundError as error:
+        message = f"trace.endpoint needs the packages of OpenTelemetry: {how_to_install('otel')}"
+        raise StartError(NodeExit.SETTINGS, message) from error
+    return Tracer(loaded.settings, cluster.cluster.log, logger)
 
 
 def _open_disk(loaded: LoadedSettings, cluster: ClusterFile) -> tuple[Disk, RecoveredFolder]:

@@ -13,6 +13,7 @@ from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.step_times import WriteSteps
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.configuration import Configuration
@@ -75,6 +76,9 @@ class NodeInterface(Protocol):
 
     def leader_hint(self) -> LeaderHint | None:
         """Where the leader was last seen."""
+
+    def write_steps(self, index: int) -> WriteSteps | None:
+        """When the write with that index was proposed, durable and committed here. None: traces are off."""
 
     def status(self) -> Status: ...
     def members(self) -> Members: ...

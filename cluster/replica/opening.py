@@ -15,6 +15,7 @@ from raftlog.cluster.disk.syncer import Syncer
 from raftlog.cluster.files.folder import RecoveredFolder
 from raftlog.cluster.protocol.digest_points import DigestPoints
 from raftlog.cluster.protocol.proposals import Pending
+from raftlog.cluster.protocol.step_times import StepTimes
 from raftlog.cluster.protocol.waiters import Reads
 from raftlog.cluster.records.snapshot_stream import restore
 from raftlog.cluster.replica.log.applier import Applier
@@ -128,7 +129,7 @@ def open_state(
         logger=logger,
         random=making.random,
         life=Lifecycle(start_index=recovered.last.index),
-        writes=Writes(pending),
+        writes=Writes(pending, steps=StepTimes() if settings.trace.endpoint else None),
         reads=ReadIndexes(Reads(boot)),
         members=Membership(cluster),
         watch=PointWatch(DigestPoints(identity.node)),

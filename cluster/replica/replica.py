@@ -23,6 +23,7 @@ from raftlog.cluster.files.errors import ReadDamaged
 from raftlog.cluster.files.folder import RecoveredFolder
 from raftlog.cluster.protocol.batching import AGAIN, GO, LATER
 from raftlog.cluster.protocol.request import Inflight, Settled
+from raftlog.cluster.protocol.step_times import WriteSteps
 from raftlog.cluster.protocol.waiters import ReadWaiter
 from raftlog.cluster.replica import explain, housekeeping, shutdown, status as node_status
 from raftlog.cluster.replica.log.applier import Applied
@@ -205,6 +206,10 @@ class Replica:
     def state_mark(self) -> tuple[Mark, int, Configuration]:
         return snapshots.state_mark(self.state)
 
+    def write_steps(self, index: int) -> WriteSteps | None:
+        own = self.state.writes
+        return None if own.steps is None else own.steps.of(index, own.appended)
+
     def status(self) -> Status:
         return node_status.status(self.state)
 
@@ -355,6 +360,8 @@ class Replica:
                 snapshots.carry_out(state, ready)
             if ready.committed:
                 state.applier.waiting += ready.committed
+                if state.writes.steps is not None:
+                    state.writes.steps.committed(ready.committed[-1].index, clock.monotonic())
             if ready.reads or ready.reads_failed:
                 reads.finish_reads(state, ready)
             for fetch in ready.fetches:
@@ -390,6 +397,8 @@ class Replica:
             self._send(batch.messages)
         if batch.entries:
             last = batch.entries[-1]
+            if self.state.writes.steps is not None:
+                self.state.writes.steps.synced(last.index, self.state.syncer.started, clock.monotonic())
             try:
                 core.persisted(last.term, last.index, clock.read())
             except Exception as error:

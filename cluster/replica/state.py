@@ -24,6 +24,7 @@ from raftlog.cluster.protocol.damage_policy import Leadership
 from raftlog.cluster.protocol.digest_points import DigestPoints
 from raftlog.cluster.protocol.disk_reports import Handover, Reports, Rules, SyncTimes
 from raftlog.cluster.protocol.proposals import Pending
+from raftlog.cluster.protocol.step_times import StepTimes
 from raftlog.cluster.protocol.waiters import Reads
 from raftlog.cluster.replica.log.applier import Applier
 from raftlog.cluster.replica.log.log_reader import LogReader
@@ -96,6 +97,7 @@ class Writes:
     batching: BatchWindow = field(default_factory=BatchWindow)
     appended: list[tuple[int, float]] = field(default_factory=list)  # newest proposals: last index, and time
     unsent: deque[tuple[NodeId, bytes]] = field(default_factory=lambda: deque(maxlen=UNSENT_MAX))  # answers for peers
+    steps: StepTimes | None = None  # while traces are on
 
 
 @dataclass(slots=True)

@@ -25,6 +25,11 @@ thread_s: Final = time.thread_time
 """Seconds that the calling thread has run on a processor."""
 
 
+def offset_ns() -> int:
+    """What makes Unix time of `monotonic`, in nanoseconds: for people, as `wall_ms`."""
+    return time.time_ns() - time.monotonic_ns()
+
+
 def wall_ms() -> int:
     """Unix time in milliseconds: for people, never for a decision."""
     return time.time_ns() // 1_000_000

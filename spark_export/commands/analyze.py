@@ -56,8 +56,11 @@ class LogOptions:
     """Which log is asked, and how the answer is shown."""
 
     folder: Annotated[
-        Path | None,
-        typer.Argument(help="The folder of a finished export; without it a running cluster.", metavar="[DIR]"),
+        str | None,
+        typer.Argument(
+            help="The folder of a finished export, or s3://BUCKET/PREFIX; without it a running cluster.",
+            metavar="[DIR]",
+        ),
     ] = None
     endpoints: Endpoints = None
     master: Master = None
@@ -254,15 +257,17 @@ def _log(context: typer.Context, asked: LogOptions) -> "tuple[DataFrame, list[tu
     because that takes ten seconds."""
     if asked.folder is not None:
         from raftlog.spark_export.export.manifest import read_manifest
+        from raftlog.spark_export.export.place import place_of
         from raftlog.spark_export.export.spark_engine import open_log
 
-        manifest = read_manifest(asked.folder)
+        export = place_of(asked.folder)
+        manifest = read_manifest(export)
         facts = [
-            ("export", str(asked.folder)),
+            ("export", asked.folder),
             ("log", manifest.log),
             ("indexes", f"{manifest.first} to {manifest.last}"),
         ]
-        return open_log(start_spark(asked.master), asked.folder), facts
+        return open_log(start_spark(asked.master), export), facts
     from raftlog.spark_export.fetch.door import bounds_now, parse_endpoints
 
     urls = parse_endpoints(where(context, asked.endpoints))

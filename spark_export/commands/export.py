@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +34,7 @@ from raftlog.spark_export.export.progress import bar
 if TYPE_CHECKING:
     from raftlog.spark_export.export.cluster_digest import Digests
     from raftlog.spark_export.export.manifest import Layout, Manifest
+    from raftlog.spark_export.export.place import Place
 
 
 class Format(StrEnum):
@@ -52,7 +52,7 @@ class PartitionBy(StrEnum):
     DAY = "day"
 
 
-Folder = Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")]
+Folder = Annotated[str, typer.Argument(help="The folder of an export, or s3://BUCKET/PREFIX.", metavar="DIR")]
 SummaryJson = Annotated[bool, typer.Option("--summary-json", help="Print the summary as one JSON object.")]
 
 
@@ -128,8 +128,12 @@ class SummaryOptions:
 def export_command(
     context: typer.Context,
     to: Annotated[
-        Path | None,
-        typer.Option("--to", help="The folder of the export; an unfinished export in it is continued.", metavar="DIR"),
+        str | None,
+        typer.Option(
+            "--to",
+            help="The folder of the export, or s3://BUCKET/PREFIX (extra store); an unfinished export is continued.",
+            metavar="DIR",
+        ),
     ] = None,
     first: Annotated[
         int | None, typer.Option("--from", min=1, help="First index. (default: the oldest that is kept)")
@@ -157,33 +161,35 @@ def export_command(
         from raftlog.spark_export.export.delta import data_files
         from raftlog.spark_export.export.export import Mode, Wanted, export, waiting
         from raftlog.spark_export.export.manifest import find_manifest
+        from raftlog.spark_export.export.place import place_of
         from raftlog.spark_export.fetch.door import parse_endpoints
 
         if to is None:
             raise errors.UsageError("--to is missing: name the folder of the export")
         if growth.follow and growth.append:
             raise errors.UsageError("--follow and --append are two things: give one")
+        folder = place_of(to)
         mode: Mode = "follow" if growth.follow else "append" if growth.append else "once"
         urls = parse_endpoints(where(context, cluster.endpoints))
         wanted = Wanted(
             urls,
-            to,
+            folder,
             first,
             last,
-            _layout(to, layout),
+            _layout(folder, layout),
             mode,
             growth.batch_records,
             growth.every,
             growth.compact_files,
             cluster.timeout,
         )
-        before = find_manifest(to)
+        before = find_manifest(folder)
         chosen = start_engine(engine, lambda: waiting(wanted))
         with bar("exporting") as tell, _interrupted(wanted.stop) if growth.follow else nullcontext():
             manifest = export(chosen, wanted, tell)
-        counted = chosen.rows(data_files(to, manifest)).top_keys(shown.top_keys) if shown.top_keys else []
+        counted = chosen.rows(data_files(folder, manifest)).top_keys(shown.top_keys) if shown.top_keys else []
         keys = [{"key": key.decode("utf-8", "backslashreplace"), "count": count} for key, count in counted]
-        summary = _summary(manifest, before, to, time.monotonic() - started) | {"top_keys": keys}
+        summary = _summary(manifest, before, folder, time.monotonic() - started) | {"top_keys": keys}
     if shown.summary_json:
         print(json.dumps(summary))
     else:
@@ -200,12 +206,15 @@ def compact_command(
     with reported():
         from raftlog.spark_export.export.compaction import compact
         from raftlog.spark_export.export.manifest import find_manifest
+        from raftlog.spark_export.export.place import place_of
+
+        where_to = place_of(folder)
 
         def records() -> int:
-            found = find_manifest(folder)
+            found = find_manifest(where_to)
             return 0 if found is None else found.records.total
 
-        before, after = compact(start_engine(engine, records), folder)
+        before, after = compact(start_engine(engine, records), where_to)
     if summary_json:
         print(json.dumps({"folder": str(folder), "files_before": before, "files": after}))
     else:
@@ -227,10 +236,12 @@ def verify_command(
     with reported():
         from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
         from raftlog.spark_export.export.manifest import read_manifest
+        from raftlog.spark_export.export.place import place_of
         from raftlog.spark_export.export.verify import verify
         from raftlog.spark_export.fetch.door import bounds, parse_endpoints
 
-        manifest = read_manifest(folder)
+        export = place_of(folder)
+        manifest = read_manifest(export)
         digests = digest_of = None
         source = "the manifest"
         with ThreadPoolExecutor(1, "raftlog-digests") as asking:
@@ -251,7 +262,7 @@ def verify_command(
                     bounds(urls, is_linearizable=False, patience_s=cluster.timeout, log_id=manifest.log)
                 digests = asking.submit(asked)  # the nodes hash the log while this process hashes the files
             chosen = start_engine(engine, lambda: manifest.records.total)
-            report = verify(chosen, folder, digests, source, say, digest_of)
+            report = verify(chosen, export, digests, source, say, digest_of)
     summary = {
         "verified": report.is_right,
         "source": source,
@@ -275,7 +286,7 @@ def verify_command(
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def _layout(folder: Path, options: LayoutOptions) -> "Layout":
+def _layout(folder: "Place", options: LayoutOptions) -> "Layout":
     """The layout as far as it is given: the rest is as in the export that is there, or the default.
     Raises DeltaMissingError."""
     import msgspec
@@ -330,11 +341,11 @@ def _digest(digest: Any) -> dict[str, Any] | None:
     return None if digest is None else dict(msgspec.to_builtins(digest))
 
 
-def _summary(manifest: "Manifest", before: "Manifest | None", folder: Path, seconds: float) -> dict[str, Any]:
+def _summary(manifest: "Manifest", before: "Manifest | None", folder: "Place", seconds: float) -> dict[str, Any]:
     """The content of the export, and how fast this run added the rows that were missing `before`."""
-    from raftlog.spark_export.export.delta import data_files
+    from raftlog.spark_export.export.delta import file_sizes
 
-    sizes = [path.stat().st_size for path in data_files(folder, manifest)]
+    sizes = file_sizes(folder, manifest)
     added = manifest.records.total - (before.records.total if before is not None else 0)
     return {
         "folder": str(folder),

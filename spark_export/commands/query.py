@@ -2,7 +2,6 @@
 
 import sys
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -25,8 +24,11 @@ def query_command(
     context: typer.Context,
     sql: Annotated[str, typer.Argument(help="SQL about the views log and events; - reads it from standard input.")],
     folder: Annotated[
-        Path | None,
-        typer.Argument(help="The folder of a finished export; without it a running cluster.", metavar="[DIR]"),
+        str | None,
+        typer.Argument(
+            help="The folder of a finished export, or s3://BUCKET/PREFIX; without it a running cluster.",
+            metavar="[DIR]",
+        ),
     ] = None,
     endpoints: Endpoints = None,
     records: Annotated[

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from raftlog.spark_export.columns.schema import ARROW
 from raftlog.spark_export.export.cluster_digest import PART_RECORDS, merged
 from raftlog.spark_export.export.engine import Cell, UnreadableError
 from raftlog.spark_export.export.parquet import count_user
+from raftlog.spark_export.export.place import Place, StorePlace, source
 from raftlog.statemachine import digest
 
 THREADS_MAX: Final = 4
@@ -51,14 +51,14 @@ class ArrowEngine:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def rows(self, paths: Sequence[Path]) -> "ArrowRows":
+    def rows(self, paths: Sequence[Place]) -> "ArrowRows":
         return ArrowRows(paths, self._threads)
 
 
 class ArrowRows:
     """The rows of an export, read a batch at a time."""
 
-    def __init__(self, paths: Sequence[Path], threads: int) -> None:
+    def __init__(self, paths: Sequence[Place], threads: int) -> None:
         self._paths = paths
         self._threads = threads
 
@@ -100,7 +100,7 @@ class ArrowRows:
         return sorted(times.items(), key=lambda item: (-item[1], item[0]))[:most]
 
 
-def _cells(path: Path, is_dense: bool) -> list[Cell]:
+def _cells(path: Place, is_dense: bool) -> list[Cell]:
     found: dict[int, list[Cell]] = {}
     before: int | None = None
     for batch in batches(path, ARROW.names):
@@ -166,12 +166,12 @@ def indexes_of(batch: pa.RecordBatch) -> Indexes:
     return found
 
 
-def batches(path: Path, columns: Sequence[str], indexes: tuple[int, int] | None = None) -> Iterator[pa.RecordBatch]:
+def batches(path: Place, columns: Sequence[str], indexes: tuple[int, int] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a file, with the types of the log's columns; a column that the file lacks is null.
 
     With `indexes` only the rows from the first to the last of them. Raises UnreadableError.
     """
-    with _readable(path), pq.ParquetFile(path) as file:
+    with _readable(path), pq.ParquetFile(source(path), pre_buffer=isinstance(path, StorePlace)) as file:
         groups = range(file.num_row_groups)
         here = [name for name in columns if name in file.schema_arrow.names]
         for batch in file.iter_batches(_BATCH_ROWS, list(groups), here):
@@ -190,7 +190,7 @@ def batches(path: Path, columns: Sequence[str], indexes: tuple[int, int] | None 
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: Place) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:

@@ -1,53 +1,26 @@
 """Writes one batch of an export: a range of the log, planned once, written by tasks, and put in place as a whole.
 
-    DIR/manifest.json              the content of the export; all files that it names are in place
-    DIR/log/…                      the rows: Parquet files, or a Delta table
-    DIR/internal/…                 of an export of user records: the rows of the others
-    DIR/.unfinished/plan.json      the plan of the batch under way; a later run continues with the same plan
-    DIR/.unfinished/run-…/log/…    its files; a new run takes over the whole files of killed runs
-    DIR/.unfinished/next.json      from this file on the batch counts: `publish.py`
-
-Each run has a folder of its own, so that tasks of a killed driver that still run somewhere write into the void.
+`destination/` has the two kinds of places: a folder of this machine or of all machines, and a prefix of a store.
 """
 
-import fcntl
 import importlib.metadata
-import os
-import shutil
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 import msgspec
 
 from raftlog.cluster.api.values import Position
-from raftlog.spark_export.errors import CannotWriteError, ExportError, UsageError
+from raftlog.spark_export.errors import ExportError
 from raftlog.spark_export.export.cluster_digest import Digests, cluster_digests, followed
+from raftlog.spark_export.export.destination import folder, store
+from raftlog.spark_export.export.destination.destination import Destination
 from raftlog.spark_export.export.engine import Engine
-from raftlog.spark_export.export.manifest import (
-    DATA,
-    NAME,
-    NEXT,
-    PLAN,
-    UNFINISHED,
-    FileEntry,
-    Manifest,
-    Next,
-    Plan,
-    Records,
-    columns,
-    find_manifest,
-    range_of,
-    read_next,
-    read_plan,
-    write_aside,
-)
-from raftlog.spark_export.export.publish import publish, sweep_retired
+from raftlog.spark_export.export.manifest import FileEntry, Manifest, Plan, Records, columns, range_of
+from raftlog.spark_export.export.place import Place, StorePlace
 from raftlog.spark_export.fetch.offsets import split
 from raftlog.spark_export.fetch.ranges import Range
 
@@ -56,132 +29,40 @@ Progress = Callable[[int, int], None]
 
 _SMALL: Final = 20_000  # records: fewer go into one file, more into at least two, so that two cores have work
 _TOLD_EVERY_S: Final = 0.2
-_RUN: Final = "run-"
 _entries: Final = msgspec.json.Decoder(list[FileEntry]).decode
 
 
-class Folder:
-    """An export's folder, locked for this process while it is open, with the finished and unfinished files known."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.aside = path / UNFINISHED
-        self.run = f"{_RUN}{uuid.uuid4().hex}"
-        self.manifest: Manifest | None = None
-        self.plan: Plan | None = None
-
-    @property
-    def data(self) -> Path:
-        """Where this run's tasks write."""
-        return self.aside / self.run / DATA
-
-    def recover(self) -> None:
-        """Finishes a batch whose files are whole, and takes over the files of runs that were killed before."""
-        for path in (*self.path.glob(".*.tmp"), *self.aside.glob(".*.tmp")):
-            path.unlink()  # a plan or manifest that was never whole
-        following = read_next(self.path)
-        if following is not None:
-            publish(self.path, following)
-        self.manifest = find_manifest(self.path)
-        self.plan = read_plan(self.path)
-        if self.plan is not None and self.manifest is not None and self.plan.last <= self.manifest.last:
-            self.plan = None  # killed after its manifest was written and before it was removed
-            (self.aside / PLAN).unlink()
-        if self.plan is None:
-            for run in self.aside.glob(f"{_RUN}*"):  # of a batch that is in place
-                shutil.rmtree(run, ignore_errors=True)
-        sweep_retired(self.path)
-
-    def begin(self) -> None:
-        """Makes this run's folder, with the files that killed runs left."""
-        self.data.mkdir(parents=True, exist_ok=True)
-        for other in sorted(self.aside.glob(f"{_RUN}*")):
-            if other.name == self.run:
-                continue
-            for path in sorted(other.glob("**/*.parquet")):
-                target = self.data.parent / path.relative_to(other)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                path.rename(target)
-            shutil.rmtree(other, ignore_errors=True)
-
-    def tidy(self) -> None:
-        """Leaves nothing beside a finished export, unless it is needed yet."""
-        if self.manifest is not None and self.plan is None and not any(self.aside.glob(f"{_RUN}*")):
-            (self.aside / "lock").unlink(missing_ok=True)
-            if not any(self.aside.iterdir()):
-                self.aside.rmdir()
-
-    def place(self, following: Next) -> Manifest:
-        """Makes it count, and puts it in place."""
-        write_aside(self.aside / NEXT, following)
-        self.manifest, self.plan = publish(self.path, following), None
-        return self.manifest
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[Folder]:
-    """The folder: created if missing, checked for foreign files, recovered. Raises UsageError, CannotWriteError."""
-    folder = Folder(path)
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file: name a folder")
-    try:
-        if path.exists() and not folder.aside.exists() and not (path / NAME).exists() and any(path.iterdir()):
-            raise UsageError(f"{path} is not empty and holds no export: name a new or an empty folder")
-        folder.aside.mkdir(parents=True, exist_ok=True)
-        with (folder.aside / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UsageError(f"another export into {path} is running") from error
-            if os.fstat(lock.fileno()).st_nlink == 0:
-                raise UsageError(f"another export into {path} has just ended: try again")
-            folder.recover()
-            try:
-                yield folder
-            finally:
-                folder.tidy()
-    except ConnectionError:
-        raise  # of Spark's, not of the disk
-    except OSError as error:
-        raise CannotWriteError(f"{path} cannot be written: {error.strerror or error}") from error
+def opened(path: Place) -> AbstractContextManager[Destination]:
+    """The export there, begun if there is none. Raises UsageError, CannotWriteError."""
+    return store.opened(path) if isinstance(path, StorePlace) else folder.opened(path)
 
 
 def write_batch(
     engine: Engine,
-    folder: Folder,
+    into: Destination,
     plan: Plan,
     endpoints: tuple[str, ...],
     patience_s: float,
     progress: Progress | None = None,
 ) -> Manifest:
     """Writes the planned batch and puts it in place; the new manifest holds the earlier content and this batch."""
-    if plan != folder.plan:
-        write_aside(folder.aside / PLAN, plan)
-        folder.plan = plan
+    if plan != into.plan:
+        into.keep(plan)
     with ThreadPoolExecutor(1) as asking:
-        digests = asking.submit(_digests, folder, plan, endpoints, patience_s)
-        folder.begin()
-        _sweep(folder.data.parent, plan)
-        files = _write(engine, folder, plan, endpoints, patience_s, progress)
-        following = Next(_manifest(folder.manifest, plan, files, digests), folder.run, tuple(files))
-    return folder.place(following)
+        digests = asking.submit(_digests, into, plan, endpoints, patience_s)
+        into.begin(plan)
+        files = _write(engine, into, plan, endpoints, patience_s, progress)
+        manifest = _manifest(into.manifest, plan, files, digests, isinstance(into.path, StorePlace))
+    return into.place(manifest, files)
 
 
-def _digests(folder: Folder, plan: Plan, endpoints: tuple[str, ...], patience_s: float) -> Digests:
+def _digests(into: Destination, plan: Plan, endpoints: tuple[str, ...], patience_s: float) -> Digests:
     """What the cluster says of the range: asked at once, while it remembers the state, and kept with the plan."""
     if plan.digests is not None:
         return plan.digests
     digests = cluster_digests(endpoints, plan.log, plan.first, plan.last, patience_s=patience_s)
-    write_aside(folder.aside / PLAN, msgspec.structs.replace(plan, digests=digests))
+    into.keep(msgspec.structs.replace(plan, digests=digests))
     return digests
-
-
-def _sweep(run: Path, plan: Plan) -> None:
-    """Removes what a killed run left half-written, and files of another plan."""
-    for path in run.glob("**/*"):
-        found = range_of(path.name)
-        if not path.is_dir() and (found is None or found[0] < plan.first or found[1] > plan.last):
-            path.unlink()
 
 
 def _ranges(plan: Plan) -> list[tuple[int, int]]:
@@ -193,7 +74,7 @@ def _ranges(plan: Plan) -> list[tuple[int, int]]:
 
 def _write(
     engine: Engine,
-    folder: Folder,
+    into: Destination,
     plan: Plan,
     endpoints: tuple[str, ...],
     patience_s: float,
@@ -201,16 +82,16 @@ def _write(
 ) -> list[FileEntry]:
     """Writes the ranges, one task each; this process receives only the list of files."""
     ranges = _ranges(plan)
-    data = folder.data.resolve()
+    writer = into.writer()
     log_id, layout = plan.log, plan.layout
 
     def write(number: int) -> bytes:
         from raftlog.spark_export.export.parquet import write_range
 
-        start, stop = ranges[number]
-        return msgspec.json.encode(write_range(Range(endpoints, log_id, start, stop, number, patience_s), data, layout))
+        wanted = Range(endpoints, log_id, *ranges[number], number, patience_s)
+        return msgspec.json.encode(writer(lambda data: write_range(wanted, data, layout)))
 
-    with _watched(data, plan, progress):
+    with _watched(into, plan, progress):
         results = engine.run(write, len(ranges))
     found = [entry for result in results for entry in _entries(result)]
     files = sorted(found, key=lambda entry: entry.first)
@@ -225,7 +106,7 @@ def _write(
 
 
 @contextmanager
-def _watched(data: Path, plan: Plan, progress: Progress | None) -> Iterator[None]:
+def _watched(into: Destination, plan: Plan, progress: Progress | None) -> Iterator[None]:
     """Reports how many records are in finished files while the tasks run."""
     if progress is None:
         yield
@@ -234,7 +115,7 @@ def _watched(data: Path, plan: Plan, progress: Progress | None) -> Iterator[None
     over = threading.Event()
 
     def written() -> int:
-        ranges = (range_of(path.name) for path in data.glob("**/*.parquet"))
+        ranges = (range_of(name) for name in into.written())
         return sum(last - first + 1 for first, last in filter(None, ranges))
 
     def tell() -> None:
@@ -251,12 +132,14 @@ def _watched(data: Path, plan: Plan, progress: Progress | None) -> Iterator[None
     progress(total, total)  # reported by one thread at a time, and last
 
 
-def _manifest(before: Manifest | None, plan: Plan, files: list[FileEntry], asked: "Future[Digests]") -> Manifest:
+def _manifest(
+    before: Manifest | None, plan: Plan, files: list[FileEntry], asked: "Future[Digests]", is_in_store: bool
+) -> Manifest:
     total, user = sum(entry.count for entry in files), sum(entry.user for entry in files)
     now_ms = time.time_ns() // 1_000_000
     digests, first, created_ms = asked.result(), plan.first, now_ms
     time_min_ms = min(entry.time_min_ms for entry in files)
-    listed = files if plan.layout.table == "parquet" else []
+    listed = files if plan.layout.table == "parquet" or is_in_store else []
     if before is not None:
         digests, first, created_ms = followed(before.digests, digests), before.first, before.created_ms
         total, user = total + before.records.total, user + before.records.user

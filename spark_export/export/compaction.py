@@ -5,24 +5,24 @@ have checked the checksums of the old ones. Then a folder with the new files and
 of `log/` (`publish.py`). A Delta table is compacted by one commit of its own.
 """
 
-import os
-import shutil
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from raftlog.spark_export.errors import NotCheckedError, UsageError
-from raftlog.spark_export.export.batch import Folder, opened
+from raftlog.spark_export.export.batch import opened
+from raftlog.spark_export.export.destination.destination import Destination
 from raftlog.spark_export.export.engine import Engine
-from raftlog.spark_export.export.manifest import FileEntry, Manifest, Next
+from raftlog.spark_export.export.manifest import FileEntry, Manifest
+from raftlog.spark_export.export.place import Place
 
 _entry: Final = msgspec.json.Decoder(FileEntry).decode
 
 
-def compact(engine: Engine, path: Path) -> tuple[int, int]:
+def compact(engine: Engine, path: Place) -> tuple[int, int]:
     """Compacts the export in a folder; how many files it had and has. Raises UsageError where there is none."""
-    if not path.is_dir():
+    if isinstance(path, Path) and not path.is_dir():
         raise NotCheckedError(f"{path} holds no export: there is no such folder")
     with opened(path) as folder:
         if folder.manifest is None:
@@ -30,7 +30,7 @@ def compact(engine: Engine, path: Path) -> tuple[int, int]:
         return compact_folder(engine, folder)
 
 
-def compact_if_many(engine: Engine, folder: Folder, files_max: int) -> None:
+def compact_if_many(engine: Engine, folder: Destination, files_max: int) -> None:
     """Compacts once so many files could be fewer."""
     manifest = folder.manifest
     assert manifest is not None
@@ -44,7 +44,7 @@ def compact_if_many(engine: Engine, folder: Folder, files_max: int) -> None:
         compact_folder(engine, folder)
 
 
-def compact_folder(engine: Engine, folder: Folder) -> tuple[int, int]:
+def compact_folder(engine: Engine, folder: Destination) -> tuple[int, int]:
     """Compacts; how many files there were and are."""
     manifest = folder.manifest
     assert manifest is not None
@@ -57,19 +57,13 @@ def compact_folder(engine: Engine, folder: Folder) -> tuple[int, int]:
     bins = _bins(manifest)
     if not bins:
         return len(manifest.files), len(manifest.files)
-    folder.begin()
-    for path in folder.data.parent.glob("**/*"):  # the files of a killed compaction are written again
-        if not path.is_dir():
-            path.unlink()
+    folder.begin(None)  # the files of a killed compaction are written again
     joined = _join(engine, folder, manifest, bins)
     gone = {entry.name for each in bins for entry in each}
     kept = [entry for entry in manifest.files if entry.name not in gone]
-    for entry in kept:
-        target = folder.aside / folder.run / entry.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _link(folder.path / entry.name, target)
+    folder.take(kept)
     files = tuple(sorted([*kept, *joined], key=lambda entry: entry.first))
-    folder.place(Next(msgspec.structs.replace(manifest, files=files), folder.run, tuple(joined), replaces=True))
+    folder.place(msgspec.structs.replace(manifest, files=files), joined, replaces=True)
     return len(manifest.files), len(files)
 
 
@@ -87,19 +81,13 @@ def _bins(manifest: Manifest) -> list[list[FileEntry]]:
     return [each for each in bins if len(each) > 1]
 
 
-def _join(engine: Engine, folder: Folder, manifest: Manifest, bins: list[list[FileEntry]]) -> list[FileEntry]:
-    export, data, log_id, layout = folder.path.resolve(), folder.data.resolve(), manifest.log, manifest.layout
+def _join(engine: Engine, folder: Destination, manifest: Manifest, bins: list[list[FileEntry]]) -> list[FileEntry]:
+    export, writer, log_id, layout = folder.path.resolve(), folder.writer(), manifest.log, manifest.layout
 
     def write(number: int) -> bytes:
         from raftlog.spark_export.export.parquet import join_files
 
-        return msgspec.json.encode(join_files(bins[number], export, data, log_id, layout))
+        found = writer(lambda data: [join_files(bins[number], export, data, log_id, layout)])
+        return msgspec.json.encode(found[0])
 
     return [_entry(result) for result in engine.run(write, len(bins))]
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except PermissionError:  # a file system without hard links
-        shutil.copyfile(source, target)

@@ -6,10 +6,10 @@ cluster of machines. Both write the same rows and find the same faults.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 from raftlog.cluster.api.status import SetDigestHex
+from raftlog.spark_export.export.place import Place
 
 ARROW_RECORDS_MAX: Final = 5_000_000
 """Most records that `--engine auto` leaves to one process. Spark takes some seconds to start, and then is twice as fast
@@ -20,7 +20,7 @@ on two cores; the process keeps every live key of the log in memory while it ver
 class Cell:
     """The rows of one file that lie in one stretch of PART_RECORDS indexes. None: a column held nothing but nulls."""
 
-    file: str  # absolute path
+    file: str  # absolute path, or URL of an object
     cell: int
     rows: int
     index_min: int | None
@@ -55,5 +55,5 @@ class Engine(Protocol):
     def run(self, task: Callable[[int], bytes], count: int) -> list[bytes]:
         """The results of `task` for the numbers below `count`, in order."""
 
-    def rows(self, paths: Sequence[Path]) -> Rows:
+    def rows(self, paths: Sequence[Place]) -> Rows:
         """The rows of these files."""

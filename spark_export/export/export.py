@@ -9,15 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal
 
 from raftlog.cluster.api.records import LogPageJson
 from raftlog.spark_export.errors import DataLossError, UsageError
-from raftlog.spark_export.export.batch import Folder, Progress, opened, write_batch
+from raftlog.spark_export.export.batch import Progress, opened, write_batch
 from raftlog.spark_export.export.cluster_digest import check_end
+from raftlog.spark_export.export.destination.destination import Destination
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.manifest import Layout, Manifest, Plan, find_manifest, read_plan
+from raftlog.spark_export.export.place import Place
 from raftlog.spark_export.fetch import door
 from raftlog.spark_export.fetch.door import NodeRotation
 from raftlog.spark_export.fetch.ranges import trimmed
@@ -34,7 +35,7 @@ class Wanted:
     `layout` None is that of the export to go on with, else the default one."""
 
     endpoints: tuple[str, ...]
-    folder: Path
+    folder: Place
     first: int | None = None
     last: int | None = None
     layout: Layout | None = None
@@ -79,7 +80,7 @@ def waiting(wanted: Wanted) -> int:
     return max(0, last - first + 1)
 
 
-def _check(wanted: Wanted, folder: Folder, page: LogPageJson) -> None:
+def _check(wanted: Wanted, folder: Destination, page: LogPageJson) -> None:
     """Whether what the folder holds can be gone on with, as it is wanted."""
     path, found = wanted.folder, folder.plan or folder.manifest
     if wanted.last is not None and wanted.last > page.index and wanted.mode != "follow":
@@ -123,7 +124,7 @@ def _shown(layout: Layout) -> str:
     )
 
 
-def _plan(wanted: Wanted, folder: Folder, page: LogPageJson, last: int) -> Plan | None:
+def _plan(wanted: Wanted, folder: Destination, page: LogPageJson, last: int) -> Plan | None:
     """The next batch: from where the export ends, to `last`. None: there is nothing to do."""
     first = _position(wanted, folder, page)
     if first > last:
@@ -139,7 +140,7 @@ def _plan(wanted: Wanted, folder: Folder, page: LogPageJson, last: int) -> Plan 
 def _follow(
     engine: Engine,
     wanted: Wanted,
-    folder: Folder,
+    folder: Destination,
     page: LogPageJson,
     progress: Progress | None,
     in_place: Callable[[Manifest], None],
@@ -177,14 +178,16 @@ def _follow(
     return folder.manifest
 
 
-def _position(wanted: Wanted, folder: Folder, page: LogPageJson) -> int:
+def _position(wanted: Wanted, folder: Destination, page: LogPageJson) -> int:
     """The index with which the next batch begins."""
     if folder.manifest is not None:
         return folder.manifest.last + 1
     return page.oldest if wanted.first is None else wanted.first
 
 
-def _grown(wanted: Wanted, folder: Folder, page: LogPageJson, rotation: NodeRotation, limit: int | None) -> LogPageJson:
+def _grown(
+    wanted: Wanted, folder: Destination, page: LogPageJson, rotation: NodeRotation, limit: int | None
+) -> LogPageJson:
     """Waits until the log has a user's record that the export lacks, or its committed end reaches `limit`.
 
     Returns the log as it is when the export is stopped. Internal records alone do not end the wait: an idle export

@@ -17,6 +17,7 @@ from raftlog.cluster.api.values import Position
 from raftlog.spark_export.columns.schema import ARROW, SCHEMA_VERSION
 from raftlog.spark_export.errors import CannotWriteError, NotCheckedError, UsageError
 from raftlog.spark_export.export.cluster_digest import Digests
+from raftlog.spark_export.export.place import Place, StorePlace
 
 FORMAT: Final = "raftlog-export"
 VERSION: Final = 1
@@ -27,7 +28,8 @@ INTERNAL: Final = "internal"
 UNFINISHED: Final = ".unfinished"
 PLAN: Final = "plan.json"
 NEXT: Final = "next.json"
-_FILE: Final = re.compile(r"index-(\d{16})-(\d{16})\.parquet")
+_FILE: Final = re.compile(r"index-(\d{16})-(\d{16})(?:-[0-9a-f]{32})?\.parquet")
+"""In a store there is the number of the writer too: it has no rename, so every writer has names of its own."""
 
 T = TypeVar("T")
 
@@ -114,7 +116,7 @@ class Manifest(msgspec.Struct, frozen=True):
     records: Records
     time_min_ms: int
     time_max_ms: int
-    files: tuple[FileEntry, ...]  # of a Delta table none: its own log lists them
+    files: tuple[FileEntry, ...]  # of a Delta table in a folder none: its own log lists them
     columns: tuple[Column, ...]
     digests: Digests
     layout: Layout
@@ -170,10 +172,23 @@ def file_name(first: int, last: int) -> str:
     return f"index-{first:016d}-{last:016d}.parquet"
 
 
+def written_by(entry: FileEntry, writer: str) -> FileEntry:
+    """The entry with the names that the files of this writer have in a store."""
+    own, beside = entry.name.replace(".parquet", f"-{writer}.parquet"), entry.internal
+    if beside is not None:
+        beside = msgspec.structs.replace(beside, name=beside.name.replace(".parquet", f"-{writer}.parquet"))
+    return msgspec.structs.replace(entry, name=own, internal=beside)
+
+
 def range_of(name: str) -> tuple[int, int] | None:
     """The records that a file of that name holds, or None where it is none of ours."""
     found = _FILE.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def as_text(value: msgspec.Struct) -> bytes:
+    """The bytes of a manifest or a plan."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 def write_aside(path: Path, value: msgspec.Struct) -> None:
@@ -181,7 +196,7 @@ def write_aside(path: Path, value: msgspec.Struct) -> None:
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with aside.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+            file.write(as_text(value))
             file.flush()
             os.fsync(file.fileno())
         aside.rename(path)
@@ -203,9 +218,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Place) -> Plan | None:
     """The plan of the batch under way in that folder. Raises UsageError where it cannot be read."""
-    plan = _read_unfinished(folder / UNFINISHED / PLAN, _PLAN)
+    plan = _read_unfinished(folder, PLAN, _PLAN)
     if plan is not None and plan.version != VERSION:
         raise UsageError(
             f"the unfinished batch in {folder} is of version {plan.version}, this raftlog writes {VERSION}: finish it "
@@ -214,23 +229,26 @@ def read_plan(folder: Path) -> Plan | None:
     return plan
 
 
-def read_next(folder: Path) -> Next | None:
+def read_next(folder: Place) -> Next | None:
     """The batch that is whole but not yet in place. Raises UsageError if it cannot be read."""
-    return _read_unfinished(folder / UNFINISHED / NEXT, _NEXT)
+    return _read_unfinished(folder, NEXT, _NEXT)
 
 
-def _read_unfinished(path: Path, decoder: msgspec.json.Decoder[T]) -> T | None:
+def _read_unfinished(folder: Place, name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
+    path = folder / UNFINISHED / name
     try:
         return decoder.decode(path.read_bytes())
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise UsageError(f"{path.parent.parent} is a file: name a folder") from error
+        raise UsageError(f"{folder} is a file: name a folder") from error
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{path} is damaged ({error}); remove {path.parent} to begin that batch again") from error
+        raise UsageError(
+            f"{path} is damaged ({error}); remove {folder / UNFINISHED} to begin that batch again"
+        ) from error
 
 
-def find_manifest(folder: Path) -> Manifest | None:
+def find_manifest(folder: Place) -> Manifest | None:
     """The manifest, or None where there is none. Raises NotCheckedError where it cannot be trusted."""
     path = folder / NAME
     try:
@@ -239,6 +257,11 @@ def find_manifest(folder: Path) -> Manifest | None:
         return None
     except OSError as error:
         raise NotCheckedError(f"{path} cannot be read: {error}") from error
+    return as_manifest(path, text)
+
+
+def as_manifest(path: Place, text: bytes) -> Manifest:
+    """The manifest that these bytes are. Raises NotCheckedError where it cannot be trusted."""
     try:
         known = _KNOWN.decode(text)
         if (known.format, known.version, known.schema_version) != (FORMAT, VERSION, SCHEMA_VERSION):
@@ -258,13 +281,15 @@ def find_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def internal_files(folder: Path, manifest: Manifest) -> list[Path]:
+def internal_files(folder: Place, manifest: Manifest) -> list[Path] | list[StorePlace]:
     """The files of `internal/` up to the end of the manifest."""
+    if isinstance(folder, StorePlace):
+        return [folder / entry.internal.name for entry in manifest.files if entry.internal is not None]
     found = {path: range_of(path.name) for path in sorted((folder / INTERNAL).glob("**/*.parquet"))}
     return [path for path, indexes in found.items() if indexes is not None and indexes[1] <= manifest.last]
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Place) -> Manifest:
     """The manifest of an export. Raises NotCheckedError where there is none, or it cannot be trusted."""
     manifest = find_manifest(folder)
     if manifest is not None:

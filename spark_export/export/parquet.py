@@ -25,6 +25,7 @@ from raftlog.spark_export.columns.records import is_user
 from raftlog.spark_export.columns.schema import ARROW, SCHEMA_VERSION
 from raftlog.spark_export.errors import CannotWriteError, ExportError
 from raftlog.spark_export.export.manifest import DATA, INTERNAL, Companion, FileEntry, Layout, file_name, range_of
+from raftlog.spark_export.export.place import Place
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.fetch.reader import read
 
@@ -307,9 +308,9 @@ def _notes(path: Path) -> dict[str, str]:
     return {key.decode(): value.decode() for key, value in footer.items() if b"raftlog" in key}
 
 
-def sha256_of(path: Path) -> str:
+def sha256_of(path: Place) -> str:
     """Of the bytes of a file."""
-    with path.open("rb") as file:
+    with path.open("rb") if isinstance(path, Path) else path.open() as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -317,7 +318,7 @@ def sha256_of(path: Path) -> str:
 # From small files.
 
 
-def join_files(parts: Sequence[FileEntry], export: Path, folder: Path, log_id: str, layout: Layout) -> FileEntry:
+def join_files(parts: Sequence[FileEntry], export: Place, folder: Path, log_id: str, layout: Layout) -> FileEntry:
     """One file in `folder` with the rows of small ones that follow one another in the export. Raises CannotWriteError,
     and ExportError where one of them is not what the export wrote: damage is not to be passed on under a new sum."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -12,12 +11,14 @@ from pyspark.sql import Window, functions as F
 
 from raftlog.cluster.api.status import SetDigestHex
 from raftlog.spark_export.columns.records import is_user_row
-from raftlog.spark_export.columns.schema import spark_schema
+from raftlog.spark_export.columns.schema import ARROW, spark_schema
 from raftlog.spark_export.export import delta
+from raftlog.spark_export.export.arrow_engine import batches
 from raftlog.spark_export.export.cluster_digest import PART_RECORDS
 from raftlog.spark_export.export.digests import as_digest, log_row_hash, set_digest, state, state_row_hash
 from raftlog.spark_export.export.engine import Cell, UnreadableError
 from raftlog.spark_export.export.manifest import internal_files, read_manifest
+from raftlog.spark_export.export.place import Place, StorePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +44,7 @@ class SparkEngine:
         rows = self.spark.range(0, count, 1, count).mapInArrow(work, "result binary").collect()
         return [bytes(row["result"]) for row in rows]
 
-    def rows(self, paths: Sequence[Path]) -> "SparkRows":
+    def rows(self, paths: Sequence[Place]) -> "SparkRows":
         return SparkRows(_open(self.spark, paths))
 
 
@@ -54,8 +55,9 @@ class SparkRows:
         self._log = log
 
     def cells(self, is_dense: bool) -> list[Cell]:
-        index, file, row = F.col("index"), F.col("_metadata.file_path"), F.col("_metadata.row_index")
-        log = self._log.withColumns({"file": file, "row": row})
+        index, log = F.col("index"), self._log
+        if "file" not in log.columns:
+            log = log.withColumns({"file": F.col("_metadata.file_path"), "row": F.col("_metadata.row_index")})
         if is_dense:  # then index and place differ by one number in the whole file
             step = index - F.col("row")
         else:
@@ -84,7 +86,7 @@ class SparkRows:
 
         return [
             Cell(
-                unquote(urlsplit(row["file"]).path),
+                unquote(urlsplit(row["file"]).path) if row["file"].startswith("file:") else row["file"],
                 row["cell"],
                 row["rows"],
                 row["index_min"],
@@ -113,14 +115,35 @@ class SparkRows:
         return [(bytes(row["key"]), row["times"]) for row in found]
 
 
-def open_log(spark: "SparkSession", folder: Path) -> "DataFrame":
+def open_log(spark: "SparkSession", folder: Place) -> "DataFrame":
     """All rows of an export, also internal ones, as far as its manifest says that they are in place."""
     manifest = read_manifest(folder)
-    return _open(spark, [*delta.data_files(folder, manifest), *internal_files(folder, manifest)])
+    return _open(spark, [*delta.data_files(folder, manifest), *internal_files(folder, manifest)]).drop("file", "row")
 
 
-def _open(spark: "SparkSession", paths: Sequence[Path]) -> "DataFrame":
+def _open(spark: "SparkSession", paths: Sequence[Place]) -> "DataFrame":
+    """The rows of files that Spark reads itself, or of objects that tasks read; those have the columns `file` and `row`
+    too, as Spark has them of its files."""
+    if any(isinstance(path, StorePlace) for path in paths):
+
+        def work(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+            return (
+                rows for batch in batches for number in batch.column(0).to_pylist() for rows in _rows(paths[number])
+            )
+
+        schema = spark_schema().add("file", "string").add("row", "long")
+        return spark.range(0, len(paths), 1, len(paths)).mapInArrow(work, schema)
     return spark.read.schema(spark_schema()).parquet(*(str(path.resolve()) for path in paths))
+
+
+def _rows(path: Place) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+
+    row = 0
+    for batch in batches(path, ARROW.names):
+        numbers = pa.array(range(row, row + len(batch)), pa.int64())
+        row += len(batch)
+        yield batch.append_column("file", pa.array([str(path)] * len(batch))).append_column("row", numbers)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from raftlog.spark_export.export.manifest import (
     read_manifest,
     read_next,
 )
+from raftlog.spark_export.export.place import Place, StorePlace
 from raftlog.spark_export.export.wrong_rows import RangeDigest, altered_rows, name_rows
 
 _OUT_OF_PLACE: Final = ("missing", "duplicated", "order")
@@ -57,7 +58,7 @@ class Report:
 
 def verify(
     engine: Engine,
-    folder: Path,
+    folder: Place,
     digests: Digests | Future[Digests] | None,
     source: str,
     step: Step = lambda _: None,
@@ -102,7 +103,7 @@ def verify(
     return report
 
 
-def _visible(folder: Path, manifest: Manifest, report: Report) -> list[Path]:
+def _visible(folder: Place, manifest: Manifest, report: Report) -> list[Place]:
     """The files that a reader of the export sees, and those of `internal/`.
 
     A file in `log/` that is not in the manifest is a finding too: other readers would read it. The exception is the
@@ -111,8 +112,12 @@ def _visible(folder: Path, manifest: Manifest, report: Report) -> list[Path]:
     if manifest.layout.table == "delta":
         return [*delta.files(folder, manifest), *internal_files(folder, manifest)]
     listed = {name: entry for entry in manifest.files for name in entry.names}
-    found = [path for part in (DATA, INTERNAL) for path in (folder / part).glob("**/*") if path.is_file()]
-    present = {path.relative_to(folder).as_posix(): path for path in found}
+    present: dict[str, Place]
+    if isinstance(folder, StorePlace):  # readers go by the manifest: other objects are in no reader's way
+        present = {name: folder / name for name in folder.listed() if name in listed}
+    else:
+        found = [path for part in (DATA, INTERNAL) for path in (folder / part).glob("**/*") if path.is_file()]
+        present = {path.relative_to(folder).as_posix(): path for path in found}
     following = read_next(folder)
     added = following.added if following is not None else ()
     coming = {name for entry in added for name in entry.names} - set(listed)
@@ -129,7 +134,7 @@ def _visible(folder: Path, manifest: Manifest, report: Report) -> list[Path]:
     return [present[name] for name in sorted(ours)]
 
 
-def _check_log(folder: Path, seen: list[Cell], report: Report, due: Digests) -> list[tuple[int, int]]:
+def _check_log(folder: Place, seen: list[Cell], report: Report, due: Digests) -> list[tuple[int, int]]:
     """Checks counts, order, contiguity and times per file, and the digest over every column of every row.
 
     Compares the digests in the parts that the cluster gave, and returns the ranges whose digests differ.
@@ -158,7 +163,7 @@ def _check_log(folder: Path, seen: list[Cell], report: Report, due: Digests) -> 
     return wrong
 
 
-def _check_files(folder: Path, seen: list[Cell], report: Report) -> None:
+def _check_files(folder: Place, seen: list[Cell], report: Report) -> None:
     by_file: dict[str, list[Cell]] = {}
     for cell in seen:
         by_file.setdefault(cell.file, []).append(cell)
@@ -221,7 +226,7 @@ def _check_state(log: Rows, report: Report, due: SetDigestHex | None) -> None:
 _FILES_NAMED: Final = 3
 
 
-def changed_files(engine: Engine, folder: Path, manifest: Manifest) -> list[str]:
+def changed_files(engine: Engine, folder: Place, manifest: Manifest) -> list[str]:
     """Names files whose bytes are not those that were written; each is read by a task."""
     sums = {entry.name: entry.sha256 for entry in manifest.files}
     sums |= {entry.internal.name: entry.internal.sha256 for entry in manifest.files if entry.internal is not None}

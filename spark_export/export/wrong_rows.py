@@ -16,6 +16,7 @@ from raftlog.spark_export.export.arrow_engine import Indexes, batches, indexes_o
 from raftlog.spark_export.export.cluster_digest import EMPTY, PART_RECORDS, cell_of, merged
 from raftlog.spark_export.export.engine import Cell
 from raftlog.spark_export.export.manifest import Manifest
+from raftlog.spark_export.export.place import Place, place_of
 
 RangeDigest = Callable[[int, int], SetDigestHex]
 """Asks the cluster what the log rows of a range hash to."""
@@ -56,12 +57,12 @@ def altered_rows(cells: Sequence[Cell], wrong: list[tuple[int, int]], asked: Ran
     return [f"altered: index {row}{more if row == rows[-1] else ''}" for row in rows]
 
 
-def _files(cells: Sequence[Cell], number: int) -> list[Path]:
+def _files(cells: Sequence[Cell], number: int) -> list[Place]:
     """The files with rows of that stretch."""
-    return [Path(each.file) for each in cells if each.cell == number]
+    return [place_of(each.file) for each in cells if each.cell == number]
 
 
-def _indexes(files: Iterable[Path], first: int, last: int) -> Indexes:
+def _indexes(files: Iterable[Place], first: int, last: int) -> Indexes:
     found = [indexes_of(batch) for file in files for batch in batches(file, ["index"], (first, last))]
     return np.concatenate([np.empty(0, np.int64), *found])
 
@@ -71,7 +72,7 @@ def _foreign(cells: Sequence[Cell], first: int, last: int) -> list[tuple[int, st
     found: list[tuple[int, str, int | None]] = []
     for file in sorted({each.file for each in cells}):
         row = 0
-        for batch in batches(Path(file), ["index"]):
+        for batch in batches(place_of(file), ["index"]):
             indexes = batch.column(0).to_pylist()
             found += [
                 (row + at, Path(file).name, index)
@@ -84,7 +85,7 @@ def _foreign(cells: Sequence[Cell], first: int, last: int) -> list[tuple[int, st
     return found
 
 
-def _narrowed(files: list[Path], first: int, last: int, asked: RangeDigest, most: int) -> list[int]:
+def _narrowed(files: list[Place], first: int, last: int, asked: RangeDigest, most: int) -> list[int]:
     step = -(-(last - first + 1) // _FAN)
     found: dict[int, SetDigestHex] = {}
     for file in files:

@@ -31,6 +31,7 @@ from raftlog.spark_export.columns.schema import EVENT_TIME, SHOWN
 from raftlog.spark_export.errors import DataLossError, UsageError
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.manifest import Manifest, internal_files, range_of, read_manifest
+from raftlog.spark_export.export.place import Place, StorePlace, place_of, source
 from raftlog.spark_export.fetch import door
 from raftlog.spark_export.fetch.door import PATIENCE_S
 from raftlog.spark_export.fetch.ranges import Range
@@ -93,7 +94,7 @@ class LogRows:
         return self.place.timeout_s if isinstance(self.place, _Cluster) else PATIENCE_S
 
     def files(self) -> list[str] | None:
-        """The Parquet files that hold these rows, maybe with others, where these are rows of an export."""
+        """The Parquet files that hold these rows, maybe with others, where these are rows of an export in a folder."""
         return None if isinstance(self.place, _Cluster) else self.place.files(self.records)
 
     def __arrow_c_schema__(self) -> Any:
@@ -142,16 +143,18 @@ def export(
     columns: Sequence[str] | None = None,
     records: Records = "user",
 ) -> LogRows:
-    """The rows of an export, by its manifest. Raises UsageError, and NotCheckedError where there is no export.
+    """The rows of an export in a folder or a store, by its manifest. Raises UsageError, and NotCheckedError where there
+    is no export.
 
     The files are read as they are; `raftlog verify` proves them.
     """
     names, kept = _columns(columns), _records(records)
-    manifest = read_manifest(Path(folder))
+    where = folder if isinstance(folder, Path) else place_of(folder)
+    manifest = read_manifest(where)
     start, end = _range(first, last, manifest.first, manifest.last, f"the export in {folder}")
     if start < manifest.first:
         raise UsageError(f"the export in {folder} begins at index {manifest.first}, not at {start}: begin there")
-    return LogRows(manifest.log, start, end, names, kept, _Export(Path(folder), manifest))
+    return LogRows(manifest.log, start, end, names, kept, _Export(where, manifest))
 
 
 def _columns(asked: Sequence[str] | None) -> tuple[str, ...]:
@@ -194,11 +197,18 @@ class _Cluster:
         return read(wanted, columns, with_internal=records == "all")
 
 
+def _dataset(paths: Sequence[Place]) -> ds.Dataset:
+    if isinstance(paths[0], Path):
+        return ds.dataset([str(path) for path in paths], format="parquet", schema=SCHEMA)
+    form = ds.ParquetFileFormat()
+    return ds.FileSystemDataset([form.make_fragment(source(path)) for path in paths], SCHEMA, form)
+
+
 @dataclass(frozen=True, slots=True)
 class _Export:
     """Rows of Parquet files. An export of user records keeps the others in files beside them."""
 
-    folder: Path
+    folder: Place
     manifest: Manifest
 
     def batches(self, first: int, last: int, columns: Sequence[str], records: Records) -> Iterator[pa.RecordBatch]:
@@ -215,8 +225,7 @@ class _Export:
                 continue
             begin, end = max(begin, first), min(end, last)
             index = ds.field("index")
-            rows = ds.dataset([str(path) for path in paths], format="parquet", schema=SCHEMA)
-            table = rows.to_table(names, filter=(index >= begin) & (index <= end)).sort_by("index")
+            table = _dataset(paths).to_table(names, filter=(index >= begin) & (index <= end)).sort_by("index")
             if records == "user" and not is_split:
                 table = table.filter(is_user(table))
             if EVENT_TIME in columns:
@@ -224,13 +233,15 @@ class _Export:
                 table = table.append_column(SCHEMA.field(EVENT_TIME), times)
             yield from (batch for batch in table.select(schema.names).cast(schema).to_batches(BATCH_ROWS) if len(batch))
 
-    def files(self, records: Records) -> list[str]:
-        """The absolute paths of the files."""
+    def files(self, records: Records) -> list[str] | None:
+        """The absolute paths of the files; None for objects of a store."""
+        if isinstance(self.folder, StorePlace):
+            return None
         with_internal = records == "all" and self.manifest.layout.records == "user"
         paths = {path.resolve() for _, _, paths in self._parts(with_internal=with_internal) for path in paths}
         return sorted(map(str, paths))
 
-    def _parts(self, *, with_internal: bool) -> Iterator[tuple[int, int, list[Path]]]:
+    def _parts(self, *, with_internal: bool) -> Iterator[tuple[int, int, list[Place]]]:
         """Ranges of indexes in order, each with the files that hold its rows."""
         if self.manifest.layout.table == "parquet":
             for entry in self.manifest.files:
@@ -242,5 +253,5 @@ class _Export:
         beside = {range_of(path.name): path for path in internal_files(self.folder, self.manifest)}
         for begin in range(self.manifest.first, self.manifest.last + 1, self.manifest.layout.records_per_file):
             end = min(begin + self.manifest.layout.records_per_file - 1, self.manifest.last)
-            near = [path for span, path in beside.items() if span and span[0] <= end and span[1] >= begin]
+            near: list[Place] = [path for span, path in beside.items() if span and span[0] <= end and span[1] >= begin]
             yield begin, end, [*data, *(near if with_internal else [])]

@@ -124,6 +124,9 @@ class FakeNode:
             first += count
         return settled
 
+    def write_steps(self, index: int) -> None:
+        """It keeps no times."""
+
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
     ) -> asyncio.Future[Settled]:

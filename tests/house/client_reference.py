@@ -40,6 +40,9 @@ with SyncClient("http://127.0.0.1:7001") as client:
     for item in client.range(prefix=b"user/"):
         print(item.key, item.json()["name"])
 ```
+
+In a program with OpenTelemetry, requests under an active span carry its `traceparent`; nothing else is needed. Where
+several calls go in one request, it is that of the first call with a span ([operations.md](operations.md#traces)).
 """
 
 

@@ -31,7 +31,8 @@ def _rate(metric: str, by: str = "", more: str = "") -> str:
     return f"{grouped}(rate({metric}{{{JOB}{more}}}[$__rate_interval]))"
 
 
-def _quantiles(metric: str, by: str = "") -> dict[str, str]:
+def quantiles(metric: str, by: str = "") -> dict[str, str]:
+    """Median and 99th percentile of a histogram, each under its legend."""
     buckets = _rate(f"{metric}_bucket", ", ".join(["le", *([by] if by else [])]))
     legend = f" {{{{{by}}}}}" if by else ""
     return {f"p{100 * q:g}{legend}": f"histogram_quantile({q}, {buckets})" for q in (0.5, 0.99)}
@@ -72,17 +73,17 @@ ROWS: Final[dict[str, list[Panel]]] = {
                 "under way": f"sum({_each('raftlog_inflight_requests')})",
             },
         ),
-        Panel("Requests in one entry", "none", _quantiles("raftlog_batch_requests")),
+        Panel("Requests in one entry", "none", quantiles("raftlog_batch_requests")),
         Panel("Problems", "ops", {"{{code}}": _rate("raftlog_http_problems_total", "code")}),
-        Panel("Event loop is late", "s", _quantiles("raftlog_loop_lag_seconds", "instance")),
+        Panel("Event loop is late", "s", quantiles("raftlog_loop_lag_seconds", "instance")),
     ],
     "Reads": [
         Panel("Requests by route", "ops", {"{{route}}": _rate("raftlog_http_requests_total", "route")}),
-        Panel("Time of a request", "s", _quantiles("raftlog_http_request_seconds", "route")),
+        Panel("Time of a request", "s", quantiles("raftlog_http_request_seconds", "route")),
         Panel("Reads and long polls that wait", "none", {NODE: _each("raftlog_waiters")}),
     ],
     "Disk": [
-        Panel("Time of a sync", "s", _quantiles("raftlog_sync_seconds", "instance")),
+        Panel("Time of a sync", "s", quantiles("raftlog_sync_seconds", "instance")),
         Panel("Syncs", "ops", {NODE: _rate("raftlog_disk_syncs_total", "instance")}),
         Panel("Current operation", "s", {NODE: _each("raftlog_disk_stalled_seconds")}),
         Panel("Free", "bytes", {NODE: _each("raftlog_disk_free_bytes")}),

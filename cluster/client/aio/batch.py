@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from raftlog.cluster.api.records import Appended
+from raftlog.cluster.client import trace_context
 from raftlog.cluster.client.batch import (
     CLOSED,
     WAITING_MAX,
@@ -60,7 +61,7 @@ class CallBatches(ABC, Generic[W]):
             raise crowded()
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Any] = loop.create_future()
-        call.came, call.waiter = clock.monotonic(), waiter
+        call.came, call.waiter, call.trace = clock.monotonic(), waiter, trace_context.active()
         self.waiting.append(call)
         if self._runner is None:
             self._runner = loop.create_task(self._run())  # its first step comes after the callbacks that are ready now
@@ -126,6 +127,7 @@ class Batcher(CallBatches[Append]):
     async def _sent(self, batch: list[Append]) -> Sequence[list[Append]]:
         """Sends a batch and ends its calls. Returns the halves to send in its place if it was refused."""
         tickets: list[Ticket] = []
+        trace_context.carry(each.trace for each in batch)
         try:
             appended = await self._send(records_of(batch), tickets.append)
         except ClientError as error:

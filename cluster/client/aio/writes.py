@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.api.kv import BatchItem, Written
-from raftlog.cluster.client import requests
+from raftlog.cluster.client import requests, trace_context
 from raftlog.cluster.client.aio.batch import CallBatches, answer, fail
 from raftlog.cluster.client.aio.session import OwnSession
 from raftlog.cluster.client.batch import CLOSED, WaitingCall, error_of, take, unknown
@@ -78,6 +78,7 @@ class WriteBatcher(CallBatches[_WaitingWrite]):
     async def _send(self, batch: list[_WaitingWrite]) -> None:
         """Carries out a batch and answers its writes. Writes without a free sequence wait for the next batch."""
         deadline_ms = int(1000 * (clock.monotonic() + self._patience_s))
+        trace_context.carry(write.trace for write in batch)
         try:
             tickets = await self._session.tickets(len(batch), deadline_ms)
         except ClientError as error:

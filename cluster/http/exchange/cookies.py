@@ -18,7 +18,7 @@ _LOG_CHARS: Final = 12
 
 def secret_of(service: Service, call: Call, host: str) -> str | None:
     """The secret in the request's cookie; None without one, and in a request of another site's page."""
-    text = _header(call, "Cookie")
+    text = call.headers.get("Cookie")
     if not text or not _is_own(call, host):
         return None
     name = _name(service)
@@ -49,8 +49,4 @@ def _is_own(call: Call, host: str) -> bool:
     origin = call.headers.get("Origin")
     if origin is not None:
         return origin.partition("://")[2].lower() == host.lower()
-    return _header(call, "Sec-Fetch-Site") == "same-origin"
-
-
-def _header(call: Call, name: str) -> str:
-    return call.headers.get(name) or call.headers.get(name.lower()) or ""  # the fast path has it in lower case
+    return call.headers.get("Sec-Fetch-Site") == "same-origin"

@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import Final
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.headers import H_DEADLINE, H_INDEX, H_LOG, H_PASSED_ON, H_PRINCIPAL, H_REQUEST_ID, H_TERM, JSON
+from raftlog.cluster.api.headers import (
+    H_DEADLINE,
+    H_INDEX,
+    H_LOG,
+    H_PASSED_ON,
+    H_PRINCIPAL,
+    H_REQUEST_ID,
+    H_TERM,
+    H_TRACEPARENT,
+    JSON,
+)
 from raftlog.cluster.client.aio.connection import Pool
 from raftlog.cluster.client.flow import Lost
 from raftlog.cluster.client.http1 import ResponseHead, encode_request
@@ -47,6 +57,7 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
         (H_REQUEST_ID, call.request_id),
         (H_DEADLINE, str(max(1, int(left_s * 1000)))),
         *_principal(service, call),
+        *(() if call.traced is None else ((H_TRACEPARENT, call.traced.header),)),
     )
     pool = Pool(1, service.credentials)
     try:

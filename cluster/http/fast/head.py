@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, REQUEST_HEADERS
+from raftlog.cluster.api.headers import H_REQUEST_ID, H_SEQUENCE, H_TRACEPARENT, REQUEST_HEADERS
 from raftlog.cluster.http.exchange.query import KEY_PATH
 
 HEAD_BYTES_MAX: Final = 8 << 10
@@ -89,15 +89,19 @@ KNOWN_NAMES: Final = (
     "Transfer-Encoding",
     "Upgrade",
     "Last-Event-ID",
+    "Cookie",
+    "Sec-Fetch-Site",
+    "If-None-Match",
+    H_TRACEPARENT,
     *REQUEST_HEADERS,
 )
 """Every header that a handler reads, spelt as the handler does."""
 _KNOWN: Final = {name.lower().encode(): name for name in KNOWN_NAMES}
-_ITS_OWN: Final = (H_SEQUENCE, H_REQUEST_ID)
+_ITS_OWN: Final = (H_SEQUENCE, H_REQUEST_ID, H_TRACEPARENT)
 """Headers that differ from request to request, so that their heads are not remembered."""
 
 
-_ASKING_NAMES: Final = frozenset(KNOWN_NAMES) - {"Host", "Content-Length", "Connection", "Authorization"}
+_ASKING_NAMES: Final = frozenset(KNOWN_NAMES) - {"Host", "Content-Length", "Connection", "Authorization", H_TRACEPARENT}
 _IDLE_VALUES: Final = frozenset({("Accept", "*/*"), ("Content-Type", "application/octet-stream")})
 """Values that clients send with every request, and that change nothing."""
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor

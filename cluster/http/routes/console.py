@@ -40,8 +40,7 @@ async def get_file(service: Service, call: Call) -> HttpAnswer:
 
 
 def _answer(service: Service, call: Call, file: ConsoleFile) -> HttpAnswer:
-    known = call.headers.get("If-None-Match") or call.headers.get("if-none-match")  # as aiohttp, and the fast path say
-    is_known = known == file.tag
+    is_known = call.headers.get("If-None-Match") == file.tag
     node = service.node
     return HttpAnswer(
         service.identity,

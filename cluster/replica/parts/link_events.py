@@ -27,7 +27,7 @@ from raftlog.raft.codec.frame import (
 )
 from raftlog.raft.events import MessageIgnored
 from raftlog.raft.hello import Start
-from raftlog.raft.messages import Message
+from raftlog.raft.messages import AppendEntriesReply, Message
 from raftlog.raft.types import NodeId
 
 P = ParamSpec("P")
@@ -40,8 +40,10 @@ def take_messages(replica: ReplicaState, messages: Sequence[tuple[str, Message]]
     if replica.life.is_over:
         return
     try:
-        now = clock.read()
+        now, steps = clock.read(), replica.writes.steps
         for disk, message in messages:
+            if steps is not None and isinstance(message, AppendEntriesReply) and message.success:
+                steps.acknowledged(message.sender, message.match, clock.monotonic())
             replica.core.step(message, now, disk)
     except Exception as error:
         replica.driver.fail(error)

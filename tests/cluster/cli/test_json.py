@@ -31,6 +31,8 @@ SAMPLES: dict[str, list[str]] = {
     "import": ["import", "{folder}/input.csv"],
     "status": ["status"],
     "status --watch": ["status", "--watch", "--count", "2", "--interval", "0.1"],
+    "bench": ["bench", "{url}", "--seconds", "0.2", "--clients", "2", "--file", "{folder}/bench.json"],
+    "top": ["top", "--once", "--interval", "0.1"],
     "digest": ["digest"],
     "format": ["format", "{folder}/cluster.toml"],
     "explain": ["explain"],
@@ -163,7 +165,13 @@ def words_of(name: str, cli: Running, folder: Path) -> list[str]:
         file = folder / "cluster.toml"
         file.write_text(render_cluster_file(new_cluster(1, peer_ports=ports[:1], http_ports=ports[1:])))
         assert not name.startswith("disk") or cli.run("format", str(file)).exit_code == 0
-    values = {"folder": folder, "next": cli.node.applied + 1, "session": session, "generation": generation}
+    values = {
+        "url": cli.url,
+        "folder": folder,
+        "next": cli.node.applied + 1,
+        "session": session,
+        "generation": generation,
+    }
     return [word.format(**values) for word in SAMPLES[name]]
 
 

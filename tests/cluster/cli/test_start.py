@@ -1,5 +1,6 @@
 """How the command line starts: a command imports only its own module, and a start that fails ends in words."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -18,7 +19,10 @@ from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.cli import main
 from raftlog.cluster.cli.commands import MODULES, PANELS, CommandHelp, asked_for, build
 from raftlog.cluster.cli.frame.common import Exit
-from tests.support import HANG_S
+from raftlog.cluster.config.cluster_file import render_cluster_file
+from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.node.formatting import new_cluster
+from tests.support import HANG_S, free_ports
 
 SLOW = (
     "aiohttp",
@@ -196,6 +200,18 @@ def test_a_command_without_its_extra_names_the_install_command(
     (line,) = done.stderr.splitlines()
     assert package in line
     assert line.endswith(how_to_install(extra))
+
+
+def test_a_node_with_traces_and_without_the_extra_names_the_install_command(tmp_path: Path) -> None:
+    """One line in its log, the exit code of settings, and no data folder is opened."""
+    ports = free_ports(2)
+    file = tmp_path / "cluster.toml"
+    file.write_text(render_cluster_file(new_cluster(1, peer_ports=ports[:1], http_ports=ports[1:])))
+    traced = "trace.endpoint=http://127.0.0.1:4318/v1/traces"
+    done = started("opentelemetry", "absent", "node", "--config", str(file), "--node", "1", "--set", traced)
+    assert done.returncode == int(NodeExit.SETTINGS)
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert line["reason"] == f"trace.endpoint needs the packages of OpenTelemetry: {how_to_install('otel')}"
 
 
 def test_a_hint_names_what_works_in_this_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,13 +53,23 @@ def test_bounds_follow_the_memory_and_the_connections(tmp_path: Path) -> None:
     assert plain.settings == Settings()
     assert was["limits.bodies_bytes_max"].origin == "limits.memory_bytes / 8"
     assert was["limits.hello_bytes_max"].origin == "fixed"
-    assert len(setting_types()) <= 70
+    assert len(setting_types()) <= 71
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("limits.record_max = 3", "node.toml: limits.record_max is no setting; did you mean limits.records_max?"),
+        (
+            "trace.endpoint = 'collector:4318'",
+            "trace.endpoint is 'collector:4318': write the whole URL of a receiver, without user and password, as in "
+            "http://127.0.0.1:4318/v1/traces",
+        ),
+        (
+            "trace.endpoint = 'http://a:b@collector:4318/v1/traces'",
+            "write the whole URL of a receiver, without user and",
+        ),
+        ("trace.every = -1", "trace.every is -1: it is 0 (none) or more"),
         ("nod = 3", "node.toml: nod is no setting; did you mean node?"),
         (
             "limits.waiters_max = 3",

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from raftlog.chaos.shim.driver import Shim
+from raftlog.chaos.shim.library import ShimMissing
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.first_admin import make_first_admin
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.runtime.metric_table import METRICS
 from raftlog.cluster.sinks.metrics import serve_metrics
 from raftlog.cluster.sinks.runner import SinkProgress
+from tests.cluster.monitoring.programs import answers, prometheus
 from tests.house import dashboard
 from tests.house.rules import ROOT
-from tests.support import HANG_S, free_port, free_ports, wait_until
+from tests.support import free_port, free_ports, wait_until
 
 ANSWERED_S = 90
 """At most: some scrapes, and two of them within the window of each rate."""
+SLOW_MS = 80
+"""Each sync of the slow disk takes so much longer."""
+ALERTS = ROOT / "docs/monitoring/alerts.yml"
 
 
 def test_the_dashboard_is_of_today() -> None:
@@ -43,7 +40,7 @@ def test_a_metric_to_look_at_is_on_the_dashboard_or_in_an_alert() -> None:
     shown = {*re.findall(r"\braftlog_[a-z_]+", " ".join(query for _, query in dashboard.queries()))}
     known = {*METRICS, *(f"{name}_bucket" for name in METRICS)}
     assert {name for name in shown if not name.startswith("raftlog_sink_")} <= known
-    alerts = (ROOT / "docs/monitoring/alerts.yml").read_text("utf-8")
+    alerts = ALERTS.read_text("utf-8")
     seen = {name.removesuffix("_bucket") for name in shown} | {*re.findall(r"\braftlog_[a-z_]+", alerts)}
     assert {name for name, row in METRICS.items() if row.worry} - seen == {
         "raftlog_backfill_missing",
@@ -61,60 +58,19 @@ def test_a_metric_to_look_at_is_on_the_dashboard_or_in_an_alert() -> None:
     }
 
 
-@contextmanager
-def prometheus(folder: Path, targets: dict[str, list[int]]) -> Iterator[str]:
-    """A Prometheus that scrapes these ports of each job every second; its URL."""
-    path = shutil.which("prometheus")
-    if path is None:
-        pytest.skip("prometheus is not installed; Debian: apt-get install prometheus")
-    jobs = [
-        {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}]}
-        for job, ports in targets.items()
-    ]
-    rules = [str(ROOT / "docs/monitoring/alerts.yml")]
-    file = folder / "prometheus.json"
-    file.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "rule_files": rules, "scrape_configs": jobs}))
-    port = free_port()
-    options = [f"--storage.tsdb.path={folder / 'series'}", f"--web.listen-address=127.0.0.1:{port}"]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen([path, f"--config.file={file}", *options], stdout=log, stderr=log)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_until(partial(is_ready, url), HANG_S, what="Prometheus")
-        yield url
-    finally:
-        process.terminate()
-        process.wait(HANG_S)
-
-
-def is_ready(url: str) -> bool:
-    """Whether it serves."""
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=HANG_S):
-            return True
-    except urllib.error.URLError:  # 503 while it starts
-        return False
-
-
-def answers(url: str, query: str) -> list[Any]:
-    """The series that a query gives now, of the job `raftlog`."""
-    query = query.replace("$job", "raftlog").replace("$__rate_interval", "10s")
-    with urllib.request.urlopen(f"{url}/api/v1/query?query={urllib.parse.quote(query)}", timeout=HANG_S) as answer:
-        found: list[Any] = json.load(answer)["data"]["result"]
-        return found
-
-
 @pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path) -> None:
-    """Three nodes with TLS under writes, reads, a session and a consumer group; then the leader is killed, and the next
-    one has a follower that does not answer. A chart that is empty here would be empty for a user."""
+    """Three nodes with TLS under writes, reads, a session and a consumer group; a follower's disk is slow; then the
+    leader is killed, and the next one has a follower that lags. A chart that is empty here would be empty for a user,
+    and the charts of syncs, followers and elections show those faults."""
     probes = free_ports(3)
     sink_port = free_port()
     run: Any = SimpleNamespace(name="orders", progress=SinkProgress())
     with LocalCluster(tmp_path / "nodes", 3, secure=True) as local:
+        shim = made_shim(tmp_path / "shim", [local.data(node) for node in local.nodes])
         local.environments = {
-            node: {"RAFTLOG_HTTP_PROBE_LISTEN": f"127.0.0.1:{port}"}
+            node: {"RAFTLOG_HTTP_PROBE_LISTEN": f"127.0.0.1:{port}"} | shim.environment(local.data(node))
             for node, port in zip(local.nodes, probes, strict=True)
         }
         local.start()
@@ -122,12 +78,22 @@ def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path) -> None:
         serve_metrics([run], sink_port)
         make_first_admin(local)
         with (
-            prometheus(tmp_path, {"raftlog": probes, "sinks": [sink_port]}) as url,
+            prometheus(tmp_path, {"raftlog": probes, "sinks": [sink_port]}, ALERTS) as url,
             SyncClient(local.urls, tls=local.tls_files("client-operator")) as client,
         ):
             client.consumer("billing").claim()
-            local.kill(local.leader())
-            empty = dict(dashboard.queries())
+            wait_until(lambda: len(answers(url, "up == 1")) == len(probes) + 1, ANSWERED_S, what="a scrape of all")
+            leader = local.leader()
+            slow = next(node for node in local.nodes if node != leader)
+            shim.inject("fdatasync", delay_ms=SLOW_MS, root=local.data(slow))
+            local.kill(leader)
+            events = f"raftlog_raft_events_total{{{dashboard.JOB},event='BecameLeader'}}"
+            empty = dict(dashboard.queries()) | {
+                "a slow disk": f"{dashboard.quantiles('raftlog_sync_seconds', 'instance')['p99 {{instance}}']} > 0.05",
+                "a follower that lags": f"raftlog_follower_lag{{{dashboard.JOB}}} > 0",
+                "an election": f"sum(increase({events}[5m])) > 0",
+                "a node that is down": f"count(up{{{dashboard.JOB}}} == 0) == 1",
+            }
 
             def all_answered() -> bool:
                 client.put(b"k", b"v")
@@ -138,5 +104,11 @@ def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path) -> None:
                 return not empty
 
             wait_until(all_answered, ANSWERED_S, what=f"an answer of each query; without one: {empty}")
-            (votes,) = answers(url, f"count(up{{{dashboard.JOB}}} == 0)")
-            assert votes["value"][1] == "1"
+
+
+def made_shim(home: Path, folders: list[Path]) -> Shim:
+    """The library that makes disks slow; skips without a compiler."""
+    try:
+        return Shim(home, folders)
+    except ShimMissing as error:
+        pytest.skip(str(error))

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raftlog.spark_export.export import publish
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
+from raftlog.spark_export.export.destination import publish
 from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.export import Mode, Wanted, export
 from raftlog.spark_export.export.manifest import DATA, Layout, Manifest, contradictions, read_manifest
+from raftlog.spark_export.export.place import Place
 from raftlog.spark_export.export.verify import Report, verify
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID
@@ -38,7 +39,7 @@ class Counting(ArrowEngine):
         return super().run(task, count)
 
 
-def run(url: str, folder: Path, mode: Mode = "append", **options: Any) -> Manifest:
+def run(url: str, folder: Place, mode: Mode = "append", **options: Any) -> Manifest:
     """One export, its tasks in this process."""
     options.setdefault("every_s", 0.0)
     return export(ArrowEngine(1), Wanted((url,), folder, mode=mode, patience_s=5.0, **options))
@@ -103,7 +104,7 @@ EVERY = pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.lon
 """All steps take long; `make test` takes every fifth, and there are enough of them in each phase."""
 
 
-def check(engine: Engine, folder: Path, url: str) -> Report:
+def check(engine: Engine, folder: Place, url: str) -> Report:
     """What verify says, given the cluster's digests."""
     manifest = read_manifest(folder)
     digests = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)

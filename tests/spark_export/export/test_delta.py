@@ -64,8 +64,8 @@ def test_delta_killed_at_every_step(
             break
     folder = tmp_path / "committed"
 
-    def killed(path: Path, following: Any) -> None:
-        commit(path, following)
+    def killed(*batch: Any) -> None:
+        commit(*batch)
         raise Killed
 
     with monkeypatch.context() as patch:

@@ -14,9 +14,10 @@ import pytest
 
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.spark_export.errors import CannotWriteError, DataLossError, ExportError, NotCheckedError, UsageError
-from raftlog.spark_export.export import batch, publish
+from raftlog.spark_export.export import batch
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
+from raftlog.spark_export.export.destination import publish
 from raftlog.spark_export.export.export import Wanted, export
 from raftlog.spark_export.export.manifest import DATA, NEXT, UNFINISHED, Layout, Manifest, find_manifest, read_manifest
 from raftlog.spark_export.export.parquet import write_range

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from raftlog.spark_export.export import batch
+from raftlog.spark_export.export.destination.folder import Folder
 from raftlog.spark_export.export.manifest import Layout, Plan
 from raftlog.spark_export.export.progress import bar, line
 
@@ -55,7 +56,7 @@ def test_progress_is_reported_by_one_thread_and_the_end_last(tmp_path: Path, mon
         told.append(done)
         inside.release()
 
-    with batch._watched(tmp_path, Plan("ab" * 16, 1, 10, Layout()), tell):
+    with batch._watched(Folder(tmp_path), Plan("ab" * 16, 1, 10, Layout()), tell):
         assert entered.wait(10)
     assert met == []
     assert told[-1] == 10

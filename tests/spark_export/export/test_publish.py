@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from raftlog.spark_export.export.destination.publish import _sweep
 from raftlog.spark_export.export.manifest import FileEntry
-from raftlog.spark_export.export.publish import _sweep
 
 
 def test_a_folder_that_appears_as_a_whole_has_the_wanted_files_alone(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_remembered_heads_are_bounded() -> None:
         assert len(parser._heads) <= fast_head._CACHED_HEADS_MAX
         assert len(parser._lines) <= fast_head._CACHED_LINES_MAX
     kept = len(parser._cache), len(parser._heads)
-    for header in ("Raftlog-Sequence: 1", "Raftlog-Request-Id: a", "X: " + "y" * 2_000):
+    for header in ("Raftlog-Sequence: 1", "Raftlog-Request-Id: a", "Traceparent: 00-a-b-01", "X: " + "y" * 2_000):
         parser.parse(request("GET", "/v1/kv/a", header), 0)
     assert (len(parser._cache), len(parser._heads)) == kept
 
@@ -124,6 +124,7 @@ def test_a_head_that_came_before_is_the_same_wherever_it_stands() -> None:
         ({}, False),
         ({"Accept": "*/*", "User-Agent": "x", "Connection": "keep-alive"}, False),
         ({"Content-Type": "application/octet-stream"}, False),
+        ({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}, False),
         ({"Content-Type": "application/json"}, True),
         ({"Content-Type": "text/plain"}, True),
         ({"Accept": "application/octet-stream"}, True),

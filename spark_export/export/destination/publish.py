@@ -49,7 +49,7 @@ def publish(folder: Path, following: Next) -> Manifest:
             from raftlog.spark_export.export.delta import commit
 
             move(folder, following)
-            commit(folder, following)
+            commit(folder, following.manifest, following.added)
         elif following.replaces:
             _replace(folder, following)
         else:

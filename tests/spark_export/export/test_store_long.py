@@ -1,0 +1,162 @@
+"""A Spark cluster exports into an S3 server: kills of executors, of the driver and of the server lose nothing."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from raftlog import arrow
+from raftlog.spark_export.export.arrow_engine import ArrowEngine
+from raftlog.spark_export.export.manifest import find_manifest, read_manifest
+from raftlog.spark_export.export.place import StorePlace
+from tests.spark_export.export.exports import LAST, LOG, check
+from tests.spark_export.server import Served, serving
+from tests.spark_export.sink.kills import command, contents, kill_session, process_wait
+from tests.spark_export.source.stream_chaos import processes_of
+from tests.spark_export.source.test_stream_long import EXECUTOR, spark_cluster
+from tests.support import free_port, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.serial, pytest.mark.long, pytest.mark.timeout(3600)]
+
+SERVER = Path(__file__).parents[3] / ".tools" / "store" / "versitygw"
+USER, SECRET = "user", "secret"
+PLACE = StorePlace("s3://bucket/exports/log")
+KILLS = ("executor", "driver", "store") * 2
+
+
+@dataclass
+class Gateway:
+    """versitygw, with its objects as files in a folder."""
+
+    folder: Path
+    port: int
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Until it takes connections."""
+        keys = {"ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": SECRET}
+        arguments = [str(SERVER), "--port", f"127.0.0.1:{self.port}", "posix", str(self.folder)]
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(arguments, env=os.environ | keys, stdout=quiet, stderr=quiet)
+        wait_until(self.answers, 60, what="versitygw")
+
+    def answers(self) -> bool:
+        """Whether it takes connections."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 5):
+                return True
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def gateway(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Gateway]:
+    """The server with one bucket, and its address in the environment. Skips where it was not built."""
+    if not SERVER.exists():
+        pytest.skip("no S3 server: .ci/store builds versitygw")
+    server = Gateway(folder, free_port())
+    address = f"http://127.0.0.1:{server.port}"
+    for name, value in {"ACCESS_KEY_ID": USER, "SECRET_ACCESS_KEY": SECRET, "ENDPOINT_URL": address}.items():
+        patch.setenv(f"AWS_{name}", value)
+    (folder / "bucket").mkdir(parents=True)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def executors() -> set[int]:
+    """The process ids of the executors that this test started."""
+    return {pid for pid, _, line in processes_of(os.getpid()) if EXECUTOR in line}
+
+
+def killed(arguments: list[str], server: Gateway, victim: str, changes: int) -> bool:
+    """Runs the command, and kills the victim at the n-th change of the objects. True if the command came to its end."""
+    process = subprocess.Popen(arguments, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        before = contents(server.folder)
+        while changes and process.poll() is None:
+            now = contents(server.folder)
+            changes -= now != before
+            before = now
+            process_wait(process)
+        if process.poll() is None:
+            if victim == "executor" and (running := executors()):
+                os.kill(min(running), signal.SIGKILL)
+            elif victim == "store":
+                server.kill()
+                server.start()
+            elif victim == "driver":
+                return False
+        assert process.stderr is not None
+        trouble = process.stderr.read().decode()
+        process.wait()
+        assert process.returncode == 0, trouble[-3000:]
+        return True
+    finally:
+        kill_session(process)
+
+
+def indexes() -> list[int]:
+    """What a reader by the manifest finds."""
+    if find_manifest(PLACE) is None:
+        return []
+    found: list[int] = arrow.export(str(PLACE), columns=["index"], records="all").table().column("index").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_a_spark_cluster_exports_into_a_store_through_kills(
+    form: str,
+    java_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Two workers with folders of their own write into versitygw from three nodes. An executor, the driver or the
+    server is killed at some change of the objects, in turns. The driver's death ends a run; the others' do not. After
+    each, readers see every row up to some index once; at the end verify proves all, in this process and in Spark."""
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS", "--conf spark.executor.memory=512m --conf spark.cores.max=2 pyspark-shell"
+    )
+    chance = random.Random(form)
+    nodes = [Served(LOG, entries_per_chunk=7) for _ in range(3)]
+    ended = 0
+    with ExitStack() as stack:
+        server = stack.enter_context(gateway(tmp_path / "objects", monkeypatch))
+        urls = [stack.enter_context(serving(node)) for node in nodes]
+        master = stack.enter_context(spark_cluster(java_home, tmp_path))
+        limits = ("--batch-records", "25", "--records-per-file", "10", "--compact-files", "8")
+        for number, victim in enumerate(KILLS):
+            last = LAST * (number + 1) // len(KILLS)
+            arguments = command("spark", Path("PLACE"), urls, last, "--master", master, "--format", form, *limits)
+            arguments[arguments.index("PLACE")] = str(PLACE)
+            ended += killed(arguments, server, victim, chance.randint(1, 12))
+            found = indexes() if form == "parquet" else []
+            assert found == list(range(1, len(found) + 1))
+        assert killed(arguments, server, "nothing", 0)
+        assert indexes() == list(range(1, LAST + 1))
+        report = check(ArrowEngine(), PLACE, urls[0])
+        assert (report.findings, report.unproved) == ([], [])
+        proof = [sys.executable, "-m", "raftlog.cluster.cli.main", "verify", str(PLACE), "--engine", "spark"]
+        proof += ["--master", master, "--endpoints", ",".join(urls)]
+        done = subprocess.run(proof, capture_output=True, text=True, timeout=900, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert all(any("format=raw" in each for each in node.asked) for node in nodes), "tasks spread over the nodes"
+        orphans = len(PLACE.listed()) - len({name for entry in read_manifest(PLACE).files for name in entry.names})
+    record_property("measured", f"{len(KILLS)} kills, {ended} runs went on through them, {orphans} other objects left")
