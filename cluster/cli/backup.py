@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import msgpack
+import msgspec
 import typer
 
 from raftlog.cluster.api.text import as_time
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import Column, bar, view
-from raftlog.cluster.client.backup import BackupCursor, BackupPiece
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.config.joining import TLS_FOLDER
 from raftlog.cluster.config.settings import DiskSettings
 from raftlog.cluster.files.errors import DiskError
 from raftlog.cluster.records.backup_format import BackupDamaged, BackupEnd, BackupHead
-from raftlog.cluster.runtime.file_errors import create_private, naming, replace_file, sync_folder
+from raftlog.cluster.runtime.file_errors import replace_file, sync_folder
 from raftlog.cluster.security.tls import TlsError
 from raftlog.raft.codec.checks import UnknownVersion
-from raftlog.statemachine.snapshot import FRAME_SIZE, KEYS
+
+if TYPE_CHECKING:
+    from raftlog.cluster.offline.backup_file import Seed
+    from raftlog.cluster.offline.backup_folder import BackupLog
+    from raftlog.cluster.offline.take_backup import Pace
 
 BACKUP: Final = view(
     "file",
@@ -38,6 +41,18 @@ BACKUP: Final = view(
     "node",
     Column("made", lambda row: as_time(row["made_ms"])),
     raw="file",
+)
+FOLDER: Final = view(
+    "folder",
+    "first",
+    "last",
+    "state",
+    "files",
+    "bytes",
+    "added",
+    "log",
+    Column("made", lambda row: as_time(row["made_ms"])),
+    raw="folder",
 )
 MADE: Final = view("data", "log", "after", "keys", "from_log", raw="data")
 
@@ -58,24 +73,66 @@ SegmentBytes = Annotated[int, typer.Option("--segment-bytes", help="Size of a se
 
 def backup_command(
     cli: Cli,
-    file: Annotated[Path, typer.Argument(help="Where to write it.")],
-    stale: Annotated[
-        bool, typer.Option("--stale", help="What the asked node has, also without a leader; may lack the newest.")
+    target: Annotated[Path, typer.Argument(help="The folder of the backup; with --state-only the file to write.")],
+    state_only: Annotated[
+        bool, typer.Option("--state-only", help="Only the state, in one file: keys with their history, users, tokens.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Take the place of a file that is there.")] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="With --state-only: what the asked node has, also without a leader.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --state-only: take the place of a file that is there.")
+    ] = False,
+    rate: Annotated[int, typer.Option("--rate", help="Most megabytes a second; 0: no limit.", min=0)] = 0,
 ) -> None:
-    """Save every key of a running cluster, as of one index, into one checked file; export keeps the log.
+    """Save a running cluster into a folder: the log and the state. The next run into it adds new entries.
 
-    It holds keys with their history and sessions, not the log. `raftlog disk check FILE` checks one.
+    Each byte is checked when it comes. `raftlog disk check TARGET` checks all of it again, and `raftlog restore` makes
+    a cluster from it.
     """
+    from raftlog.cluster.offline.take_backup import BackupRefused, Pace, take_backup
+
+    pace = Pace(1_000_000 * rate)
+    if state_only:
+        _save_state(cli, target, stale, force, pace)
+        return
+    if stale or force:
+        raise Failed("--stale and --force are for --state-only: a folder only grows", Exit.USAGE)
+    if target.exists() and not target.is_dir():
+        raise Failed(
+            f"{target}: it is a file, and a backup with the log is a folder; name another, or give --state-only",
+            Exit.USAGE,
+        )
+    try:
+        with _failures(), bar("saving") as progress, cli.client(sessions=False) as client:
+            before, manifest = take_backup(target, client, pace, progress)
+    except BackupRefused as error:
+        raise Failed(str(error)) from error
+    row = {
+        "folder": str(target),
+        "log": manifest.log,
+        "first": manifest.files[0].first if manifest.files else 0,
+        "last": manifest.end.index if manifest.end else 0,
+        "state": manifest.state,
+        "files": len(manifest.files),
+        "bytes": sum(file.size for file in manifest.files),
+        "added": sum(file.size for file in manifest.files if file.first > before),
+        "made_ms": manifest.made_ms,
+    }
+    cli.printer.one(row, FOLDER)
+
+
+def _save_state(cli: Cli, file: Path, stale: bool, force: bool, pace: Pace) -> None:
+    from raftlog.cluster.offline.take_backup import receive_state
+
     if file.is_dir():
         raise Failed(f"{file}: it is a folder; name the file to write", Exit.USAGE)
     if file.exists() and not force:
         raise Failed(f"{file}: it is there already; name another file, or give --force", Exit.USAGE)
     aside = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
-        with bar("saving") as progress:
-            cursor = _receive(cli, aside, stale, progress)
+        with bar("saving") as progress, cli.client(sessions=False) as client:
+            cursor = receive_state(client, aside, "stale" if stale else "linearizable", pace, progress)
         if file.exists() and not force:
             raise Failed(f"{file}: it was made meanwhile; name another file, or give --force")
         aside.rename(file)
@@ -86,40 +143,6 @@ def backup_command(
     assert cursor.head is not None
     assert cursor.end_of is not None
     cli.printer.one(as_backup(file, cursor.head, cursor.end_of), BACKUP)
-
-
-def _receive(cli: Cli, aside: Path, stale: bool, progress: Callable[[int, int, str], None]) -> BackupCursor:
-    """Writes a backup aside and syncs it. Every byte is checked before it is written."""
-    cursor = BackupCursor("stale" if stale else "linearizable")
-    keys = size = 0
-    with cli.client(sessions=False) as client, naming(aside), create_private(aside, "xb") as target:
-        for piece in client.stream(cursor):
-            if piece.is_first:
-                target.seek(0)
-                target.truncate()
-                keys = size = 0
-            target.write(piece.data)
-            size += len(piece.data)
-            keys += keys_in(piece)
-            head = cursor.head
-            progress(keys, head.digest.count if head is not None else 0, f"{size / 1e6:,.1f} MB")
-        target.flush()
-        os.fsync(target.fileno())
-    return cursor
-
-
-def keys_in(piece: BackupPiece) -> int:
-    """The estimated number of keys in these bytes: for a bar, not for a check."""
-    count = 0
-    for part in piece.parts:
-        if len(part) > FRAME_SIZE and part[5] == KEYS:
-            unpacker = msgpack.Unpacker()
-            unpacker.feed(part[FRAME_SIZE:])
-            with suppress(Exception):  # a part of an item that began in the frame before, or ends in the next
-                while True:
-                    unpacker.skip()
-                    count += 1
-    return count
 
 
 def as_backup(file: Path, head: BackupHead, end: BackupEnd) -> dict[str, Any]:
@@ -144,22 +167,40 @@ def as_backup(file: Path, head: BackupHead, end: BackupEnd) -> dict[str, Any]:
 
 def restore_command(
     cli: Cli,
-    file: Annotated[Path, typer.Argument(help="A backup, as `raftlog backup` makes one.")],
+    backup: Annotated[Path, typer.Argument(help="A backup, as `raftlog backup` makes one.")],
     cluster: ClusterOption,
     new_ids: NewIds = False,
+    keep_log: Annotated[
+        bool, typer.Option("--keep-log", help="Write the log id of the backup into the cluster file.")
+    ] = False,
     nodes: OnlyNodes = None,
     segment_bytes: SegmentBytes = SEGMENT_BYTES,
 ) -> None:
     """Make the data folders of a new cluster from a backup; then start its nodes.
 
-    The new log has its own id: sessions, positions and exports of the old one are foreign to it. It begins behind the
-    backup's index, with the same keys; sessions are not taken along. A folder with something in it is never touched.
+    From a folder the cluster gets the log, with the same indexes, keys, groups and sessions. With --keep-log it has the
+    old log id, so that exports, sinks and consumers go on. From a file it gets the keys alone, behind the index of the
+    backup. A folder with something in it is never touched.
     """
-    from raftlog.cluster.offline.restore import read_backup
+    from raftlog.cluster.offline.backup_file import read_backup
+    from raftlog.cluster.offline.backup_folder import read_folder
 
     with _failures(), bar("reading") as progress:
-        seed = read_backup(file, progress)
-    _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes)
+        if backup.is_file():
+            seed, log = read_backup(backup, progress), None
+        elif backup.is_dir():
+            seed, log = read_folder(backup, progress)
+        else:
+            raise Failed(f"{backup}: there is no such backup; `raftlog backup` makes one", Exit.USAGE)
+    if log is None and keep_log:
+        raise Failed(f"{backup}: it has no log, and --keep-log is for a backup with the log", Exit.USAGE)
+    _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes, log, keep_log)
+    if log is not None:
+        print(
+            f"The log goes on behind record {seed.mark.index} of {as_time(seed.mark.time_ms)}. Later writes of the old "
+            "cluster are lost, also those that were acknowledged, exported or consumed.",
+            file=sys.stderr,
+        )
 
 
 def recover_command(
@@ -204,17 +245,31 @@ def _confirm(log_id: str, *, is_given: bool) -> None:
         raise Failed("nothing was done")
 
 
-def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...] | list[int], size: int) -> None:
+def _make(
+    cli: Cli,
+    seed: Seed,
+    file: Path,
+    new_ids: bool,
+    nodes: Sequence[int],
+    size: int,
+    log: BackupLog | None = None,
+    keep_log: bool = False,
+) -> None:
     from raftlog.cluster.config.cluster_file import read_cluster, render_cluster_file
     from raftlog.cluster.offline.restore import make_cluster, renewed
 
+    def commit(made: ClusterFile) -> None:  # a command that is refused or fails leaves the file as it was
+        if made != found:
+            replace_file(file, render_cluster_file(made).encode())
+
     with _failures():
-        cluster: ClusterFile = read_cluster(file)
+        cluster = found = read_cluster(file)
         if new_ids:
             cluster = renewed(cluster)
-        folders = make_cluster(seed, cluster, file, segment_bytes=size, nodes=nodes)
-        if new_ids:  # last: a command that is refused or fails leaves the file to the cluster that has these ids
-            replace_file(file, render_cluster_file(cluster).encode())
+        if keep_log:
+            head = msgspec.structs.replace(cluster.cluster, log=seed.log_id)
+            cluster = msgspec.structs.replace(cluster, cluster=head)
+        folders = make_cluster(seed, cluster, file, segment_bytes=size, nodes=nodes, log=log, commit=commit)
     rows = [
         {
             "data": str(folder),
@@ -231,7 +286,7 @@ def _make(cli: Cli, seed: Any, file: Path, new_ids: bool, nodes: tuple[int, ...]
 
 
 def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int]) -> str:
-    """How to make certificates that name the new log; empty without TLS, or if they are beside the cluster file."""
+    """How to make the certificates that name the log; empty without TLS, or if they are beside the cluster file."""
     from raftlog.cluster.security.authority import holder_of_file
     from raftlog.cluster.security.names import Holder, HolderKind, UnknownHolder
 
@@ -246,10 +301,11 @@ def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int])
     if not lacking:
         return ""
     return (
-        "Certificates of the old cluster name the old log and do not count in the new one. Before its nodes start, "
-        f"where ca.key is: raftlog cert node {' '.join(lacking)} --cluster {file}; likewise for clients: raftlog cert "
-        f"client NAME --cluster {file}. On one machine `raftlog up --data {file.parent}` makes a new authority and all "
-        f"of them, if there is no {file.parent / TLS_FOLDER}."
+        f"A certificate counts only in the cluster whose log it names, here {cluster.cluster.log}. Before the nodes "
+        "start, put those that name it beside the cluster file, or make them where ca.key is: raftlog cert node "
+        f"{' '.join(lacking)} --cluster {file}; likewise for clients: raftlog cert client NAME --cluster {file}. On "
+        f"one machine `raftlog up --data {file.parent}` makes a new authority and all of them, if there is no "
+        f"{file.parent / TLS_FOLDER}."
     )
 
 

@@ -32,23 +32,22 @@ VIEWS: Final = {
 }
 
 Directory = Annotated[Path, typer.Argument(help="The data folder of one node: the one with identity.json.")]
-Checked = Annotated[Path, typer.Argument(help="The data folder of one node (with identity.json), or a backup file.")]
+Checked = Annotated[Path, typer.Argument(help="The data folder of one node (with identity.json), or a backup.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As -o json.")]
 
 
 def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None:
-    """Read every byte of a stopped node's folder, or of a backup file, and report damage; changes nothing.
+    """Read every byte of a stopped node's folder, or of a backup, and report damage; changes nothing.
 
     Exit code 0 intact, 1 damaged, 8 if it could not be read: a running node, a missing folder, a newer version.
     """
     from raftlog.cluster.offline.check import check_folder
-    from raftlog.cluster.offline.restore import check_backup_file
+    from raftlog.cluster.offline.check_backup import is_backup, report_of
 
     if as_json:
         cli = dataclasses.replace(cli, printer=Printer(Format.JSON))
     with _looking(), bar("reading") as progress:
-        is_backup = directory.is_file()
-        report = check_backup_file(directory, progress) if is_backup else check_folder(directory, progress)
+        report = (report_of if is_backup(directory) else check_folder)(directory, progress)
     if cli.printer.format is Format.JSON:
         print(json.dumps(as_object(report), ensure_ascii=False, indent=2))
     else:
@@ -84,7 +83,9 @@ def _without_nothing(finding: Finding) -> dict[str, Any]:
 
 def sentences(report: Report) -> Iterator[str]:
     """The report in sentences."""
-    if Path(report.folder).is_file():
+    from raftlog.cluster.offline.check_backup import is_backup
+
+    if is_backup(Path(report.folder)):
         for finding in report.findings:
             yield f"{report.folder}: {finding.state}: {finding.what}"
             if finding.mend:

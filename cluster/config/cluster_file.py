@@ -60,7 +60,7 @@ class ClusterHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_ms: int = 0  # Unix time written into the first entry: equal on every node, so it is part of the file
     parameters: dict[str, int] = {}  # limits of the state machine (`raftlog.statemachine.commands.Limits`)
     join: int = 0  # a join file: its node, the only one that it may make a data folder for
-    first: str = ""  # a join file: the entry at index 1 as base64; its [[node]]s are the members of now
+    first: str = ""  # a join file, or a restored log: the entry at index 1 as base64, where the [[node]]s are others
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,8 +109,8 @@ def parse_cluster_file(text: str, name: str) -> ClusterFile:
     if not cluster.node:
         raise SettingsError(f"{name}: no [[node]]: a cluster has at least one")
     _check_parameters(cluster.cluster.parameters, name)
-    if bool(cluster.cluster.join) != bool(cluster.cluster.first):
-        raise SettingsError(f"{name}: a join file has both cluster.join and cluster.first, any other neither")
+    if cluster.cluster.join and not cluster.cluster.first:
+        raise SettingsError(f"{name}: a join file has both cluster.join and cluster.first; ask for the join file again")
     if cluster.cluster.join and cluster.of(cluster.cluster.join) is None:
         raise SettingsError(f"{name}: cluster.join is {cluster.cluster.join}: it has no such [[node]]")
     seen: dict[object, int] = {}
@@ -158,7 +158,9 @@ def render_cluster_file(cluster: ClusterFile) -> str:
         f"cluster_version = {head.cluster_version}",
     ]
     if head.join:
-        lines += [f"join = {head.join}", f'first = "{head.first}"']
+        lines.append(f"join = {head.join}")
+    if head.first:
+        lines.append(f'first = "{head.first}"')
     if head.parameters:
         lines += ["", "[cluster.parameters]"]
         lines += [f"{name} = {value}" for name, value in sorted(head.parameters.items())]
@@ -185,6 +187,15 @@ def first_entry(cluster: ClusterFile, name: str = "cluster file") -> Entry:
         clock_ms=0,
         data=encode_configuration(cluster.configuration()),
     )
+
+
+SINCE_S: Final = 1_735_689_600
+"""Second 0 of the terms of new logs, 1 January 2025: `raft.consensus.state.TERM_JUMP_MAX` is 31 years later."""
+
+
+def term_of(time_ms: int) -> int:
+    """A term that no leader can have had before that Unix time: one for each second, and an election takes longer."""
+    return max(0, time_ms // 1_000 - SINCE_S)
 
 
 FORCE: Final = "--force-new-cluster"

@@ -14,6 +14,7 @@ import os
 from array import array
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Final, TypeVar
 
 from raftlog.cluster.disk.kept_segments import KeptSegment, KeptSegments
@@ -49,7 +50,7 @@ from raftlog.raft.wal.journal import SEGMENT_BYTES_MIN, Journal, Segment, row_po
 from raftlog.raft.wal.kept_log import give_back
 from raftlog.raft.wal.ledger import LedgerPart
 from raftlog.raft.wal.operations import Create, Delete, FileOperation, Rename, Sync, SyncFolder, Truncate
-from raftlog.raft.wal.reading import RawSlice
+from raftlog.raft.wal.reading import RawSlice, entries_in
 
 T = TypeVar("T")
 
@@ -74,8 +75,10 @@ class Overtaken(Exception):
 class SegmentFill:
     """One segment that is filled, from its first entry to the one before this log. Belongs to one thread."""
 
-    def __init__(self, files: ShardFiles, log: LogIdentity, top: Mark) -> None:
+    def __init__(self, files: ShardFiles, log: LogIdentity, top: Mark, *, is_alone: bool = False) -> None:
+        """`is_alone`: no node runs beside it, so it neither pauses nor syncs before its end."""
         self.top = top
+        self._is_alone = is_alone
         self.bytes = 0  # written so far
         self._files, self._log = files, log
         self._segment = Segment(top, 0, top)
@@ -89,6 +92,11 @@ class SegmentFill:
     def next(self) -> int:
         """The index after the newest written entry."""
         return self._segment.last.index + 1
+
+    @property
+    def end(self) -> Mark:
+        """The end of the newest written entry."""
+        return self._segment.last
 
     def begin(self, before: Mark) -> None:
         """Makes the files of a segment that follows the mark `before`. Raises OSError."""
@@ -111,7 +119,7 @@ class SegmentFill:
 
         Returns whether all taken entries are done. Raises PieceWrong, OSError.
         """
-        raw, segment, until = self._raw, self._segment, clock.monotonic() + SLICE_S
+        raw, segment, until = self._raw, self._segment, clock.monotonic() + (inf if self._is_alone else SLICE_S)
         start, effects_start, rows_at = segment.end, self._ledger.end, row_position(segment, self.next)
         parts: list[bytes] = []
         rows: list[bytes] = []
@@ -174,7 +182,7 @@ class SegmentFill:
         self._files.write(f"{ASIDE}.{kind}", position, data)
         self.bytes += len(data)
         self._unsynced[kind] += len(data)
-        if self._unsynced[kind] >= SYNC_BYTES:
+        if self._unsynced[kind] >= SYNC_BYTES and not self._is_alone:
             self._sync(kind)
 
     def _sync(self, *kinds: str) -> None:
@@ -252,14 +260,7 @@ class Backfill:
 
     async def adopt(self, segment: Segment) -> None:
         """Names the files of a finished segment and adds it to the log. Raises Overtaken, NoSpace or DiskFenced."""
-        first = segment.first
-        names: list[FileOperation] = [
-            Rename(f"{ASIDE}.idx", index_name(first)),
-            Rename(f"{ASIDE}.ledger", ledger_name(first)),
-            Rename(f"{ASIDE}.seg", segment_name(first)),
-            SyncFolder(LOG_FOLDER),
-        ]
-        await self._add(segment, names)
+        await self._add(segment, name_segment(segment.first))
 
     async def give_back(self, kept: KeptSegment) -> None:
         """Moves a kept segment back into the log as it is. Raises Overtaken, NoSpace or DiskFenced."""
@@ -302,6 +303,16 @@ class Backfill:
         return True
 
 
+def name_segment(first: int) -> list[FileOperation]:
+    """Names the files of a finished segment: its entries come last, so that a segment in the log has all its files."""
+    return [
+        Rename(f"{ASIDE}.idx", index_name(first)),
+        Rename(f"{ASIDE}.ledger", ledger_name(first)),
+        Rename(f"{ASIDE}.seg", segment_name(first)),
+        SyncFolder(LOG_FOLDER),
+    ]
+
+
 def free_bytes(files: ShardFiles) -> int:
     """Bytes that an unprivileged process may still write on that disk."""
     space = os.statvfs(files.root)
@@ -310,14 +321,10 @@ def free_bytes(files: ShardFiles) -> int:
 
 def last_mark(raw: RawSlice) -> Mark:
     """The mark after the newest entry of a slice; checks every CRC. Raises PieceWrong."""
-    at, mark = 0, Mark()
+    mark = Mark()
     try:
-        while at < len(raw.segment):
-            if raw.segment[at : at + 4] == MARK_MAGIC:
-                at += MARK_SIZE
-                continue
-            entry = decode_entry(raw.segment, at)
-            mark, at = entry.mark, at + entry.size
+        for entry in entries_in(raw.segment):
+            mark = entry.mark
     except (Corrupt, UnknownVersion) as error:
         raise PieceWrong(str(error)) from error
     return mark

@@ -165,18 +165,25 @@ def make_folder(directory: Path | str, identity: DiskIdentity, fill: Callable[[S
 
     Raises FolderExists, NoSpace, FolderReadOnly, DiskError; nothing is left of it then.
     """
+    begin_folder(directory, identity, fill)
+    finish_folder(directory)
+
+
+def begin_folder(
+    directory: Path | str, identity: DiskIdentity, fill: Callable[[ShardFiles, LogIdentity], None]
+) -> None:
+    """Makes a data folder on which no node starts before `finish_folder`. Raises as `make_folder`."""
     folder = Path(directory)
     if not is_unmade(folder):
         raise FolderExists(
             f"{folder}: there is something already; name another folder, or remove it if it is not needed"
         )
-    shard, aside = folder / SHARD, folder / UNFINISHED
     try:
         folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-        shutil.rmtree(shard, ignore_errors=True)
-        aside.unlink(missing_ok=True)
-        write_new(aside, encode_identity(identity))
+        drop_unfinished(folder)
+        write_new(folder / UNFINISHED, encode_identity(identity))
         sync_folder(folder)
+        shard = folder / SHARD
         _make_shard(shard)
         files = ShardFiles(shard)
         try:
@@ -184,14 +191,29 @@ def make_folder(directory: Path | str, identity: DiskIdentity, fill: Callable[[S
         finally:
             files.close()
         sync_folder(shard)
-        aside.rename(folder / IDENTITY)
+    except BaseException as error:
+        drop_unfinished(folder)  # it may be tried again
+        if isinstance(error, OSError):
+            raise explain(folder, error) from error
+        raise
+
+
+def finish_folder(directory: Path | str) -> None:
+    """Names the identity of a folder that `begin_folder` made. Raises DiskError."""
+    folder = Path(directory)
+    try:
+        (folder / UNFINISHED).rename(folder / IDENTITY)
         sync_folder(folder)
         sync_folder(folder.parent)
     except OSError as error:
-        shutil.rmtree(shard, ignore_errors=True)  # unfinished: it may be tried again
-        with suppress(OSError):
-            aside.unlink()
         raise explain(folder, error) from error
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Removes what `begin_folder` made."""
+    shutil.rmtree(folder / SHARD, ignore_errors=True)
+    with suppress(OSError):
+        (folder / UNFINISHED).unlink()
 
 
 def _make_shard(shard: Path) -> None:

@@ -86,6 +86,8 @@ async def make_folder(
     reason = ""
     if cluster.cluster.join:
         reason = f"it is for the first start of a cluster: raftlog format --join {settings.cluster_file}"
+    elif cluster.cluster.first:
+        reason = "the log of this cluster came from a backup: raftlog restore makes it again"
     elif len(cluster.node) == 1:
         reason = "a cluster of one node has no member that knows whether its log was led: make the folder with "
         reason += f"raftlog format {settings.cluster_file}"

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from raftlog.cluster.config.cluster_file import (
+    SINCE_S,
     ClusterFile,
     ClusterHead,
     ClusterNode,
@@ -26,6 +27,7 @@ from raftlog.cluster.config.cluster_file import (
     read_cluster,
     render_cluster_file,
     split_address,
+    term_of,
 )
 from raftlog.cluster.config.joining import TLS_FOLDER, tls_lines
 from raftlog.cluster.files.folder import FIRST_STATE, DiskIdentity, format_node
@@ -35,8 +37,6 @@ from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.types import NEW_DISK, HardState
 from raftlog.statemachine.versions import CLUSTER_VERSION
 
-SINCE_S: Final = 1_735_689_600
-"""Second 0 of the terms of forced formats, 1 January 2025: `raft.consensus.state.TERM_JUMP_MAX` is 31 years later."""
 YOUNG_S: Final = 500_000
 """Age of a cluster file, in seconds, up to which a disk that is made again counts as started once a second;"""
 START_EVERY_S: Final = 600
@@ -217,7 +217,9 @@ def format_file(
     if missing := [node for node in nodes if cluster.of(node) is None]:
         raise SettingsError(f"{file}: it has no node {missing[0]}")
     makes_all = not (nodes or is_again) and not any((file.parent / node.data).exists() for node in cluster.node)
+    if cluster.cluster.first and (makes_all or is_forced):
+        raise SettingsError(f"{file}: its log came from a backup: raftlog restore makes it again")
     first = FIRST_STATE if makes_all else None
     if is_forced:
-        first = HardState(term=clock.wall_ms() // 1_000 - SINCE_S)
+        first = HardState(term=term_of(clock.wall_ms()))
     return format_cluster(cluster, file, segment_bytes=segment_bytes, nodes=nodes, first=first)

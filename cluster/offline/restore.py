@@ -1,192 +1,157 @@
-"""Makes the data folders of a new cluster from a state: that of a backup, or of the survivor of a lost one.
+"""Makes the data folders of a new cluster from a backup, or from the survivor of a lost cluster.
 
-`raftlog restore` and `raftlog recover` call it. The new log has an id of its own and begins after the state. Everything
-of the old log (sessions, positions, Spark offsets, manifests) is foreign to it. **Sessions and consumer groups are
-dropped from the state.** Session ids and generations are indexes of the old log. The old log went on after the backup,
-and the new log uses the same indexes again. An old client's retry must not be answered from the table either: the
-table does not have the writes after the backup, and "not seen" would be a lie. The retry gets `session_expired`, as
-from
-any cluster that does not know its result. A group's position would point to records that the new log does not have.
+`raftlog restore` and `raftlog recover` call it. Two kinds of sources differ in what the new log is:
+
+- **State and log** (a backup folder). The new log has every entry of the old one with its bytes, effects and index, and
+  behind them one configuration entry: the new members, in a term above those of the old cluster. Keys, groups and
+  sessions are those after the last entry. The log id may be the old one, so that positions, exports and sinks go on.
+  The old disks count as removed, so a node of the old cluster that comes back is refused.
+- **State alone** (a backup file, or a survivor). The new log has an id of its own and begins after the state.
+  Everything of the old log is foreign to it, and **sessions and consumer groups are dropped from the state**. Their ids
+  and generations are indexes of the old log, and the new log uses the same indexes for other records. A retry gets
+  `session_expired`, as from any cluster that does not know its result.
+
+All folders are made before the first of them gets its name, so no node starts on one of a restore that was killed
+(docs/decisions/0035).
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from raftlog.cluster.api.text import as_time
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.files.errors import StoredSnapshotDamaged
-from raftlog.cluster.files.findings import NEWER_CODE, FileHealth, Finding, NotLooked, Report
-from raftlog.cluster.files.folder import SHARD, DiskIdentity, make_folder
+from raftlog.cluster.files.folder import SHARD, DiskIdentity, begin_folder, drop_unfinished, finish_folder
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.snapshot_files import RecoveredSnapshot, SnapshotWriter
-from raftlog.cluster.files.stopped_folder import OnBytesRead
-from raftlog.cluster.records.backup_format import BackupDamaged, BackupDecoder, BackupEnd, BackupHead, NoBackup
-from raftlog.cluster.records.snapshot_stream import chunks_of, decode_preamble, restore as read_back
+from raftlog.cluster.offline.backup_file import Seed
+from raftlog.cluster.offline.backup_folder import BackupLog
+from raftlog.cluster.offline.restored_log import with_first_entry, with_members, write_log
+from raftlog.cluster.records.snapshot_stream import chunks_of, restore as read_back
 from raftlog.cluster.runtime import clock
-from raftlog.raft.codec.checks import Corrupt, UnknownVersion
-from raftlog.raft.configuration import Configuration
-from raftlog.raft.types import HardState, Mark
+from raftlog.raft.configuration import REMOVED_MAX, Configuration
+from raftlog.raft.types import HardState
 from raftlog.raft.wal.formats import HARD_STATE, HARD_STATE_BYTES, LogIdentity, Slot
 from raftlog.raft.wal.journal import begin_after, check_segment_bytes, keep_slot
 from raftlog.raft.wal.operations import Allocate
 from raftlog.raft.wal.snapshot_files import open_snapshot
 from raftlog.statemachine.consumers import ConsumerTable
-from raftlog.statemachine.digest import SetDigest
+from raftlog.statemachine.machine import StateMachine
 from raftlog.statemachine.sessions import SessionTable
-from raftlog.statemachine.snapshot import CorruptSnapshot, Restorer, SnapshotState, SnapshotWalk, UnknownSnapshot
-
-READ_BYTES: Final = 1 << 18
+from raftlog.statemachine.snapshot import SnapshotWalk
 
 
 class CannotRestore(Exception):
     """No new cluster can be made from this backup or cluster file. The message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seed:
-    """The beginning of a new cluster: the state after the entry of `mark` of another log."""
-
-    log_id: str
-    mark: Mark
-    configuration: Configuration  # of the old cluster, at the mark
-    last_user: int
-    state: SnapshotState
-
-    @property
-    def digest(self) -> SetDigest:
-        """The digest of the live keys."""
-        return SetDigest(*self.state.store.digest())
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The state of a backup.
-
-
-def check_backup(file: Path, progress: OnBytesRead | None = None) -> tuple[BackupHead, BackupEnd]:
-    """Reads every byte, a part at a time. Raises BackupDamaged (with the file's name), UnknownVersion or OSError."""
-    decoder = BackupDecoder()
-    for _ in _parts(file, decoder, progress):
-        pass
-    return decoder.finish()
-
-
-def read_backup(file: Path, progress: OnBytesRead | None = None) -> Seed:
-    """The state in a backup, compared with the digest in its head. Raises as `check_backup`."""
-    decoder, restorer = BackupDecoder(), Restorer()
-    last_user = -1
-    try:
-        for part in _parts(file, decoder, progress):
-            if last_user < 0:
-                last_user = decode_preamble(part)
-            else:
-                restorer.feed(part)
-        state = restorer.finish()
-    except (Corrupt, CorruptSnapshot) as error:
-        raise BackupDamaged(f"{file}: its state cannot be read: {error}") from error
-    except UnknownSnapshot as error:
-        raise UnknownVersion(f"{file}: {error}") from error
-    head, end = decoder.finish()
-    here = (state.applied_index, state.applied_term, state.store.revision, state.store.digest())
-    if here != (head.index, head.term, head.revision, tuple(head.digest)):
-        raise BackupDamaged(f"{file}: its state is {here}, its head names {head}")
-    return Seed(head.log_id, end.mark, end.configuration, last_user, state)
-
-
-def _parts(file: Path, decoder: BackupDecoder, progress: OnBytesRead | None) -> Iterator[bytes]:
-    total, done = file.stat().st_size, 0
-    with file.open("rb") as source:
-        try:
-            while data := source.read(READ_BYTES):
-                yield from decoder.feed(data)
-                done += len(data)
-                if progress is not None:
-                    progress(done, total)
-            decoder.finish()
-        except NoBackup as error:
-            raise NoBackup(f"{file}: {error}; `raftlog backup FILE` makes one") from error
-        except BackupDamaged as error:
-            raise BackupDamaged(f"{file}: {error}") from error
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The new cluster.
-
-
 def renewed(cluster: ClusterFile) -> ClusterFile:
     """The same nodes at the same places with a new log id and new incarnations."""
-    head = msgspec.structs.replace(cluster.cluster, log=secrets.token_hex(16), time_ms=clock.wall_ms())
+    head = msgspec.structs.replace(cluster.cluster, log=secrets.token_hex(16), time_ms=clock.wall_ms(), first="")
     nodes = [msgspec.structs.replace(node, incarnation=secrets.token_hex(16)) for node in cluster.node]
     return msgspec.structs.replace(cluster, cluster=head, node=nodes)
 
 
-def first_configuration(seed: Seed, cluster: ClusterFile, name: str) -> Configuration:
+def first_configuration(seed: Seed, cluster: ClusterFile, name: str, *, has_log: bool) -> Configuration:
     """The members of the new cluster, from its file. Raises CannotRestore if the file is not of a new cluster."""
     mend = "give it new ones: --new-ids writes them into the file, `openssl rand -hex 16` makes one"
     if cluster.cluster.join:
         raise CannotRestore(f"{name}: it is a join file; a cluster file is wanted, as `raftlog up --data` makes one")
-    if cluster.cluster.log == seed.log_id:
+    if cluster.cluster.log == seed.log_id and not has_log:
         raise CannotRestore(
             f"{name}: log {seed.log_id} is the old cluster's; a new log needs its own id, or positions and sessions of "
             f"the old one would be taken for its own; {mend}"
         )
-    old = {member.incarnation: member.node for member in seed.configuration.members}
+    if cluster.cluster.log == seed.log_id and cluster.cluster.time_ms <= seed.mark.time_ms:
+        raise CannotRestore(
+            f"{name}: it was made before the newest record of the backup, so the terms of the old cluster may be above "
+            "that of the new one: give it new incarnations and its time: --new-ids writes them into the file"
+        )
+    configuration = seed.configuration
+    disks = [(member.node, member.incarnation) for member in configuration.members]
+    old = {disk: node for node, disk in (*configuration.removed, *disks)}
     for node in cluster.node:
         if node.incarnation in old:
             raise CannotRestore(
                 f"{name}: node {node.id} has the incarnation of the old node {old[node.incarnation]}; {mend}"
             )
-    parameters = dict(seed.configuration.parameters)
+    parameters = dict(configuration.parameters)
     if cluster.cluster.parameters and cluster.cluster.parameters != parameters:
         raise CannotRestore(
             f"{name}: cluster.parameters is {cluster.cluster.parameters}, the state was made with {parameters}: leave "
             "the section out; the state's are kept"
         )
     return replace(
-        cluster.configuration(), parameters=seed.configuration.parameters, version=seed.configuration.version
+        cluster.configuration(),
+        parameters=configuration.parameters,
+        version=configuration.version,
+        removed=(*configuration.removed, *disks)[-REMOVED_MAX:] if has_log else (),
     )
 
 
 def make_cluster(
-    seed: Seed, cluster: ClusterFile, file: Path, *, segment_bytes: int, nodes: Sequence[int] = ()
+    seed: Seed,
+    cluster: ClusterFile,
+    file: Path,
+    *,
+    segment_bytes: int,
+    nodes: Sequence[int] = (),
+    log: BackupLog | None = None,
+    commit: Callable[[ClusterFile], None] = lambda cluster: None,
 ) -> list[Path]:
-    """Makes the data folders of all nodes of the file, or of `nodes`, and reads them back.
+    """Makes the data folders of all nodes of the file, or of `nodes`, and reads their state back.
 
-    Raises CannotRestore, DiskError (a folder with something in it is never touched) or ValueError.
+    `log`: the log that they get; else it begins after the state. `commit` is called with the cluster file of the new
+    cluster once all is written, before the folders get their names. Raises CannotRestore, BackupDamaged, DiskError (a
+    folder with something in it is never touched) or ValueError; no folder is left then.
     """
-    configuration = first_configuration(seed, cluster, str(file))
+    configuration = first_configuration(seed, cluster, str(file), has_log=log is not None)
     check_segment_bytes(segment_bytes)
     if missing := [node for node in nodes if cluster.of(node) is None]:
         raise SettingsError(f"{file}: it has no node {missing[0]}")
-    mark = seed.mark
-    state = seed.state._replace(sessions=SessionTable(), consumers=ConsumerTable(), oldest=mark.index + 1)
-    log = LogIdentity(bytes.fromhex(cluster.cluster.log))
+    if log is None:
+        state = seed.state._replace(sessions=SessionTable(), consumers=ConsumerTable(), oldest=seed.mark.index + 1)
+        seed, last = replace(seed, state=state), None
+    else:
+        cluster = with_first_entry(cluster, log)
+        seed, last = with_members(seed, cluster, configuration)
+    identity = LogIdentity(bytes.fromhex(cluster.cluster.log))
 
-    def fill(files: ShardFiles, log: LogIdentity) -> None:
-        promise, repeat = keep_slot(log, Slot(0, HardState(term=mark.term)))
+    def fill(files: ShardFiles, identity: LogIdentity) -> None:
+        mark = seed.mark
+        promise, repeat = keep_slot(identity, Slot(0, HardState(term=mark.term)))
         files.execute([Allocate(HARD_STATE, HARD_STATE_BYTES), *promise, *repeat])
-        writer = SnapshotWriter(files, log, mark.index)
+        writer = SnapshotWriter(files, identity, mark.index)
         writer.begin()
-        with SnapshotWalk(state) as walk:
+        with SnapshotWalk(seed.state) as walk:
             for chunk in chunks_of(seed.last_user, walk):
                 writer.add(chunk)
         writer.finish(mark, configuration, mark.index, keep="")
-        files.execute(begin_after(log, mark, segment_bytes))
+        if log is not None and last is not None:
+            write_log(files, identity, seed.mark, chain(log.pieces(), (last,)), segment_bytes)
+        files.execute(begin_after(identity, mark, segment_bytes))
 
+    places = [node for node in cluster.node if not nodes or node.id in nodes]
     folders: list[Path] = []
-    for node in cluster.node:
-        if not nodes or node.id in nodes:
+    try:
+        for node in places:
             folder = file.parent / node.data
-            make_folder(folder, DiskIdentity(cluster.cluster.log, node.id, node.incarnation), fill)
+            begin_folder(folder, DiskIdentity(cluster.cluster.log, node.id, node.incarnation), fill)
             folders.append(folder)
-    for number, folder in enumerate(folders):
-        _check_made(folder, log, seed, is_read_whole=number == 0)
+            _check_made(folder, identity, seed, is_read_whole=len(folders) == 1)
+        commit(cluster)
+    except BaseException:
+        for folder in folders:
+            drop_unfinished(folder)
+        raise
+    for folder in folders:
+        finish_folder(folder)
     return folders
 
 
@@ -199,33 +164,11 @@ def _check_made(folder: Path, log: LogIdentity, seed: Seed, *, is_read_whole: bo
         files.close()
     if is_read_whole:
         machine, last_user = read_back(RecoveredSnapshot(folder / SHARD, stored).chunks())
-        here = (machine.applied_index, machine.digest(), machine.session_count, machine.oldest, last_user)
-        if here != (seed.mark.index, seed.digest, 0, seed.mark.index + 1, seed.last_user):
+        here, there = [
+            (each.applied_index, each.digest(), each.session_count, len(each.consumers), each.oldest)
+            for each in (machine, StateMachine.of(seed.state))
+        ]
+        if (here, last_user) != (there, seed.last_user):
             raise StoredSnapshotDamaged(
                 f"{folder}: its state is {here}, not that of the source: do not use it, report this"
             )
-
-
-MEND = "take another copy of this backup, or another backup: nothing is restored from this one"
-
-
-def check_backup_file(file: Path, progress: OnBytesRead | None = None) -> Report:
-    """Reads everything, a part at a time. Raises NotLooked; damage is in the report."""
-
-    def report_of(state: FileHealth, what: str, mend: str = "") -> Report:
-        refusal = "" if state is FileHealth.INTACT else what
-        return Report(str(file), None, None, 0, 0, [Finding(file.name, state, what, mend=mend)], refusal)
-
-    try:
-        head, end = check_backup(file, progress)
-    except BackupDamaged as error:
-        return report_of(FileHealth.DAMAGED, str(error).removeprefix(f"{file}: "), MEND)
-    except UnknownVersion as error:
-        return report_of(FileHealth.NEWER, str(error), NEWER_CODE)
-    except OSError as error:
-        raise NotLooked(f"{file}: {error}; run it as a user with the right to read it") from error
-    what = (
-        f"a backup of log {head.log_id}: the state after record {head.index} of term {head.term}, {head.digest.count} "
-        f"keys, {end.parts} parts of {end.state_bytes} bytes; made by node {head.node}, {as_time(head.made_ms)}"
-    )
-    return report_of(FileHealth.INTACT, what)

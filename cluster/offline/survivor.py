@@ -20,7 +20,7 @@ from raftlog.cluster.files.errors import FolderDamaged, FolderForeign, FormatUnk
 from raftlog.cluster.files.folder import IDENTITY, SHARD, DiskIdentity, parse_identity
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.stopped_folder import OnBytesRead, WatchedFiles, held
-from raftlog.cluster.offline.restore import Seed
+from raftlog.cluster.offline.backup_file import Seed
 from raftlog.cluster.records.entries import UNKNOWN, last_user_index, log_entry
 from raftlog.cluster.records.snapshot_stream import restore
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion

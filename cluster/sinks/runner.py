@@ -234,7 +234,12 @@ class SinkRun:
 
     def _look_back(self, position: StorePosition | None, reached: int) -> None:
         """Says it where the store is behind what its group has `reached`. Raises SinkStopped where the log would be
-        left out."""
+        left out, or lacks what the store has."""
+        if position is not None and position.next > (end := self._end().committed) + 1:
+            raise SinkStopped(
+                f"{self.name}: the store is at index {position.next}, and the log ends with {end}: the cluster was "
+                f"restored from a backup, and lost what the store has. raftlog sink rebuild {self.name} fills it again"
+            )
         if position is not None and position.next < reached:
             self._tell(
                 f"{self.name}: the store is back at index {position.next}, from {reached}: it was restored from an "

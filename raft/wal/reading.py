@@ -7,7 +7,7 @@ index whose rows were written. A cut that comes between makes the answer empty, 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -40,6 +40,18 @@ class RawSlice:
     base: int
     first: int
     next: int
+
+
+def entries_in(segment: bytes) -> Iterator[Entry]:
+    """The entries in bytes of a segment, without the durable marks among them. Raises Corrupt or UnknownVersion."""
+    at = 0
+    while at < len(segment):
+        if segment[at : at + 4] == MARK_MAGIC:
+            at += MARK_SIZE
+            continue
+        entry = decode_entry(segment, at)
+        yield entry
+        at += entry.size
 
 
 class WalReader:

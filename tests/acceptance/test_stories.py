@@ -119,7 +119,7 @@ def test_the_stories_of_members_and_restore_run_without_tls(tmp_path: Path) -> N
     with plain_cluster(tmp_path) as (place, cluster):
         run("put", "story", "told", cwd=tmp_path, environment=place.environment)
         members_change(place, lambda: cluster.kill(3))
-        place.tell("raftlog backup nightly.backup")
+        place.tell("raftlog backup nightly")
         cluster.stop()
         place.tell("mkdir new && cp data/cluster.toml", then=f"until_it_serves {place.url(3)}")
 
@@ -178,7 +178,7 @@ def test_the_stories_of_members_and_restore_run_with_tls_and_users_on_three_mach
             shutil.rmtree(made / "machine-3" / "node-3")
 
         members_change(place, lose_node_3)
-        place.tell("raftlog backup nightly.backup")
+        place.tell("raftlog backup nightly")
         for process in nodes.values():
             end(process)
         restored(place, ends)
@@ -190,8 +190,8 @@ def restored(place: Place, ends: ExitStack) -> None:
     new = place.folder / "new"
     for node in (1, 2, 3):
         folder = new / f"machine-{node}"
-        shutil.copy(place.folder / "nightly.backup", folder)
-        restore, start = found_block(PAGE, "raftlog restore nightly.backup --cluster cluster").text.splitlines()
+        shutil.copytree(place.folder / "nightly", folder / "nightly")
+        restore, start = found_block(PAGE, "raftlog restore nightly --cluster cluster").text.splitlines()
         run(*restore.replace("--node N", f"--node {node}").split()[1:], cwd=folder, environment=place.environment)
         assert start == "raftlog node --config node.toml"
     start_nodes(ends, new, place.machines)

@@ -15,10 +15,8 @@ from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import DiskError, DiskFenced, NoSpace, ReadDamaged
 from raftlog.cluster.replica.log.applier import Applied, Applier
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
-from raftlog.raft.codec.entry import decode_entry
-from raftlog.raft.codec.mark import MARK_MAGIC, MARK_SIZE
 from raftlog.raft.types import NodeId
-from raftlog.raft.wal.reading import RawSlice
+from raftlog.raft.wal.reading import RawSlice, entries_in
 from raftlog.statemachine.effects import (
     EFFECTS_HEADER_SIZE,
     CorruptEffects,
@@ -167,14 +165,9 @@ def compacted(node: NodeId, index: int, oldest: int) -> ApiError:
 def decode_slice(raw: RawSlice) -> list[Applied]:
     """Decodes a raw slice into entries with their effects, and checks every CRC. Raises Corrupt or UnknownVersion."""
     found: list[Applied] = []
-    segment, ledger = raw.segment, raw.ledger
-    position = effects_position = 0
-    while position < len(segment):
-        if segment[position : position + 4] == MARK_MAGIC:
-            position += MARK_SIZE
-            continue
-        entry = decode_entry(segment, position)
-        position += entry.size
+    ledger = raw.ledger
+    effects_position = 0
+    for entry in entries_in(raw.segment):
         header = decode_effects_header(ledger, effects_position)
         effects = effects_of(header, ledger, effects_position)
         effects_position += EFFECTS_HEADER_SIZE + header.payload_bytes

@@ -43,10 +43,10 @@ RUN_BLOCKS: Final = (
             "raftlog members remove 4",
             "raftlog members replace 3  ",
             "raftlog cert renew tls/node-3.pem",
-            "raftlog backup nightly.backup",
+            "raftlog backup nightly",
             "mkdir new && cp data/cluster.toml",
             "raftlog create 10.0.0.1 10.0.0.2 10.0.0.3 --folder new",
-            "raftlog restore nightly.backup --cluster cluster",
+            "raftlog restore nightly --cluster cluster",
         )
     ),
 )

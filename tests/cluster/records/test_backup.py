@@ -21,8 +21,8 @@ from raftlog.cluster.config.cluster_file import render_cluster_file
 from raftlog.cluster.files.folder import IDENTITY
 from raftlog.cluster.node.formatting import new_cluster
 from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.offline.backup_file import read_backup
 from raftlog.cluster.offline.check import check_folder
-from raftlog.cluster.offline.restore import read_backup
 from raftlog.cluster.records.backup_format import (
     PART_BYTES_MAX,
     BackupDamaged,
@@ -125,7 +125,7 @@ async def test_a_backup_of_a_follower_becomes_a_new_cluster(tmp_path: Path) -> N
         session, last = await fill(nodes)
         follower = (await nodes.followers())[0]
         async with serve(follower) as served:
-            made = answer(await run("backup", tmp_path / "b", url=served.url))
+            made = answer(await run("backup", "--state-only", tmp_path / "b", url=served.url))
         assert made["index"] >= last
         assert made["log"] == follower.log_id
         assert made["state"]["xor"] == follower.machine.digest_at(made["index"]).as_hex()[1]
@@ -195,7 +195,7 @@ async def test_a_cluster_file_of_the_old_cluster_is_refused(tmp_path: Path) -> N
     async with cluster_of(1, tmp_path / "old") as nodes:
         await fill(nodes, 3)
         async with serve(nodes.running[1]) as served:
-            await run("backup", tmp_path / "b", url=served.url)
+            await run("backup", "--state-only", tmp_path / "b", url=served.url)
     file = tmp_path / "old" / "cluster.toml"
     refused = await run("restore", tmp_path / "b", "--cluster", file, ok=False)
     assert refused.exit_code == 2
@@ -224,7 +224,7 @@ def backup(tmp_path: Path) -> Path:
         for number in range(30):
             node.submit_now((put_block(b"k%d" % number, b"v" * 50), 1))
         async with serve(node) as served:
-            await run("backup", tmp_path / "b", url=served.url)
+            await run("backup", "--state-only", tmp_path / "b", url=served.url)
 
     asyncio.run(make())
     return tmp_path / "b"
@@ -289,17 +289,19 @@ async def test_only_its_owner_can_read_a_backup(tmp_path: Path) -> None:
     """It holds every value. The file that it takes the place of may have been open to others."""
     (tmp_path / "old").touch(0o644)
     async with serve() as served:
-        await run("backup", tmp_path / "new", url=served.url)
-        await run("backup", tmp_path / "old", "--force", url=served.url)
+        await run("backup", "--state-only", tmp_path / "new", url=served.url)
+        await run("backup", "--state-only", tmp_path / "old", "--force", url=served.url)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "old")] == [0o600, 0o600]
 
 
 async def test_disk_check_names_a_torn_backup(tmp_path: Path) -> None:
     """0 and what it is; 1 and where it is damaged; restore refuses it with 7."""
     async with serve() as served:
-        await run("backup", tmp_path / "b", url=served.url)
-        assert "is there already" in (await run("backup", tmp_path / "b", url=served.url, ok=False)).stderr
-        await run("backup", tmp_path / "b", "--force", url=served.url)
+        await run("backup", "--state-only", tmp_path / "b", url=served.url)
+        assert (
+            "is there already" in (await run("backup", "--state-only", tmp_path / "b", url=served.url, ok=False)).stderr
+        )
+        await run("backup", "--state-only", tmp_path / "b", "--force", url=served.url)
     told = answer(await run("disk", "check", tmp_path / "b"))
     assert told["state"] == "intact"
     data = (tmp_path / "b").read_bytes()

@@ -19,7 +19,7 @@ from raftlog import KeyWrite, NewRecord
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks import runner
-from raftlog.cluster.sinks.changes import StoreRow
+from raftlog.cluster.sinks.changes import StorePosition, StoreRow
 from raftlog.cluster.sinks.rejects import Rejects
 from raftlog.cluster.sinks.run_state import RunPhase, RunStateFile
 from raftlog.cluster.sinks.runner import SinkRun, SinkStep, SinkStopped
@@ -187,6 +187,21 @@ def test_a_store_that_was_restored_goes_back_and_says_so(client: SyncClient, tmp
         thread.join(20)
     assert any("it was restored from an older state" in each for each in bench.said)
     bench.check()
+
+
+def test_a_store_with_more_than_the_log_stops(client: SyncClient, tmp_path: Path) -> None:
+    """The cluster was restored from a backup that is older than the store. Before, a run with `once` ended as if all
+    were well, and the next records under the store's indexes were left out."""
+    bench = Bench(client, tmp_path)
+    fill(client, 10)
+    bench.run()
+    position = bench.store.kept.position
+    assert position is not None
+    bench.store.kept.position = StorePosition(position.next + 100)
+    with pytest.raises(
+        SinkStopped, match=r"the log ends with .*: the cluster was restored from a backup.* sink rebuild"
+    ):
+        bench.run()
 
 
 @pytest.mark.parametrize("start", ["oldest", "newest"])

@@ -17,6 +17,7 @@ from raftlog.cluster.peers.hello import Hello, Purpose, Word, encode_hello, enco
 from raftlog.cluster.protocol.disk_reports import DiskReport, encode_report
 from raftlog.cluster.protocol.forward_frames import encode_read
 from raftlog.cluster.records.backup_format import BackupEncoder, BackupHead
+from raftlog.cluster.records.backup_manifest import BackupManifest, EndOfLog, LogFile, decode_manifest, encode_manifest
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.configuration import encode_configuration
@@ -109,6 +110,9 @@ def _backup() -> bytes:
     return encoder.begin(head) + encoder.part(b"hello") + encoder.part(b"world") + encoder.end(MARK, CONFIGURATION, 1)
 
 
+MANIFEST: Final = BackupManifest(
+    LOG.log_id.hex(), 1_700_000_000_005, 2, (LogFile(1, 3, 500, 0xAB),), EndOfLog(3, 2, 0xDEADBEEF)
+)
 HELLO: Final = partial(
     Hello,
     log=LOG.log_id.hex(),
@@ -144,6 +148,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "snapshot meta": lambda: encode_snapshot_meta(LOG, META),
     "snapshot chunks": _chunks,
     "backup": _backup,
+    "backup manifest": lambda: encode_manifest(MANIFEST),
     "note of a wrong state": lambda: encode_note(LOG, DivergenceNote(40, 50)),
     "raw header": lambda: encode_raw_header(RawHeader(2, 100, 40, 0xAA, 300, 2, 4, 1, 3, 3)),
     "brief raw header": lambda: encode_raw_header(RawHeader(3, 600, 80, 0xAA, 300, 2, 5, 1, 4, 4, True)),
@@ -198,6 +203,7 @@ def test_written_values_are_read_back() -> None:
     footer = encode_ledger_footer(LEDGER)
     assert decode_ledger_footer(b"tail of the effects" + footer, LEDGER.end + len(footer)) == LEDGER
     assert decode_mark(encode_mark(MARK, 9), 0, 9) == Mark(MARK.index, MARK.term, MARK.header_crc)
+    assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
     assert decode_chunk_header(encode_chunk(b"abc", 5)[0]) == (3, crc32c(b"abc", 5))
     check_side_header(LOG, INDEX_MAGIC, MARK, encode_side_header(LOG, INDEX_MAGIC, MARK))
 

@@ -192,7 +192,13 @@ async def test_a_follower_asks_the_leader_what_happened_to_a_record(monkeypatch:
         assert (await ask(follower.port, "GET", f"/v1/explain/{only_there}")).json()["state"] == "applied"
         follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{free_port()}")
         assert (await ask(follower.port, "GET", f"/v1/explain/{only_there}")).problem().code is Code.FUTURE_INDEX
-    silent = await asyncio.start_server(lambda *_: asyncio.sleep(0), "127.0.0.1", 0)
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reads all, and never answers."""
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(hear, "127.0.0.1", 0)
     async with silent, serve() as follower:
         follower.node.node_id = 2
         follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}")
