@@ -272,7 +272,9 @@ def as_manifest(path: Place, text: bytes) -> Manifest:
             )
         manifest = _MANIFEST.decode(text)
     except msgspec.MsgspecError as error:
-        raise NotCheckedError(f"{path} is no manifest of an export: {error}") from error
+        raise NotCheckedError(
+            f"{path} is no manifest of an export ({error}): put the right one back, or export into a new place"
+        ) from error
     if manifest.digests.format != DIGEST_FORMAT:
         raise NotCheckedError(
             f"{path} has digests of format {manifest.digests.format}, this raftlog knows {DIGEST_FORMAT}: use the one "

@@ -7,6 +7,7 @@ AWS_SHARED_CREDENTIALS_FILE names: never from the command line, which other user
 import configparser
 import io
 import os
+import platform
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,9 +73,7 @@ class StorePlace:
 
     def head(self) -> dict[str, Any]:
         """Size, time and version of the object. Raises FileNotFoundError."""
-        import obstore
-
-        with self._told():
+        with self._told() as obstore:
             return dict(obstore.head(self._client, self.key))
 
     def open(self) -> io.BufferedReader:
@@ -87,24 +86,18 @@ class StorePlace:
 
     def read(self) -> tuple[bytes, dict[str, Any]]:
         """The whole object, and its version for `replace`. Raises FileNotFoundError."""
-        import obstore
-
-        with self._told():
+        with self._told() as obstore:
             answer = obstore.get(self._client, self.key)
             return bytes(answer.bytes()), _version(answer.meta)
 
     def read_range(self, start: int, length: int) -> bytes:
         """Bytes of the object. Raises FileNotFoundError."""
-        import obstore
-
-        with self._told():
+        with self._told() as obstore:
             return bytes(obstore.get_range(self._client, self.key, start=start, length=length))
 
     def put_file(self, path: Path) -> None:
         """Makes an object of a file; it is there whole or not at all."""
-        import obstore
-
-        with self._told():
+        with self._told() as obstore:
             obstore.put(self._client, self.key, path, max_concurrency=_REQUESTS_MAX)
 
     def replace(self, data: bytes, version: dict[str, Any] | None) -> dict[str, Any]:
@@ -112,24 +105,18 @@ class StorePlace:
 
         Raises ChangedError otherwise. Also when the answer to a write was lost, and its repetition met that write.
         """
-        import obstore
-
-        with self._told():
+        with self._told() as obstore:
             mode: Any = "create" if version is None else version
             return _version(obstore.put(self._client, self.key, data, mode=mode, use_multipart=False))
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes these objects of the root, a thousand with each request."""
-        import obstore
-
-        with self._told():
+        with self._told() as obstore:
             obstore.delete(self._client, names)
 
     def listed(self) -> dict[str, datetime]:
         """The objects under this prefix: the name of each in the root, and when it was written by the store's clock."""
-        import obstore
-
-        with self._told():
+        with self._told() as obstore:
             batches = obstore.list(self._client, self.key or None)
             return {each["path"]: each["last_modified"] for batch in batches for each in batch}
 
@@ -139,12 +126,13 @@ class StorePlace:
         return _client(self.root, tuple(sorted(options(self.root).items())), address, STORE_PATIENCE_S)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What the store says, as an error for people."""
+    def _told(self) -> Iterator[Any]:
+        """The package obstore; what the store says in the block is an error for people."""
+        obstore = _obstore(self)
         from obstore import exceptions as store
 
         try:
-            yield
+            yield obstore
         except (store.AlreadyExistsError, store.PreconditionError) as error:
             raise ChangedError(str(self)) from error
         except (store.BaseError, FileNotFoundError) as error:
@@ -191,13 +179,21 @@ def place_of(text: str) -> Place:
             f"{text} is no place that raftlog knows: write s3://BUCKET/PREFIX, gs:// or az://, a prefix of letters, "
             f"digits and . _ = - between slashes, or the path of a folder"
         )
+    found = StorePlace(text.rstrip("/"))
+    _obstore(found)
+    return found
+
+
+def _obstore(where: StorePlace) -> Any:
+    """The package, also in tasks on other machines. Raises ExtraMissingError."""
     try:
-        import obstore  # noqa: F401
+        import obstore
     except ImportError as error:
         raise ExtraMissingError(
-            f"{text} needs the package obstore, which is not installed: {how_to_install('store')}"
+            f"{where} needs the package obstore, which is not installed on the machine {platform.node()}: "
+            f"{how_to_install('store')}"
         ) from error
-    return StorePlace(text.rstrip("/"))
+    return obstore
 
 
 def source(file: Place) -> Any:

@@ -490,7 +490,7 @@ def test_a_table_of_another_program_is_left_alone(url: str, store: Store, place:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without obstore the error names it, and how to install it."""
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ExportError, match="needs the package obstore, which is not installed: "):
+    with pytest.raises(ExportError, match="needs the package obstore, which is not installed on the machine "):
         place_of(PLACE)
 
 
