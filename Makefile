@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-env setup-java demo demo-picture quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark image wheel release test-compiled clean
+.PHONY: help setup setup-env setup-java demo demo-picture quick test test-all check fix modules lock sim chaos long notebook coverage peers bench bench-spark image docs wheel release test-compiled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ coverage: setup-env ## which branches of raft/ and statemachine/ their own tests
 
 image: setup-env ## the image of a node, by docker, podman or buildah; BASE=image, TAG=name
 	@.ci/image
+
+docs: setup-env ## the site of the docs in dist/site, with Sphinx
+	@.ci/docs
 
 wheel: setup-env ## both wheels into dist/: one with compiled modules for this machine, and the pure one
 	@.ci/wheels

@@ -187,7 +187,7 @@ _PANEL_OF: Final = {name: panel for panel, names in PANELS.items() for name in n
 _UsageError: Final = typer.BadParameter.__mro__[1]
 """The error of a command that is not valid as written. typer gives no name to it."""
 _JSON: Final = ("json", "jsonl")
-_COMMON: Final = ("-e", "--endpoints", "-o", "--output", "--encoding", "--deadline")
+_COMMON: Final = ("-e", "--endpoints", "--discover", "-o", "--output", "--encoding", "--deadline")
 """The options that every command has, see `raftlog.cluster.cli.frame.common`."""
 
 

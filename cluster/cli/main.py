@@ -17,7 +17,14 @@ INTERRUPTED: Final = 130
 NOT_CHECKED: Final = 8
 """Exit codes of `raftlog.cluster.cli.frame.common.Exit`, which takes long to import."""
 
-EXTRAS: Final = {"toxiproxy": "chaos", "pyspark": "spark", "pyarrow": "arrow", "duckdb": "query", "psycopg": "postgres"}
+EXTRAS: Final = {
+    "toxiproxy": "chaos",
+    "pyspark": "spark",
+    "pyarrow": "arrow",
+    "duckdb": "query",
+    "psycopg": "postgres",
+    "dns": "dns",
+}
 """Packages that only some commands need, with the extra of pyproject.toml that brings each."""
 
 

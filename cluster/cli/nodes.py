@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
+from msgspec.structs import replace
 
 from raftlog.cluster.cli.admin import look, node_flags
 from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command, ended
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remember
 from raftlog.cluster.cli.frame.output import view
+from raftlog.cluster.cli.frame.profiles import Profile, use_files
 from raftlog.cluster.cli.frame.status_table import status_table
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import AGAIN, FORCE
@@ -357,7 +359,7 @@ def create_command(
     if len(hosts) == 2:
         _say(TWO_NODES)
     files = made.operator
-    _say(f"or as services of systemd: each folder has a unit {UNIT}; docs/production.md has the commands")
+    _say(f"or as services of systemd: each folder has a unit {UNIT}; docs/three_machines.md has the commands")
     _say(
         f"keep {folder / 'tls' / 'ca.key'} in a safe place: it makes further certificates. Once the nodes run, make "
         "the first admin on one of the machines: raftlog access init operator --config node.toml\n"
@@ -411,6 +413,8 @@ def format_command(
                 raise Failed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
             if again:
                 raise Failed(f"{AGAIN} is for a cluster file: a join file is for a new disk", Exit.USAGE)
+            if cli.discover:
+                _take_addresses(cli, join)
             if not force:
                 _ask_members(join, ())
             folders = [format_join(join, data, segment_bytes=segment_bytes)]
@@ -425,6 +429,32 @@ def format_command(
     except DiskError as error:
         raise Failed(str(error)) from error
     cli.printer.all([{"data": str(folder)} for folder in folders], FORMATTED)
+
+
+def _take_addresses(cli: Cli, join: Path) -> None:
+    """Writes the addresses that the members have now into a join file. DNS names nodes that know them.
+
+    Raises Failed: they are of another cluster; SettingsError and ClientError.
+    """
+    from raftlog.cluster.config.cluster_file import read_cluster, render_cluster_file
+    from raftlog.cluster.node.first_format import files_beside
+    from raftlog.cluster.runtime.file_errors import replace_file
+
+    cluster = read_cluster(join)
+    if files := files_beside(join, [cluster.cluster.join]):
+        use_files(Profile([], files.ca, files.certificate, files.key))
+    with cli.client(sessions=False) as client:
+        found = client.members()
+    if found.log != cluster.cluster.log:
+        raise Failed(
+            f"the SRV records of {cli.discover} name no member of the cluster of {join}: they lead to log {found.log}, "
+            f"and the file is of log {cluster.cluster.log}"
+        )
+    now = {each.node: each for each in found.members}
+    nodes = [
+        replace(each, peer=now[each.id].peer, url=now[each.id].url) if each.id in now else each for each in cluster.node
+    ]
+    replace_file(join, render_cluster_file(replace(cluster, node=nodes)).encode())
 
 
 def _ask_members(file: Path, nodes: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ nor wrong files of TLS keep a probe out.
 from __future__ import annotations
 
 from asyncio import Transport
+from typing import Final
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -15,6 +16,9 @@ from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import READS
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.operator import TEXT, get_livez, get_metrics, get_readyz
+
+END_S: Final = 0.1
+"""How long `SmallServer.shutdown` waits for each step of a connection, in seconds. Every answer is ready at once."""
 
 
 class SmallServer(web.Server):
@@ -29,6 +33,11 @@ class SmallServer(web.Server):
         super().connection_made(handler, transport)
         if len(self.connections) > self._connections_max:
             self.connections[0].force_close()
+
+    async def shutdown(self, timeout: float | None = END_S) -> None:
+        """Ends all connections. aiohttp reads nothing more then, and takes 0 for no bound: it would wait for ever for a
+        client that keeps its connection."""
+        await super().shutdown(timeout)
 
     async def answer(self, request: web.BaseRequest) -> HttpAnswer:
         """The answer to that request."""

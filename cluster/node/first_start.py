@@ -49,12 +49,20 @@ class _Waiting(SmallServer):
         self._identity = ServerIdentity(cluster.cluster.log, node, 1.0)
 
     async def answer(self, request: web.BaseRequest) -> HttpAnswer:
-        """Alive, in term 0 and without an entry, and not ready. Anything else needs a leader."""
+        """Alive, in term 0 and without an entry, and not ready. Anything else needs a leader.
+
+        Each answer ends its connection: the end of the wait then breaks no request of a client that asks again.
+        """
+        answer = self._answer(request.path)
+        answer.keep_alive = False
+        return answer
+
+    def _answer(self, path: str) -> HttpAnswer:
         node = self._identity.node_id
         text = f"it has no data folder yet, and waits for {self.waits_for} to make one (--format-new)"
-        if request.path == "/livez":
+        if path == "/livez":
             return HttpAnswer(self._identity, b"ok\n", 0, 0, content_type=TEXT)
-        if request.path == "/readyz":
+        if path == "/readyz":
             return HttpAnswer(self._identity, f"not ready: {text}\n".encode(), 0, 0, status=503, content_type=TEXT)
         error = ApiError(Code.NO_LEADER, f"{text}; ask again once the cluster is led")
         return problem_answer(
@@ -112,7 +120,7 @@ async def make_folder(
     finally:
         for door in doors:
             await door.close()
-        await server.shutdown(0)
+        await server.shutdown()
 
 
 async def _open(loaded: LoadedSettings, tls: NodeTls | None, server: _Waiting) -> list[Door]:
@@ -126,7 +134,7 @@ async def _open(loaded: LoadedSettings, tls: NodeTls | None, server: _Waiting) -
         if not address:
             continue
         try:
-            doors.append(await listen(server, *split_address(address, key), BACKLOG, tls=encrypts, linger_s=0))
+            doors.append(await listen(server, *split_address(address, key), BACKLOG, tls=encrypts))
         except OSError as error:
             for door in doors:
                 await door.close()

@@ -245,7 +245,7 @@ async def _serve(
     await host.stop()
     for door in other_doors:  # a node that stops is still alive
         await door.close()
-    await probes.shutdown(0)
+    await probes.shutdown()
     if provider is not None:
         provider.close()
     if audit is not None:

@@ -1,11 +1,19 @@
-"""Decides what a run of a sink does with the pages of the log: where it begins, what it writes and reports; pure."""
+"""Decides what a run of a sink does with the pages of the state and of the log: what it asks for, and writes; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from raftlog.cluster.client.answers import LogPage
-from raftlog.cluster.sinks.changes import BATCH_ROWS_MAX, MappedRecord, SinkBatch, SinkBatcher, StorePosition
+from raftlog.cluster.client.answers import LogPage, Page
+from raftlog.cluster.sinks.changes import (
+    BATCH_ROWS_MAX,
+    MappedRecord,
+    RowChange,
+    RowChanges,
+    SinkBatch,
+    SinkBatcher,
+    StorePosition,
+)
 
 
 def first_index(start: str | int, page: LogPage) -> int:
@@ -17,6 +25,50 @@ def first_index(start: str | int, page: LogPage) -> int:
             return page.last_user_index + 1
         case _:
             return page.oldest
+
+
+class StateLoad:
+    """Makes the batches of a store from pages of the keys with a prefix, as of one revision, behind its position."""
+
+    def __init__(self, position: StorePosition | None, prefix: bytes) -> None:
+        self.position = position
+        """Where the store is, once it has all batches so far."""
+        self._prefix = prefix
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the store has all keys. The log goes on at its position then."""
+        return self.position is not None and self.position.loaded is None
+
+    @property
+    def start(self) -> bytes:
+        """The first key of the next page."""
+        done = None if self.position is None else self.position.loaded
+        return self._prefix if done is None else max(self._prefix, bytes.fromhex(done) + b"\0")
+
+    @property
+    def revision(self) -> int | None:
+        """As of which revision the next page is; None for the newest."""
+        return None if self.position is None else self.position.revision
+
+    def index(self, page: Page) -> int:
+        """The index as of which the keys of the next page are."""
+        return page.index if self.position is None else self.position.next - 1
+
+    def batch(self, page: Page, rows: Iterable[RowChange]) -> SinkBatch:
+        """What the store is to write after the next page, of which `rows` were made."""
+        next = self.index(page) + 1
+        is_last = page.continuation is None
+        after = StorePosition(next) if is_last else StorePosition(next, page.items[-1].key.hex(), page.revision)
+        return self._moved(RowChanges(tuple(rows)), after)
+
+    def begun_again(self, page: Page) -> SinkBatch:
+        """What the store is to write where its revision is compacted: nothing of it stays. `page` is of the newest."""
+        return self._moved(RowChanges((), truncates=True), StorePosition(page.index + 1, "", page.revision))
+
+    def _moved(self, changes: RowChanges, after: StorePosition) -> SinkBatch:
+        batch, self.position = SinkBatch(changes, self.position, after), after
+        return batch
 
 
 class LogFollower:

@@ -40,8 +40,9 @@ class Rejects:
     def add(self, index: int, key: str, reason: str) -> None:
         """Appends one durably. Raises OSError."""
         if self._known is None:
-            self._known = {(each.index, each.key) for each in self.read()}
-            self._cut()
+            found = self.read()
+            self.replace(found)  # without a line that a crash left torn
+            self._known = {(each.index, each.key) for each in found}
         if (index, key) in self._known:
             return
         with self.path.open("ab") as file:
@@ -54,11 +55,3 @@ class Rejects:
         """Keeps these and no others, durably. Raises OSError."""
         replace_file(self.path, b"".join(msgspec.json.encode(each) + b"\n" for each in rejected))
         self._known = None
-
-    def _cut(self) -> None:
-        """Cuts off a line that a crash left without its end."""
-        if self.path.exists():
-            data = self.path.read_bytes()
-            whole = data.rfind(b"\n") + 1
-            if whole < len(data):
-                os.truncate(self.path, whole)

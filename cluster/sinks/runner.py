@@ -21,7 +21,7 @@ from raftlog.cluster.client.errors import ClientError, Compacted, ConsumerFenced
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.freed_memory import return_large_blocks
 from raftlog.cluster.sinks.changes import MappedRecord, RowChange, RowChanges, SinkBatch, StorePosition
-from raftlog.cluster.sinks.following import LogFollower, first_index
+from raftlog.cluster.sinks.following import LogFollower, StateLoad, first_index
 from raftlog.cluster.sinks.mapping import Misfit, NewMembers, RowMapping
 from raftlog.cluster.sinks.rejects import Rejects
 from raftlog.cluster.sinks.run_state import RunPhase
@@ -271,36 +271,21 @@ class SinkRun:
     def _loaded(self, position: StorePosition | None) -> StorePosition:
         """Loads the keys as of one index, page by page; a load that was killed goes on at its newest page."""
         prefix = (self._sink.source.keys or "").encode()
-        end = requests.prefix_end(prefix)
-        while True:
-            if self._stop.is_set() and position is not None:
-                return position
-            start = prefix if position is None else max(prefix, bytes.fromhex(position.loaded or "") + b"\0")
-            at = None if position is None else position.revision
+        load, end = StateLoad(position, prefix), requests.prefix_end(prefix)
+        while not load.is_done and not (load.position is not None and self._stop.is_set()):
             try:
-                page = self._client.range_page(start, end, limit=PAGE_RECORDS, at=at)
+                page = self._client.range_page(load.start, end, limit=PAGE_RECORDS, at=load.revision)
             except Compacted:
-                assert position is not None
-                self._tell(f"{self.name}: the revision {at} of the half loaded state is compacted: it begins again")
-                position = self._restarted(position)
+                self._tell(
+                    f"{self.name}: the revision {load.revision} of the half loaded state is compacted: it begins again"
+                )
+                self._put(load.begun_again(self._client.range_page(b"", limit=1)))
                 continue
-            first = page.index + 1 if position is None else position.next
-            rows = [row for item in page.items if (row := self._row_of(item, first - 1)) is not None]
-            is_last = page.continuation is None
-            loaded = None if is_last else page.items[-1].key.hex()
-            next = StorePosition(first, loaded, 0 if is_last else page.revision)
-            self._at(SinkStep.MAPPED)
-            self._put(SinkBatch(RowChanges(tuple(rows)), position, next))
-            position = next
-            if is_last:
-                return next
-
-    def _restarted(self, position: StorePosition) -> StorePosition:
-        """Deletes the rows that were loaded, and begins with the newest state."""
-        page = self._client.range_page(b"", limit=1)
-        begun = StorePosition(page.index + 1, "", page.revision)
-        self._store.write(RowChanges((), truncates=True), position, begun)
-        return begun
+            index = load.index(page)
+            rows = [row for item in page.items if (row := self._row_of(item, index)) is not None]
+            self._put(load.batch(page, rows))
+        assert load.position is not None
+        return load.position
 
     # -- the log --------------------------------------------------------------------------------------------------
     def _follow(self, follower: LogFollower, skip: int | None) -> None:

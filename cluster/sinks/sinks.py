@@ -18,17 +18,19 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import stamina
 
+from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition
 from raftlog.cluster.sinks.discovery import first_records, found_columns
 from raftlog.cluster.sinks.mapping import RowMapping, SinkSource
-from raftlog.cluster.sinks.rejects import Rejects
+from raftlog.cluster.sinks.rejects import Rejected, Rejects
 from raftlog.cluster.sinks.retry import Retried, retry
 from raftlog.cluster.sinks.run_state import RunStateFile
-from raftlog.cluster.sinks.runner import MoreColumns, SinkRun, SinkStep, SinkStopped, learn_schemas
+from raftlog.cluster.sinks.runner import RETRY_MAX_S, MoreColumns, SinkRun, SinkStep, SinkStopped, learn_schemas
 from raftlog.cluster.sinks.settings import SinkFile, SinkSettings, read_sinks
 from raftlog.cluster.sinks.store import (
     BESIDE,
@@ -84,6 +86,8 @@ __all__ = [
 
 _PREVIEW_ROWS: Final = 10
 _POLL_S: Final = 0.02
+_EXCHANGES_MAX: Final = 10
+"""How many times a rebuild tries to exchange: ten take some ten seconds, and a runner learns of it within one."""
 
 
 def rejects_of(file: SinkFile, name: str) -> Rejects:
@@ -209,6 +213,7 @@ def rebuild(
             f"the store of {name} has no rows to rebuild: raftlog sink drop {name} --yes and raftlog sink run {name} "
             f"send everything again"
         )
+    _check_start(name, sink, client)
     identity = sink.identity(name, client.status().log)
     beside: DroppableStore = store.beside()
     rejects = Rejects(file.beside(name + BESIDE, "rejected"))
@@ -228,21 +233,40 @@ def rebuild(
     more = _more_columns(file, name, lambda: filled(name).beside())
     run = SinkRun(name, sink, beside, client, rejects, owner=owner, beside=True, more_columns=more, tell=tell, at=at)
     run.run(once=True)
-    group = client.consumer(f"sink/{name}")
-    group.claim(owner=owner)  # the runner of the old store stops
-    run.run(once=True)
-    assert group.owned is not None
-    own, rejected = rejects_of(file, name), rejects.read()
-    own.replace(dict.fromkeys([*own.read(), *rejected]))  # a kill on either side of the exchange loses none
-    try:
-        store.exchange(identity, group.owned.generation)
-    finally:
-        store.close()
+    generation = client.consumer(f"sink/{name}").claim(owner=owner).generation  # the runner of the old store stops
+    own = rejects_of(file, name)
+    rejected: list[Rejected] = []
+    attempts = stamina.retry_context(on=PositionMoved, attempts=_EXCHANGES_MAX, timeout=None, wait_max=RETRY_MAX_S)
+    for attempt in attempts:  # that runner writes on until it reports
+        with attempt:
+            run.run(once=True)
+            rejected = rejects.read()
+            own.replace(dict.fromkeys([*own.read(), *rejected]))  # a kill on either side of the exchange loses none
+            try:
+                store.exchange(identity, generation)
+            except PositionMoved as error:
+                tell(f"{name}: {error}")
+                raise
+            finally:
+                store.close()
     at(SinkStep.EXCHANGED)
     own.replace(rejected)
     rejects.path.unlink(missing_ok=True)
     client.call(requests.delete(f"sink/{name}{BESIDE}"))
     return run
+
+
+def _check_start(name: str, sink: SinkSettings, client: SyncClient) -> None:
+    """Raises StoreError where a rebuild would silently lack rows that the store has."""
+    oldest = client.log_page(NUMBER_MAX, limit=1).oldest
+    if sink.start == "newest":
+        lacking = 'start = "newest" would leave out all rows'
+    elif sink.start != "state" and oldest > (1 if sink.start == "oldest" else sink.start):
+        lacking = f"the log begins at index {oldest}, so the new rows would lack what only older records say"
+    else:
+        return
+    choice = '"state"' if sink.source.has_keys else f"{oldest} to have what the log has"
+    raise StoreError(f"{name}: {lacking}: set start = {choice}, and rebuild again")
 
 
 def wait(file: SinkFile, name: str, client: SyncClient, index: int, *, timeout_s: float = 30.0) -> StorePosition:

@@ -109,13 +109,18 @@ class RebuiltStore(DroppableStore, Protocol):
     def exchange(self, sink: SinkIdentity, generation: int) -> None:
         """Puts the rows and the position that were filled beside into the place of this store's, in one step.
 
-        Raises StoreUnavailable, StoreError. It may be killed, and called again.
+        Raises StoreUnavailable, StoreError; PositionMoved where the old rows are those of a later index. It may be
+        killed, and called again.
         """
 
 
 BESIDE: Final = ".rebuild"
 """End of the name under which a store that is filled beside another one keeps its position."""
 
+WRITTEN_ON: Final = "the old rows are of a later index: their runner has written meanwhile, or the log has gone back"
+"""Why an exchange does not take place."""
+
+_SHOWN_MAX: Final = 100
 _ALL_LOADED: Final = "all"
 """A position's `loaded` that is None, in a store. The others are hex, and one that has begun again has no digit yet."""
 
@@ -139,8 +144,9 @@ def certificate_error(server: str, why: str, authority: str) -> StoreError:
 
 
 def shown_key(key: StoreRow) -> str:
-    """The values of a key for a message."""
-    return ", ".join(str(each) for each in key)
+    """The values of a key for a message, the beginning of a long one."""
+    text = ", ".join(map(str, key))
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
 def check_owner(found: SinkIdentity, wanted: SinkIdentity) -> None:

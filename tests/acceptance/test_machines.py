@@ -1,4 +1,4 @@
-"""A cluster on three machines, set up by hand with the commands of docs/security.md: TLS, beyond loopback."""
+"""A cluster on three machines, set up by hand with `raftlog format`: TLS, beyond loopback."""
 
 from __future__ import annotations
 

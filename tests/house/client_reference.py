@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final
@@ -98,20 +99,21 @@ def described(kind: type, other: type | None = None) -> Iterator[str]:
 
 
 def entry(name: str, thing: Any) -> list[str]:
-    """The lines of one public name."""
+    """The lines of one public name: an item of a list, or a paragraph with a list of its methods."""
     other = next((getattr(raftlog, asyncio) for blocking, asyncio in PAIRS if blocking == name), None)
     if hasattr(thing, "__origin__"):  # a Literal
-        return [f"**{name}**: one of {', '.join(map(repr, thing.__args__))}", ""]
+        return [f"- **{name}**: one of {', '.join(map(repr, thing.__args__))}"]
     if inspect.isclass(thing) and issubclass(thing, Exception):
-        return [f"**{name}** (a kind of {thing.__base__.__name__ if thing.__base__ else ''}): {text_of(thing)}", ""]
+        return [f"- **{name}** (a kind of {thing.__base__.__name__ if thing.__base__ else ''}): {text_of(thing)}"]
     if not callable(thing):
-        return [f"**{name}**: a {type(thing).__name__}", ""]
+        return [f"- **{name}**: a {type(thing).__name__}"]
     is_made = not (inspect.isclass(thing) and (issubclass(thing, Enum) or getattr(thing, "_is_protocol", False)))
     head = f"**{name}**" + (f" `{signature_of(name, thing)}`" if is_made else "")
     if other is not None:
         head += f", **{other.__name__}** `{signature_of(other.__name__, other)}`"
     methods = [*described(thing, other)] if inspect.isclass(thing) and not issubclass(thing, Enum) else []
-    return [f"{head}: {text_of(other or thing)}", "", *methods, *([""] if methods else [])]
+    text = f"{head}: {text_of(other or thing)}"
+    return ["", text, "", *methods, ""] if methods else [f"- {text}"]
 
 
 def page() -> str:
@@ -123,11 +125,11 @@ def page() -> str:
         if module is raftlog:
             names = [*firsts, *names]
         else:
-            lines += [f"## {name}", "", f"`from raftlog import {name.partition('.')[2]}`. {text_of(module)}", ""]
+            lines += ["", f"## {name}", "", f"`from raftlog import {name.partition('.')[2]}`. {text_of(module)}", ""]
             names = [each for each in names if each not in raftlog.__all__]
         for each in names:
             lines += entry(each, getattr(module, each))
-    return "\n".join(lines).rstrip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 if __name__ == "__main__":

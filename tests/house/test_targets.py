@@ -20,6 +20,7 @@ from tests.house.rules import ROOT
         ("chaos", {"java", "toxiproxy"}),
         ("setup", {"java", "toxiproxy"}),
         ("release", set()),
+        ("docs", set()),
     ],
 )
 def test_a_make_target_sets_up_its_tools(target: str, parts: set[str]) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from raftlog.cluster.sinks.changes import StoreRow
-from raftlog.cluster.sinks.store import StoreUnavailable
+from raftlog.cluster.sinks.changes import StorePosition, StoreRow
+from raftlog.cluster.sinks.store import StoreUnavailable, position_of
+from raftlog.cluster.sinks.stores.sql import POSITIONS
 from raftlog.cluster.sinks.stores.sqlite import SqliteDatabase
 
-TABLE: Final = "copy"
 LOST: Final = 100
 """One statement of so many finds its connection lost."""
 
@@ -31,23 +31,28 @@ class SinkServer:
         self._random = random
         self._is_calm = is_calm
         self.memory = _empty()
-        self.youngest = 0  # the youngest generation that has opened the store when it had a position
-        self.begins = 0  # the position from which it was filled
+        self.youngest: dict[str, int] = {}  # of each table the generation that has opened it when it had a position
+        self.begins: dict[str, int] = {}  # and the position from which it was filled
         self.commits = 0
-        self._copy = (_empty(), 0, 0)
+        self._copy = (_empty(), self.youngest, self.begins)
 
     def __del__(self) -> None:
         self.memory.close()
         self._copy[0].close()
 
-    def next_index(self) -> int:
-        """The store's position, as another program reads it; 0 if there is none."""
-        rows = self._asked("SELECT next FROM raftlog_sinks")
-        return rows[0][0] if rows else 0
+    def position(self, name: str) -> StorePosition | None:
+        """The position of a sink, as another program reads it."""
+        rows = self._asked(f"SELECT next, loaded, revision FROM {POSITIONS} WHERE name = '{name}'")
+        return position_of(*rows[0]) if rows else None
 
-    def rows(self) -> dict[Any, StoreRow]:
-        """The rows, by their first column."""
-        return {row[0]: row for row in self._asked(f"SELECT * FROM {TABLE}")}
+    def next_index(self, name: str) -> int:
+        """Its index alone; 0 if there is none."""
+        found = self.position(name)
+        return 0 if found is None else found.next
+
+    def rows(self, table: str) -> dict[Any, StoreRow]:
+        """The rows of a table, by their first column."""
+        return {row[0]: row for row in self._asked(f"SELECT * FROM {table}")}
 
     def _asked(self, statement: str) -> list[Any]:
         try:
@@ -58,7 +63,7 @@ class SinkServer:
     def copy(self) -> None:
         """Makes the copy to which `restore` goes back."""
         self._copy[0].close()
-        self._copy = (_copied(self.memory), self.youngest, self.begins)
+        self._copy = (_copied(self.memory), dict(self.youngest), dict(self.begins))
 
     def restore(self) -> None:
         """Goes back to the last copy."""
@@ -66,11 +71,11 @@ class SinkServer:
 
     def drop(self) -> None:
         """Deletes everything."""
-        self._replace(_empty(), 0, 0)
+        self._replace(_empty(), {}, {})
 
-    def _replace(self, source: sqlite3.Connection, youngest: int, begins: int) -> None:
+    def _replace(self, source: sqlite3.Connection, youngest: dict[str, int], begins: dict[str, int]) -> None:
         self.memory.close()
-        self.memory, self.youngest, self.begins = _copied(source), youngest, begins
+        self.memory, self.youngest, self.begins = _copied(source), dict(youngest), dict(begins)
 
     def is_hit(self, one_of: int) -> bool:
         """Whether a fault falls on this statement."""

@@ -1,33 +1,43 @@
 """Simulates sinks: two runners follow the log of the nodes into one store, and every commit there is judged.
 
 In some worlds a writer changes rows, and two runners of one sink take turns. They are killed, stand still and write
-late; their store loses connections and answers, and is put back to a copy. They use the product's decisions, mapping,
-batches and writer. After each commit the rows of the store are compared with a naive fold of the applied log up to the
-store's position. A healed world must bring the store to the end of the log.
+late; their store loses connections and answers, and is put back to a copy. In half of these worlds a runner may rebuild
+the store first, and a sink of keys begins with their state, whose history is compacted. They use the product's
+decisions, mapping, batches and writer. After each commit the rows of the store, also of a half loaded one and of one
+that is filled beside it, are compared with a naive fold of the applied log up to the store's position. A healed world
+must bring the store to the end of the log.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any, Final
 
-from raftlog.chaos.sim.clients.sink_store import TABLE, SinkConnection, SinkServer
+from raftlog.chaos.sim.clients.sink_store import SinkConnection, SinkServer
 from raftlog.chaos.sim.ground.failure import Failure, NoProgress
 from raftlog.chaos.sim.replica.answers import Applied
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
-from raftlog.cluster.api.errors import Code, Problem
+from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.values import NUMBER_MAX
-from raftlog.cluster.client.answers import LogPage, Record, record
+from raftlog.cluster.client.answers import Item, LogPage, Page, Record, record
 from raftlog.cluster.records.rows import as_record, decode_rows, is_user_row
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.sinks.changes import RowChanges, StorePosition, StoreRow
-from raftlog.cluster.sinks.following import LogFollower, first_index
+from raftlog.cluster.sinks.following import LogFollower, StateLoad, first_index
 from raftlog.cluster.sinks.mapping import RowMapping, SinkSource
-from raftlog.cluster.sinks.store import PositionMoved, SinkIdentity, StoreError, StoreFenced, StoreUnavailable
+from raftlog.cluster.sinks.store import (
+    BESIDE,
+    PositionMoved,
+    SinkIdentity,
+    StoreError,
+    StoreFenced,
+    StoreUnavailable,
+)
 from raftlog.cluster.sinks.stores.sql import SqlStore
 from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records, encode_block
 from raftlog.raft.types import Entry, EntryKind
@@ -35,17 +45,23 @@ from raftlog.statemachine.answers import answer_of
 from raftlog.statemachine.commands import ConsumerGroup, Operation, Result, Txn, TxnOperation
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from raftlog.statemachine.effects import Effects
+from raftlog.statemachine.store import RevisionCompacted
 from raftlog.statemachine.txn import encode_txn
 
 EQUAL: Final = "a sink's store equals the log up to its position"
 FENCED: Final = "a sink's runner writes nothing after a younger one has opened the store"
 ARRIVES: Final = "a sink's store reaches the end of a healed log"
+BACK: Final = "a rebuild never sets a sink's store back"
 WORLDS: Final = 4
 """One world of so many has a sink."""
 
-GROUP: Final = b"sink/copy"
+REBUILD_WORLDS: Final = 2
+"""One of so many of these worlds has rebuilds, and loads the state of its keys."""
+
 SINK: Final = SinkIdentity("copy", "log", "mapping")
+TABLE: Final = "copied"
 PREFIX: Final = b"row/"
+PREFIX_END: Final = b"row0"
 CAPTURED: Final = "public.rows"
 ROWS: Final = 5
 WRITE_US: Final = 250_000
@@ -57,6 +73,9 @@ AWAY_US: Final = 15_000_000
 """Longest time that a runner is down or stands still, in microseconds."""
 
 IDLE_US: Final = 300_000
+LOAD_US: Final = 1_000_000
+"""Longest time between two pages of a load, before its history ends, and before an exchange, in microseconds."""
+
 NODES_ASKED: Final = 20
 """Nodes that a runner asks for a page, one after the other, before it begins again."""
 
@@ -92,6 +111,10 @@ class Sinks:
         self._fate = Random(f"{world.seed} sink faults")  # a fault that is left out changes no other
         self.server = SinkServer(Random(f"{world.seed} sink store"), lambda: world.is_healed or not world.swarm.faults)
         self.is_captured = random.getrandbits(1) == 1
+        self._turns = Random(f"{world.seed} sink rebuilds")
+        has_rebuilds = self._turns.randrange(REBUILD_WORLDS) == 0
+        self.loads = has_rebuilds and not self.is_captured
+        """Whether the sink begins with the state of its keys."""
         self.batch_rows_max = random.choice((1, 3, 10))
         self.oldest = 1  # the highest index that any node has taken for the oldest one
         self._applied = 0
@@ -102,6 +125,8 @@ class Sinks:
         world.after(random.randint(1, 2 * WRITE_US), self._write)
         world.after(random.randint(1, 2 * WRITE_US), self.runners[0].start)
         world.after(self._fate.randint(1, 2 * TROUBLE_US), self._trouble)
+        if has_rebuilds:
+            world.after(self._turns.randint(1, 2 * TROUBLE_US), self._operate)
 
     def mapping(self) -> RowMapping:
         """What the sink makes of records."""
@@ -129,14 +154,36 @@ class Sinks:
         elif what == 4 and world.fault("restore sink's store", ()):
             server.restore()
 
+    def _operate(self) -> None:
+        """A rebuild by one of the runners, and the end of the history that its load may need."""
+        world, random = self.world, self._turns
+        if world.is_healed or not world.swarm.faults:
+            return
+        world.after(random.randint(1, 2 * TROUBLE_US), self._operate)
+        runner, node, later_us = (
+            random.choice(self.runners),
+            random.choice([*world.replicas]),
+            random.randint(1, LOAD_US),
+        )
+        if (self.loads or self.oldest == 1) and random.getrandbits(1) and world.fault("rebuild sink", ()):
+            runner.start(rebuilds=True)
+        if self.loads:
+            world.after(later_us, self._compact, world.replicas[node])
+
+    def _compact(self, node: Node) -> None:
+        if node.core is not None:
+            self._submit(node, [BlockRecord(Operation.COMPACT, argument=node.machine.revision)])
+
     def _write(self) -> None:
         world, random = self.world, self.random
         world.after(random.randint(1, 2 * WRITE_US), self._write)
         self._count += 1
         records = self._captured() if self.is_captured else [self._keys()]
+        self._submit(world.replicas[random.choice(list(world.replicas))], records)
+
+    def _submit(self, node: Node, records: list[BlockRecord]) -> None:
         block = encode_block(records, plain=self.is_captured)
-        node = random.choice(list(world.replicas))
-        world.replicas[node].submit(block, len(records), 0, 0, world.now_us + PATIENCE_US, lambda _: None)
+        node.submit(block, len(records), 0, 0, self.world.now_us + PATIENCE_US, lambda _: None)
 
     def _keys(self) -> BlockRecord:
         """A change of several keys, which is one record."""
@@ -191,26 +238,28 @@ class Sinks:
                         self._changes.append((place, *meaning))
             index += block.count
 
-    def judge(self, generation: int, begun: StorePosition | None) -> None:
+    def judge(self, target: SinkTarget, generation: int, begun: StorePosition | None) -> None:
         """A runner of that generation committed, and wrote a first position if `begun` is one. Raises Failure."""
-        server = self.server
+        server, name = self.server, target.name
         assert server is not None
-        if generation < server.youngest:
-            raise Failure(FENCED, f"generation {generation} wrote, {server.youngest} has opened the store")
+        if generation < server.youngest.get(name, 0):
+            raise Failure(FENCED, f"generation {generation} wrote, {server.youngest[name]} has opened the store")
         if begun is not None:
-            server.begins = begun.next
-        if server.begins > self.oldest:
-            raise Failure(EQUAL, f"it begins at {server.begins}, and the log at {self.oldest}")
-        end, is_whole = server.next_index(), True
+            server.begins[name] = 0 if self.loads else begun.next
+        if not self.loads and server.begins[name] > self.oldest:
+            raise Failure(EQUAL, f"it begins at {server.begins[name]}, and the log at {self.oldest}")
+        position, is_whole = server.position(name) or StorePosition(0), True
         rows: Rows = {}
         for index, changes, is_last in self._changes:
-            if server.begins <= index < end:
+            if server.begins[name] <= index < position.next:
                 rows |= changes
                 is_whole = is_last
-        expected = {key: row for key, row in rows.items() if row is not None}
-        if server.rows() != expected or not is_whole:
-            raise Failure(EQUAL, f"from {server.begins} to {end} the log has {expected}, the store {server.rows()}")
-        self.world.count("commits of a sink judged")
+        expected = {key: row for key, row in rows.items() if row is not None and _is_loaded(key, position)}
+        if (found := server.rows(target.table)) != expected or not is_whole:
+            raise Failure(EQUAL, f"{name}: at {position} the log has {expected}, the store {found}")
+        self.world.count(f"commits of a {'rebuild' if target.name.endswith(BESIDE) else 'sink'} judged")
+        if position.loaded is not None:
+            self.world.sometimes("a sink's store was half loaded")
 
     def arrive(self) -> None:
         """Waits until the store of a healed world has the whole log. Raises NoProgress."""
@@ -218,33 +267,49 @@ class Sinks:
         if server is None or not self._changes:
             return
         last = self._changes[-1][0]
-        if not world.run_until(world.now_us + ARRIVES_US, lambda: server.next_index() > last):
-            raise NoProgress(ARRIVES, f"it is at {server.next_index()}, the log at {last}")
+        if not world.run_until(world.now_us + ARRIVES_US, lambda: server.next_index(SINK.name) > last):
+            raise NoProgress(ARRIVES, f"it is at {server.next_index(SINK.name)}, the log at {last}")
+
+
+def _is_loaded(key: int, position: StorePosition) -> bool:
+    """Whether a load, which may not have ended, has read the key."""
+    return position.loaded is None or (PREFIX + b"%d" % key).hex() <= position.loaded
+
+
+class SinkTarget:
+    """What a runner fills: the store of the sink, or the one of a rebuild."""
+
+    def __init__(self, store: SqlStore, table: str, name: str) -> None:
+        self.store, self.table, self.name = store, table, name
+        self.group: ConsumerGroup | None = None
 
 
 class Runner:
-    """One process after the other that runs the sink."""
+    """One process after the other that runs the sink, after a rebuild perhaps."""
 
     def __init__(self, sinks: Sinks, server: SinkServer, random: Random) -> None:
         self.stands_until_us = 0
         self._sinks, self._server, self._random = sinks, server, random
         self._world = sinks.world
         self._mapping = sinks.mapping()
-        self._store = SqlStore(SinkConnection(server), TABLE, self._mapping)
+        store = SqlStore(SinkConnection(server), TABLE, self._mapping)
+        self._main = SinkTarget(store, TABLE, SINK.name)
+        self._beside = SinkTarget(store.beside(), f"{TABLE}__rebuild", SINK.name + BESIDE)
+        self._rebuilds = False
         self._turn = 0  # what belongs to an earlier one is void
-        self._group: ConsumerGroup | None = None
         self._reported_us = 0
         self._steps = self._session()
 
     def kill(self) -> None:
         """SIGKILL."""
         self._turn += 1
-        self._store.close()
+        self._main.store.close()
 
-    def start(self) -> None:
+    def start(self, *, rebuilds: bool = False) -> None:
         """A new process, in the place of one that may run still."""
         self.kill()
-        self._group = None
+        self._main.group = self._beside.group = None
+        self._rebuilds = rebuilds
         self._try(self._turn)
 
     def _try(self, turn: int) -> None:
@@ -261,13 +326,13 @@ class Runner:
             ask = self._steps.throw(answer) if isinstance(answer, Exception) else self._steps.send(answer)
         except StoreFenced:
             self._world.sometimes("a sink's runner was fenced")
-            self._store.close()
+            self._main.store.close()
             return
         except (StoreUnavailable, PositionMoved, _NodeSilentError, _LogTrimmedError) as error:
             self._world.count(f"tries of a sink ended by {type(error).__name__}")
             if isinstance(error, _LogTrimmedError):
                 self._server.drop()  # as an operator does
-            self._store.close()
+            self._main.store.close()
             self._world.after(self._random.randint(1_000, 1_000_000), self._try, turn)
             return
         ask(partial(self._answered, turn))
@@ -281,42 +346,101 @@ class Runner:
     # -- a session, step by step -------------------------------------------------------------------------------
 
     def _session(self) -> Steps:
+        """A run, which never ends, or first a rebuild."""
+        if self._rebuilds:
+            yield from self._rebuild()
+        yield from self._run(self._main)
+
+    def _rebuild(self) -> Steps:
+        """As `raftlog.cluster.sinks.sinks.rebuild`."""
+        yield from self._run(self._beside, once=True)
+        yield from self._claimed(self._main)
+        while self._rebuilds:
+            yield from self._run(self._beside, once=True)
+            yield self._idle(LOAD_US)
+            with suppress(StoreError):  # the old runner has written meanwhile, or the store is away, or put back
+                yield self._stored(self._exchange)
+
+    def _run(self, target: SinkTarget, *, once: bool = False) -> Steps:
         """As `raftlog.cluster.sinks.runner.SinkRun`: from the claim of the group on."""
         world = self._world
-        if self._group is None:
-            self._group = yield from self._moved(ConsumerAction.CLAIM, 0)
-        generation = self._group.generation
-        position = yield self._stored(partial(self._open, generation))
-        if position is None:
-            position = StorePosition(first_index("oldest", (yield from self._page(NUMBER_MAX))))
-            yield self._stored(partial(self._write, generation, RowChanges(()), None, position))
-        follower = LogFollower(position, batch_rows_max=self._sinks.batch_rows_max)
-        while True:
+        until = (yield from self._page(NUMBER_MAX)).last_user_index if once else None
+        yield from self._claimed(target)
+        position = yield self._stored(partial(self._open, target))
+        if position is None or position.loaded is not None:
+            position = yield from self._begun(target, position)
+        follower = LogFollower(position, until, batch_rows_max=self._sinks.batch_rows_max)
+        while not follower.is_done:
             page = yield from self._page(follower.next_index)
             is_due = world.now_us >= self._reported_us + REPORT_US
             for batch in follower.batches(page, map(self._mapping.of_record, page.records), is_due=is_due):
-                yield self._stored(partial(self._write, generation, *batch))
+                yield self._stored(partial(self._write, target, *batch))
             reached = follower.position.next
-            if is_due and reached != self._group.next:
-                action = ConsumerAction.RESET if reached < self._group.next else ConsumerAction.COMMIT
-                self._group = yield from self._moved(action, reached)
+            assert target.group is not None
+            if is_due and reached != target.group.next:
+                action = ConsumerAction.RESET if reached < target.group.next else ConsumerAction.COMMIT
+                target.group = yield from self._moved(target, action, reached)
                 self._reported_us = world.now_us
-            if not page.records:
+            if not page.records and not follower.is_done:
                 yield self._idle()
 
-    def _open(self, generation: int) -> StorePosition | None:
-        position = self._store.open(SINK, generation)
+    def _claimed(self, target: SinkTarget) -> Steps:
+        """Claims the group once for all tries."""
+        if target.group is None:
+            target.group = yield from self._moved(target, ConsumerAction.CLAIM, 0)
+
+    def _begun(self, target: SinkTarget, position: StorePosition | None) -> Steps:
+        """As `SinkRun._begun`."""
+        if not self._sinks.loads:
+            position = StorePosition(first_index("oldest", (yield from self._page(NUMBER_MAX))))
+            yield self._stored(partial(self._write, target, RowChanges(()), None, position))
+            return position
+        load = StateLoad(position, PREFIX)
+        while not load.is_done:
+            page = yield from self._state(load.start, load.revision)
+            if page is None:
+                self._world.sometimes("a sink's load began again")
+                yield self._stored(partial(self._write, target, *load.begun_again((yield from self._state(PREFIX)))))
+                continue
+            rows = [self._mapping.of_item(item, load.index(page)) for item in page.items]
+            yield self._stored(partial(self._write, target, *load.batch(page, rows)))
+            yield self._idle(LOAD_US)
+        return load.position
+
+    def _open(self, target: SinkTarget) -> StorePosition | None:
+        assert target.group is not None
+        generation = target.group.generation
+        position = target.store.open(SINK, generation)
         if position is not None:
-            self._server.youngest = max(self._server.youngest, generation)
+            self._server.youngest[target.name] = max(self._server.youngest.get(target.name, 0), generation)
         return position
 
-    def _write(self, generation: int, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
+    def _write(
+        self, target: SinkTarget, changes: RowChanges, expected: StorePosition | None, next: StorePosition
+    ) -> None:
+        assert target.group is not None
         commits = self._server.commits
         try:
-            self._store.write(changes, expected, next)
+            target.store.write(changes, expected, next)
         finally:
             if self._server.commits > commits:
-                self._sinks.judge(generation, next if expected is None else None)
+                self._sinks.judge(target, target.group.generation, next if expected is None else None)
+
+    def _exchange(self) -> None:
+        server, main, beside = self._server, self._main, self._beside
+        assert main.group is not None
+        commits, before, generation = server.commits, server.next_index(main.name), main.group.generation
+        try:
+            main.store.exchange(SINK, generation)
+            self._rebuilds = False
+        finally:
+            if server.commits > commits:
+                server.youngest[main.name] = generation
+                server.begins[main.name] = server.begins.pop(beside.name)
+                server.youngest.pop(beside.name, None)
+                if server.next_index(main.name) < before:
+                    raise Failure(BACK, f"from {before} to {server.next_index(main.name)}")
+                self._sinks.judge(main, generation, None)
 
     def _stored(self, work: Callable[[], Any]) -> Ask:
         def ask(done: Callable[[Any], None]) -> None:
@@ -338,10 +462,10 @@ class Runner:
 
         return ask
 
-    def _moved(self, action: ConsumerAction, next: int) -> Steps:
-        generation = 0 if self._group is None else self._group.generation
+    def _moved(self, target: SinkTarget, action: ConsumerAction, next: int) -> Steps:
+        generation = 0 if target.group is None else target.group.generation
         command = encode_consumer(ConsumerCommand(action, generation, next))
-        block = encode_block([BlockRecord(Operation.CONSUMER, GROUP, command)])
+        block = encode_block([BlockRecord(Operation.CONSUMER, f"sink/{target.name}".encode(), command)])
         answer = yield self._asked(lambda node, done, until_us: node.submit(block, 1, 0, 0, until_us, done))
         if isinstance(answer, Applied) and answer.effect.result is not Result.REFUSED:  # access control came between
             found = answer_of(answer.effect, answer.effect.revision, answer.first, answer.index)
@@ -351,18 +475,34 @@ class Runner:
         raise _NodeSilentError
 
     def _page(self, start: int) -> Steps:
-        read: Any = partial(_read, start, self._random.choice((1, 3, 50)))
+        read = partial(_read, start, self._random.choice((1, 3, 50)))
+        page = yield from self._served(lambda node, done, until_us: node.serve(read, done, until_us))
+        if page is None:
+            raise _LogTrimmedError
+        return page
+
+    def _state(self, start: bytes, at: int | None = None) -> Steps:
+        """A page of the keys as of a revision; None if it is compacted."""
+        limit = self._random.choice((1, 1, 3))
+        return self._served(
+            lambda node, done, until_us: node.serve(
+                partial(_keys, start, limit, at, node.seconds(until_us)), done, until_us
+            )
+        )
+
+    def _served(self, send: Callable[[Node, Callable[[Any], None], int], None]) -> Steps:
+        """A page of some node; None if that is trimmed or compacted. Raises _NodeSilentError."""
         for _ in range(NODES_ASKED):
-            answer = yield self._asked(lambda node, done, until_us: node.serve(read, done, until_us))
-            if isinstance(answer, LogPage):
+            answer = yield self._asked(send)
+            if isinstance(answer, LogPage | Page):
                 return answer
             if isinstance(answer, Problem) and answer.code is Code.COMPACTED:
-                raise _LogTrimmedError
+                return None
             yield self._idle()
         raise _NodeSilentError
 
-    def _idle(self) -> Ask:
-        idle_us = self._random.randint(1, IDLE_US)
+    def _idle(self, most_us: int = IDLE_US) -> Ask:
+        idle_us = self._random.randint(1, most_us)
         return lambda done: self._world.after(idle_us, done, None)
 
 
@@ -376,3 +516,16 @@ async def _read(start: int, limit: int, server: Replica) -> LogPage:
                 next = row.index + 1
                 records += [record(as_record(row))] if is_user_row(row) else []
     return LogPage("log", tuple(records), next, server.oldest, server.committed, server.last_user_index)
+
+
+async def _keys(start: bytes, limit: int, at: int | None, deadline: float, server: Replica) -> Page:
+    """A page as `raftlog.cluster.http.routes.kv` gives it."""
+    await server.read_barrier(deadline)
+    machine = server.machine
+    revision = machine.revision if at is None else at
+    try:
+        found, count, more = machine.range(start, PREFIX_END, limit, revision)
+    except RevisionCompacted as error:
+        raise ApiError(Code.COMPACTED, str(error)) from error
+    items = tuple(Item(key, each.value, each.create, each.mod, each.version) for key, each in found)
+    return Page(items, count, "more" if more else None, revision, machine.applied_index)

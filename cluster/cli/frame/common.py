@@ -25,6 +25,7 @@ import typer
 from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.api.text import explained
+from raftlog.cluster.cli.frame.discovery import SRV, NotDiscovered, discovered
 from raftlog.cluster.cli.frame.hints import SESSION_TTL_MS, hint_of
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_ENDPOINTS, Ambiguous, remembered, running_at
 from raftlog.cluster.cli.frame.output import Format, Printer
@@ -90,7 +91,13 @@ EncodingOption = Annotated[
 ]
 EndpointsOption = Annotated[
     str | None,
-    typer.Option("-e", "--endpoints", envvar=_ENDPOINTS_VARIABLE, help="URLs of nodes, with commas between them."),
+    typer.Option(
+        "-e",
+        "--endpoints",
+        "--discover",
+        envvar=_ENDPOINTS_VARIABLE,
+        help="URLs of nodes, with commas between them; or srv:NAME, whose DNS SRV records name them.",
+    ),
 ]
 DeadlineOption = Annotated[
     float, typer.Option("--deadline", help="Seconds until a request is given up.", min=0.001, max=DEADLINE_S_MAX)
@@ -105,6 +112,7 @@ class Cli:
     printer: Printer
     find: Callable[[], tuple[tuple[str, ...], str]]  # the cluster; a command that asks none looks for none
     deadline_s: float
+    discover: str = ""  # srv:NAME, where DNS names the cluster
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -161,7 +169,7 @@ def _with_common(function: Callable[..., None], *, writes: bool = False) -> Call
     def run(**given: Any) -> None:
         options = {option: given.pop(option) for option in common.parameters}
         with_json = options["output"] in (Format.JSON, Format.JSONL)
-        ended(lambda: function(_common(writes, **options), **given), with_json)
+        ended(lambda: function(_common(writes, **options), **given), with_json, options["endpoints"] or "")
 
     run.__signature__ = own.replace(  # type: ignore[attr-defined]
         parameters=[*list(own.parameters.values())[1:], *common.parameters.values()], return_annotation=None
@@ -192,7 +200,8 @@ def _common(
     if writes:
         find()  # refused before the command does anything
     chosen: Encoding = "base64" if encoding == "base64" else "auto"
-    return Cli(Printer(output, chosen), find, deadline)
+    discover = endpoints if endpoints is not None and endpoints.startswith(SRV) else ""
+    return Cli(Printer(output, chosen), find, deadline, discover)
 
 
 def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[str, ...], str]:
@@ -203,7 +212,7 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
     Of several running `raftlog up` a read takes the first and says so. Raises Failed for a command that `writes`."""
     _ask_for_token()
     if given is not None:
-        urls = tuple(part.strip() for part in given.split(",") if part.strip())
+        urls = _urls_of(given)
         if not urls:
             raise Failed("--endpoints is empty: write http://HOST:PORT, several with commas between them", Exit.USAGE)
         if not os.environ.get(CA_VARIABLE) and (named := running_at(urls)) is not None:
@@ -237,6 +246,16 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
     return DEFAULT_ENDPOINTS, "the default ports"
 
 
+def _urls_of(given: str) -> tuple[str, ...]:
+    """The URLs of `--endpoints`. Raises Failed."""
+    if not given.startswith(SRV):
+        return tuple(part.strip() for part in given.split(",") if part.strip())
+    try:
+        return discovered(given)
+    except NotDiscovered as error:
+        raise Failed(str(error), Exit.UNREACHABLE) from error
+
+
 def _naming(endpoint: str) -> str:
     return f"Name it: -e {endpoint}, or export {_ENDPOINTS_VARIABLE}={endpoint}"
 
@@ -259,12 +278,12 @@ def _ask_for_token() -> None:
     os.environ[TOKEN_VARIABLE] = text
 
 
-def ended(work: Callable[[], None], with_json: bool = False) -> None:
-    """Runs a command's work; errors become a message on standard error and the exit code."""
+def ended(work: Callable[[], None], with_json: bool = False, endpoints: str = "") -> None:
+    """Runs a command's work; errors become a message on standard error and the exit code. `endpoints`: as given."""
     try:
         work()
     except ClientError as error:
-        _fail(error, _exit_of(error), hint_of(error), with_json)
+        _fail(error, _exit_of(error), hint_of(error, endpoints), with_json)
     except Failed as error:
         _fail(error, error.code, error.hint, with_json)
     except BrokenPipeError:  # the reader of the output has closed it

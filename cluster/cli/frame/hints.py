@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from raftlog.cluster.cli.frame.discovery import SRV
 from raftlog.cluster.client.errors import (
     ClientError,
     Forbidden,
@@ -27,10 +28,11 @@ _RECEIPT_S: Final = SESSION_TTL_MS // 2_000
 """How long a receipt stays at least after its command, in seconds. A session is kept alive every third of its time."""
 
 
-def hint_of(error: ClientError) -> str:
-    """What to do next; empty if the message says it."""
+def hint_of(error: ClientError, endpoints: str = "") -> str:
+    """What to do next; empty if the message says it. `endpoints`: where the cluster was looked for, as the user gave
+    it."""
     if isinstance(error, Unavailable) and error.problem is None:
-        return _where(error)
+        return _where(error, endpoints)
     if isinstance(error, Unauthorized):
         return "Name a token file: export RAFTLOG_TOKEN_FILE=…, or a client certificate (docs/security.md)."
     if isinstance(error, Forbidden) and error.missing:
@@ -59,8 +61,13 @@ def _grant(missing: str) -> str:
     return f"{how} ROLE '{missing}'{wider}"
 
 
-def _where(error: Unavailable) -> str:
+def _where(error: Unavailable, endpoints: str) -> str:
     """Where a cluster may be; if some program accepted the connection, it is one, and its answer counts."""
+    if not error.is_reached and endpoints.startswith(SRV):
+        return (
+            f"The SRV records of {endpoints.removeprefix(SRV)} name no member that answers: correct them by `raftlog "
+            "members list -e URL`, or start the nodes."
+        )
     if not error.is_reached:
         return (
             f"No node answers at {', '.join(error.tried)}. Start a cluster with `raftlog up`, or name its nodes with "

@@ -25,6 +25,7 @@ from raftlog.cluster.sinks.changes import RowChanges, StorePosition, StoreRow
 from raftlog.cluster.sinks.mapping import RowMapping, SinkColumn
 from raftlog.cluster.sinks.store import (
     BESIDE,
+    WRITTEN_ON,
     PositionMoved,
     Refusal,
     RowsRefused,
@@ -194,6 +195,8 @@ class OpenSearchStore:
             if (new := beside._found(sink)) is None:
                 raise StoreError(f"nothing was filled beside the index {self._name}")
             old = self._found(sink)
+            if old is not None and old.standing.log == sink.log and old.standing.ahead > new.standing.ahead:
+                raise PositionMoved(WRITTEN_ON)
             self._index = new.standing.target
             self._standing, self._mark = structs.replace(new.standing, generation=generation), old and old.mark
             self._move(self._standing.position, self._standing.ahead)

@@ -140,6 +140,8 @@ def _errors() -> Iterator[None]:
             raise certificate_error("PostgreSQL", why, "its url: sslrootcert=FILE") from error
         if state[:2] in _REFUSED or (isinstance(error, psycopg.DataError) and not state):
             raise DatabaseRefused(f"{why}{detail}") from error
+        if "authentication failed" in why:
+            raise StoreError(f"PostgreSQL refuses the user of the url: {why}") from error
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and state[:2] != "28"
         if state[:2] in _PASSING or (is_lost and not _is_refused_at_connect(why)):
             raise StoreUnavailable(f"PostgreSQL: {why}{detail}") from error
@@ -148,6 +150,4 @@ def _errors() -> Iterator[None]:
 
 def _is_refused_at_connect(why: str) -> bool:
     """Whether no waiting helps: psycopg gives no code for what PostgreSQL says before the connection stands."""
-    return any(
-        each in why for each in ("authentication failed", "does not exist", "certificate", "no pg_hba.conf entry")
-    )
+    return any(each in why for each in ("does not exist", "certificate", "no pg_hba.conf entry"))

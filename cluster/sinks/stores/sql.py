@@ -16,6 +16,7 @@ from raftlog.cluster.sinks.columns import json_text
 from raftlog.cluster.sinks.mapping import RowMapping, SinkColumn
 from raftlog.cluster.sinks.store import (
     BESIDE,
+    WRITTEN_ON,
     PositionMoved,
     Refusal,
     RowsRefused,
@@ -245,14 +246,16 @@ class SqlStore:
         self._database.connect()
         execute = self._database.execute
         with self._transaction():
+            old = execute(f"DELETE FROM {POSITIONS} WHERE name = ? RETURNING log, next", (sink.name,))
+            new = execute(
+                f"UPDATE {POSITIONS} SET name = ?, target = ?, generation = ? WHERE name = ? RETURNING log, next",
+                (sink.name, self._table, generation, sink.name + BESIDE),
+            )
+            if old > new and old[0][0] == sink.log:
+                raise PositionMoved(WRITTEN_ON)
             execute(f"DROP TABLE IF EXISTS {quoted(self._table)}")
             name = quoted(self._table.rpartition(".")[2])
             execute(f"ALTER TABLE {quoted(self._table + _TABLE_BESIDE)} RENAME TO {name}")
-            execute(f"DELETE FROM {POSITIONS} WHERE name = ?", (sink.name,))
-            execute(
-                f"UPDATE {POSITIONS} SET name = ?, target = ?, generation = ? WHERE name = ?",
-                (sink.name, self._table, generation, sink.name + BESIDE),
-            )
 
     def _placed(self, sink: SinkIdentity) -> SinkIdentity:
         return sink if self._like is None else sink._replace(name=sink.name + BESIDE)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from raftlog.cluster.sinks.changes import StoreRow
-from raftlog.cluster.sinks.columns import json_text
 from raftlog.cluster.sinks.store import StoreError, StoreUnavailable
-from raftlog.cluster.sinks.stores.sql import Database, DatabaseRefused, SqlTable, quoted, upsert_of
+from raftlog.cluster.sinks.stores.sql import Database, DatabaseRefused, SqlTable, as_text, quoted, upsert_of
 
 _BUSY_S: Final = 10.0
 _PASSING: Final = ("locked", "busy", "disk I/O error", "full", "unable to open")
@@ -99,17 +98,8 @@ class SqliteDatabase(Database):
 
 def as_stored(value: Any, is_text: bool) -> Any:
     """A cell as SQLite keeps it: times, decimals and structures are text, and a truth in a column of text is a word."""
-    match value:
-        case bool() if is_text:
-            return "true" if value else "false"
-        case datetime():
-            return value.isoformat(sep=" ")
-        case date() | Decimal():
-            return str(value)
-        case dict() | list():
-            return json_text(value)
-        case _:
-            return value
+    is_kept = not isinstance(value, date | Decimal | dict | list) and not (is_text and isinstance(value, bool))
+    return value if is_kept else as_text(value)
 
 
 @contextmanager

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -22,32 +20,22 @@ from raftlog.cluster.runtime.file_errors import replace_file, sync_folder
 from raftlog.cluster.sinks.changes import RowChange, RowChanges, StorePosition, StoreRow
 from raftlog.cluster.sinks.mapping import RowMapping
 from raftlog.cluster.sinks.store import (
-    PositionMoved,
     Refusal,
     RowsRefused,
     SinkIdentity,
     StoredRows,
     StoreError,
-    StoreFenced,
     StoreUnavailable,
-    certificate_error,
-    check_owner,
 )
 from raftlog.cluster.sinks.stores.cells import encode_json, members_of
-from raftlog.cluster.sinks.stores.http import CERTIFICATES
+from raftlog.cluster.sinks.stores.documents import SinkStanding, check_position, standing_of
+from raftlog.cluster.sinks.stores.http import HttpServer
 
 _ANSWER_S: Final = 30.0
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _SHOWN_MAX: Final = 200  # characters of an answer in a message
 _PASSING: Final = (408, 425, 429)  # and 5xx
 _OF_THE_URL: Final = (401, 403, 404, 405)  # and 1xx, 3xx: the next change would get the same answer
-
-
-class _PositionFile(msgspec.Struct, frozen=True):
-    log: str
-    mapping: str
-    generation: int
-    position: StorePosition | None
 
 
 class _Posted(msgspec.Struct, frozen=True):
@@ -58,14 +46,13 @@ class _Posted(msgspec.Struct, frozen=True):
     body: bytes
 
 
-_decode: Final = msgspec.json.Decoder(_PositionFile).decode
-
-
 class WebhookStore:
     """A service that takes changes. A request has one object, or with `batch` above 1 an array of up to so many."""
 
     def __init__(self, url: str, secret: str, mapping: RowMapping, folder: Path, *, batch: int = 1) -> None:
-        self._url = urlsplit(url)
+        parts = urlsplit(url)
+        self._server = HttpServer(f"{parts.scheme}://{parts.netloc}", "the webhook", timeout_s=_ANSWER_S)
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._secret = secret.encode()
         self._columns = mapping.columns
         self._key_columns = mapping.key_columns
@@ -74,25 +61,17 @@ class WebhookStore:
         self._sink = SinkIdentity("", "", "")
         self._generation = 0
         self._taken: set[str] = set()  # answered requests of a batch: its next attempt goes on behind them
-        self._connection: HTTPConnection | None = None
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
         """As `SinkStore.open`."""
         self._sink, self._generation = sink, generation
-        found = self._read(sink)
-        if found is not None and found.position is not None:
-            check_owner(SinkIdentity(sink.name, found.log, found.mapping), sink)
-        position = self._position(found)
+        position = self._position()
         self._keep(position)
         return position
 
     def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
         """As `SinkStore.write`, but the service keeps changes that it took before an error. Raises StoreError too."""
-        there = self._position(self._read(self._sink))
-        if there != expected:
-            raise PositionMoved(
-                f"the file of the position is at {there and there.next}, not {expected and expected.next}"
-            )
+        check_position(self._position(), expected)
         parts = [self._part(each.index, each) for each in changes.rows]
         if changes.truncates:
             parts.insert(0, self._part(parts[0].index if parts else next.next - 1, None))
@@ -117,30 +96,31 @@ class WebhookStore:
 
     def close(self) -> None:
         """As `SinkStore.close`."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._server.close()
 
     def _path(self, sink: SinkIdentity) -> Path:
         return self._folder / f"{sink.name}.position"
 
-    def _read(self, sink: SinkIdentity) -> _PositionFile | None:
+    def _read(self, sink: SinkIdentity) -> SinkStanding | None:
         try:
-            return _decode(self._path(sink).read_bytes())
+            return standing_of(self._path(sink).read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise StoreError(f"{self._path(sink)} cannot be read: {error}") from error
 
-    def _position(self, found: _PositionFile | None) -> StorePosition | None:
-        if found is not None and found.generation > self._generation:
-            raise StoreFenced(self._sink.name)
-        return None if found is None else found.position
+    def _position(self) -> StorePosition | None:
+        """The position that is kept. Raises StoreError, StoreFenced for that of another run."""
+        found = self._read(self._sink)
+        if found is None:
+            return None
+        found.check(self._sink, self._generation)
+        return found.position
 
     def _keep(self, position: StorePosition | None) -> None:
-        file = _PositionFile(self._sink.log, self._sink.mapping, self._generation, position)
+        standing = SinkStanding(*self._sink, self._generation, position)
         try:
-            replace_file(self._path(self._sink), msgspec.json.encode(file) + b"\n")
+            replace_file(self._path(self._sink), msgspec.json.encode(standing) + b"\n")
         except OSError as error:
             raise StoreUnavailable(str(error)) from error
 
@@ -178,30 +158,11 @@ class WebhookStore:
             raise RowsRefused([Refusal(change, why)])
 
     def _answer(self, body: bytes, key: str) -> tuple[int, str]:
-        """Status and text of the answer. A kept connection that was lost is replaced by a new one first."""
+        """Status and text of the answer."""
         signature = f"sha256={hmac.new(self._secret, body, hashlib.sha256).hexdigest()}"
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key, "Raftlog-Signature": signature}
-        target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
-        while True:
-            is_new = self._connection is None
-            try:
-                connection = self._connection = self._connection or self._connected()
-                connection.request("POST", target, body, headers)
-                answer = connection.getresponse()
-                text = answer.read(_ANSWER_BYTES_MAX).decode("utf-8", "replace")
-                if not answer.isclosed():
-                    self.close()
-                return answer.status, text
-            except ssl.SSLCertVerificationError as error:
-                raise certificate_error("the webhook", error.verify_message, CERTIFICATES) from error
-            except (OSError, HTTPException) as error:
-                self.close()
-                if is_new or isinstance(error, TimeoutError):
-                    raise StoreUnavailable(f"the webhook does not answer: {error!r}") from error
-
-    def _connected(self) -> HTTPConnection:
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        return kind(self._url.hostname or "", self._url.port, timeout=_ANSWER_S)
+        headers = {"Idempotency-Key": key, "Raftlog-Signature": signature}
+        answer = self._server.ask("POST", self._target, body, headers, _ANSWER_BYTES_MAX)
+        return answer.status, answer.body.decode("utf-8", "replace")
 
 
 def _unreadable(_: object) -> StoreRow:

@@ -1,5 +1,6 @@
-"""Every block of commands in README.md and docs/ runs as it stands, or is listed here with the reason why it does not.
+"""Runs every block of commands in README.md and docs/ as it stands.
 
+A block that no test runs is marked on its page with the reason: `<!-- not run: REASON -->` in the line above it.
 The blocks of a page run in their order, in one shell, against three fresh nodes. Only the ports are others than in the
 text, so that the test can run beside anything. A comment `ends with N` names the exit code of its line.
 """
@@ -61,24 +62,18 @@ LINES_NOT_RUN: Final = {
 }
 """How a line of a page that runs may begin all the same, and why it is left out."""
 
-NOT_RUN: Final = {
-    "docs/analytics.md": "tests/spark_export/analytics/test_guide.py runs the page and compares what it prints",
-    "docs/chaos.md": "commands of minutes: `make chaos`; tests/chaos runs each of them for seconds",
-    "docs/chaos_shim.md": "needs a C compiler and a node under the shim: tests/chaos/shim/test_nodes.py",
-    "docs/history.md": "the form of a command, not an example: tests/chaos/judge/test_commands_check.py",
-    "docs/operations.md": "shown with their answers, of damage and full disks: tests/cluster and tests/acceptance",
-    "docs/performance.md": "benchmarks and builds of minutes: tests/house/test_wheel.py and tests/bench",
-    "docs/postgres.md": "tests/cluster/importer/postgres/test_page.py runs the page, with a PostgreSQL of its own",
-    "docs/production.md": "an example of a line for cron: tests/acceptance/test_stories.py takes a backup",
-    "docs/query.md": "tests/spark_export/tables/test_page.py runs the page and compares what it prints",
-    "docs/security.md": "several machines: tests/acceptance/test_machines.py and tests/cluster/cli/test_json.py",
-    "docs/simulator.md": "other Pythons and other people's machines: tests/sim/runs/test_commands.py",
-    "docs/sinks.md": "tests/cluster/sinks/test_command.py runs the page, with a store of its own",
-    "docs/spark.md": "forms of commands and of Spark's calls: tests/spark_export",
-    "docs/testing.md": "runs the tests themselves",
-    "docs/walk_of_a_put.md": "tests/cluster/http/test_walk.py records the walk that it prints",
+ELSEWHERE: Final = {
+    "docs/analytics.md": "tests/spark_export/analytics/test_guide.py",
+    "docs/postgres.md": "tests/cluster/importer/postgres/test_page.py",
+    "docs/query.md": "tests/spark_export/tables/test_page.py",
+    "docs/sinks.md": "tests/cluster/sinks/test_command.py",
+    "docs/spark.md": "tests/spark_export/source/test_docs.py",
+    "docs/three_machines.md": "tests/acceptance/test_three_machines.py",
 }
-"""Pages whose other blocks of commands do not run, and why."""
+"""Pages with the test that runs their blocks, but for those that are marked."""
+
+NOT_RUN: Final = re.compile(r"<!-- not run: (.+) -->")
+"""The mark above a block that no test runs, with the reason."""
 
 SHELL: Final = r"""
 set -euo pipefail
@@ -112,11 +107,12 @@ class Block(NamedTuple):
     line: int
     language: str
     text: str
+    why_not_run: str = ""  # of its mark
 
     @property
     def has_commands(self) -> bool:
         """Whether it is one to run: Python, or lines for a shell."""
-        return self.language == "python" or (self.language == "" and bool(COMMANDS.match(self.text)))
+        return self.language in ("python", "sh", "console") or (self.language == "" and bool(COMMANDS.match(self.text)))
 
 
 def blocks(page: str) -> list[Block]:
@@ -125,14 +121,16 @@ def blocks(page: str) -> list[Block]:
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     at = 0
     while at < len(lines):
-        start = at
+        start, above = at, lines[at - 1].strip() if at else ""
+        mark = NOT_RUN.fullmatch(above)
+        why = mark[1] if mark else ""
         if fence := re.match(r"```(\w*)$", lines[at]):
             at = lines.index("```", at + 1)
-            found.append(Block(page, start + 2, fence[1] or "text", "\n".join(lines[start + 1 : at])))
-        elif lines[at].startswith("    ") and (at == 0 or not lines[at - 1].strip()):
+            found.append(Block(page, start + 2, fence[1] or "text", "\n".join(lines[start + 1 : at]), why))
+        elif lines[at].startswith("    ") and (mark or not above):
             while at + 1 < len(lines) and lines[at + 1].startswith("    "):
                 at += 1
-            found.append(Block(page, start + 1, "", "\n".join(line[4:] for line in lines[start : at + 1])))
+            found.append(Block(page, start + 1, "", "\n".join(line[4:] for line in lines[start : at + 1]), why))
         at += 1
     return found
 
@@ -259,19 +257,30 @@ def shell(place: Place, found: list[Block]) -> None:
     assert done.returncode == 0, f"{done.stderr[-3000:]}\n{done.stdout[-2000:]}"
 
 
-def test_every_block_runs_or_has_a_reason() -> None:
-    """A new block of commands on a page is run by this file, or its page is listed with the reason."""
-    found = [block for page in pages() for block in blocks(page) if block.has_commands]
+def test_every_block_runs_or_is_marked_with_the_reason() -> None:
+    """A new block of commands on a page is run by this file or the page's own test, or has the mark above it. A mark
+    stands above a block that is not run, and nowhere else."""
+    found = [block for page in pages() for block in blocks(page)]
     assert sum(map(is_run, found)) > 20
     for block in found:
-        assert is_run(block) or block.page in NOT_RUN, f"{block.page}:{block.line} neither runs nor has a reason"
-    for page in NOT_RUN:
-        assert any(block.page == page and not is_run(block) for block in found), f"{page} needs no reason"
+        is_elsewhere = block.page in ELSEWHERE and block.has_commands
+        if block.why_not_run:
+            assert block.has_commands, f"{block.page}:{block.line}: a mark above a block without commands"
+            assert not is_run(block), f"{block.page}:{block.line} is run: take its mark away"
+        else:
+            assert not block.has_commands or is_run(block) or is_elsewhere, (
+                f"{block.page}:{block.line}: no test, no mark"
+            )
+    marks = sum(len(NOT_RUN.findall((ROOT / page).read_text("utf-8"))) for page in pages())
+    assert marks == sum(bool(block.why_not_run) for block in found), "a mark stands in the line above its block"
+    for page, test in ELSEWHERE.items():
+        assert page.rpartition("/")[2] in (ROOT / test).read_text("utf-8"), f"{test} does not name {page}"
 
 
 def test_docs_blocks_use_one_set_of_ports() -> None:
-    """Every address of the docs is a port of `raftlog up --nodes 3`, of a fourth node, or 72xx: moved, or of probes."""
-    allowed = {*range(7001, 7005), *range(7101, 7105), 7201, 7203}
+    """Every address of the docs is a port of `raftlog up --nodes 3`, of a fourth node, 72xx (moved, or of probes), or
+    9090 of Prometheus, in a namespace of its own."""
+    allowed = {*range(7001, 7005), *range(7101, 7105), 7201, 7203, 9090}
     wrong = [
         f"{page}: {port}"
         for page in pages()
@@ -283,9 +292,9 @@ def test_docs_blocks_use_one_set_of_ports() -> None:
 
 def reasons() -> Iterator[str]:
     """The blocks that are left out, and the reasons, as the summary of the test run prints them."""
-    for page, why in NOT_RUN.items():
-        count = sum(block.has_commands and not is_run(block) for block in blocks(page))
-        yield f"{count} blocks of {page} are not run by test_docs_blocks.py: {why}"
+    for page in pages():
+        if marks := [block.why_not_run for block in blocks(page) if block.why_not_run]:
+            yield f"{len(marks)} blocks of {page} are not run: {', '.join(dict.fromkeys(marks))}"
     for start, why in LINES_NOT_RUN.items():
         yield f"lines that begin `{start.strip()}` are not run by test_docs_blocks.py: {why}"
 

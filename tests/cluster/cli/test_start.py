@@ -186,6 +186,7 @@ def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(package: str
         ("toxiproxy", ["chaos", "run", "all", "--seconds", "5"], "chaos"),
         ("pyspark", ["export", "--engine", "spark", "--to", "out"], "spark"),
         ("pyarrow", ["analyze", "windows", "out"], "arrow"),
+        ("dns", ["status", "--discover", "srv:_raftlog._tcp.example.com"], "dns"),
     ],
 )
 def test_a_command_without_its_extra_names_the_install_command(

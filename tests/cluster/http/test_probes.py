@@ -28,7 +28,7 @@ async def probed(node: FakeNode, *, probe_metrics: bool = True) -> AsyncIterator
         yield door.sockets[0].getsockname()[1]
     finally:
         await door.close()
-        await probes.shutdown(0)
+        await probes.shutdown()
         await runner.cleanup()
 
 
@@ -80,3 +80,15 @@ async def test_silent_connections_keep_no_probe_out() -> None:
         finally:
             for _, writer in silent:
                 writer.close()
+
+
+async def test_a_client_that_keeps_its_connection_holds_no_end_up() -> None:
+    """Prometheus between two scrapes, and the first admin's command while a new node waits for the others. Guard:
+    aiohttp takes 0 seconds for no bound, reads nothing more, and waited until the client gave up."""
+    async with probed(FakeNode()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"ok\n")
+    async with asyncio.timeout(hang_s()):
+        assert await reader.read() == b""
+    writer.close()

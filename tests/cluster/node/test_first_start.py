@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 
+from raftlog import SyncClient
 from raftlog.cluster.api.encoding import to_b64
 from raftlog.cluster.config.cluster_file import first_entry
 from raftlog.cluster.config.exit_codes import NodeExit
@@ -97,10 +99,17 @@ def lose(cluster: LocalCluster, node: int) -> Path:
     return cluster.data(node).rename(cluster.folder / f"lost-{node}")
 
 
+def written_at(url: str) -> int:
+    """The index of a write by a client that asks this node alone, from before there is a leader."""
+    with SyncClient(url, bound=True, deadline_s=60) as client:
+        return client.put(b"a", b"1").index
+
+
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 def test_nodes_without_folders_wait_for_each_other_and_come_up(tmp_path: Path, secure: bool) -> None:
     """Two wait and name the third; one of them is killed meanwhile. Each is alive, not ready, and refuses a write with
-    a sentence. With the third all have folders, elect, and write. Later starts with the same option go on with them."""
+    a sentence. With the third all have folders, elect, and write; a client that asks all the while gets its answer.
+    Later starts with the same option go on with them."""
     cluster = without_folders(tmp_path / "cluster", secure=secure)
     try:
         cluster.start([1])
@@ -115,8 +124,11 @@ def test_nodes_without_folders_wait_for_each_other_and_come_up(tmp_path: Path, s
         assert (status, json.loads(body)["code"]) == (503, "no_leader")
         cluster.kill(2)
         assert not cluster.data(2).exists()
-        cluster.start([2, 3])
-        cluster.wait_ready()
+        with ThreadPoolExecutor() as threads:
+            asking = threads.submit(written_at, cluster.urls[0])
+            cluster.start([2, 3])
+            cluster.wait_ready()
+            assert secure or asking.result() > 1
         cluster.stop()
         cluster.start()
         cluster.wait_ready()

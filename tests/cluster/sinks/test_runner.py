@@ -7,8 +7,8 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from raftlog.cluster.sinks.verify import verify
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.importer.jobs import Killed
 from tests.cluster.sinks.model_store import Kept, ModelServer, ModelStore
-from tests.support import wait_until
+from tests.support import HANG_S, wait_until
 
 KEYS = {"keys": "k/"}
 COLUMNS = {"id": "suffix", "n": "value.n:bigint", "version": "version"}
@@ -93,14 +93,31 @@ def _converted(given: dict[str, object]) -> SinkSettings:
     return msgspec.convert(given, SqliteSettings)
 
 
-def fill(client: SyncClient, count: int, seed: int = 1) -> None:
+@contextmanager
+def running(made: Callable[..., SinkRun]) -> Iterator[SinkRun]:
+    """The run that `made` makes, in a thread of its own until the end."""
+    stop = threading.Event()
+    run = made(stop=stop)
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    try:
+        yield run
+    finally:
+        stop.set()
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+
+
+def fill(
+    client: SyncClient, count: int, seed: int = 1, value: Callable[[int], bytes] = lambda number: b'{"n": %d}' % number
+) -> None:
     """Puts and deletes of a few keys, records of others, and a transaction; in few requests."""
     chance = random.Random(seed)
     keys: list[tuple[bytes, bytes | None]] = []
     others = [NewRecord(b"a record")]
     for number in range(count):
         key = b"k/%d" % chance.randrange(9)
-        keys.append((key, None if chance.random() < 0.2 else b'{"n": %d}' % number))
+        keys.append((key, None if chance.random() < 0.2 else value(number)))
         if chance.random() < 0.3:
             keys.append((b"other/%d" % number, b"no JSON"))
             others.append(NewRecord(b"a record"))
@@ -172,19 +189,12 @@ def test_a_store_that_was_restored_goes_back_and_says_so(client: SyncClient, tmp
     bench.run()
     backup = deepcopy(bench.store.kept)
     fill(client, 30, seed=2)
-    stop = threading.Event()
-    run = bench.made(stop=stop)
-    thread = threading.Thread(target=run.run)
-    thread.start()
-    try:
+    with running(bench.made):
         wait_until(lambda: bench.rows == expected(client), 20, what="the store to follow")
         backup.generation = bench.store.kept.generation
         bench.store.kept = backup
         client.put(b"k/1", b'{"n": 5}')
         wait_until(lambda: bench.rows == expected(client), 20, what="the restored store to follow")
-    finally:
-        stop.set()
-        thread.join(20)
     assert any("it was restored from an older state" in each for each in bench.said)
     bench.check()
 

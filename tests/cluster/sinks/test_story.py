@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,9 @@ __all__ = ["local", "postgres"]
 pytestmark = pytest.mark.serial
 
 LONG = 200
+QUICK = 4
+"""So many kills follow each other at once: a part may be killed while it starts. Then the stores follow again."""
+
 ACCOUNTS = 20
 TOTAL = 100 * ACCOUNTS
 COLUMNS = {
@@ -76,6 +79,18 @@ def sink(name: str, source: str, **target: str) -> str:
     given = "".join(f'{setting} = "{value}"\n' for setting, value in target.items())
     table = f'[sink.{name}]\nfrom = {{ table = "public.{source}" }}\ncolumns = {COLUMNS[source]}\n'
     return f'{table}primary_key = ["id"]\n{given}'
+
+
+def lite_position(folder: Path) -> int:
+    """Where the SQLite sink is."""
+    with closing(sqlite3.connect(folder / "lite")) as database:
+        (next_index,) = database.execute("SELECT next FROM raftlog_sinks").fetchone()
+        return int(next_index)
+
+
+def is_past(folder: Path, index: int) -> bool:
+    """Whether the SQLite sink has moved."""
+    return lite_position(folder) > index
 
 
 def orders_of_parquet(folder: Path) -> Orders:
@@ -256,6 +271,8 @@ def test_every_derived_store_equals_the_tables_after_kills_of_everything(
             hits[name]()
             print(f"{number}: {name}, {shop.committed} transactions", flush=True)
             wait_until(partial(shop.has_committed, goal), 60, what="transactions")
+            if number % QUICK == 0:
+                wait_until(partial(is_past, tmp_path, lite_position(tmp_path)), 60, what="the stores to follow")
     finally:
         shop.stopped.set()
         shop.join()

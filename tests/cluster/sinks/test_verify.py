@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.sinks.runner import VERIFIER, SinkRun
+from raftlog.cluster.sinks.runner import VERIFIER
 from raftlog.cluster.sinks.store import PositionMoved, SinkIdentity, StoredRows
 from raftlog.cluster.sinks.verify import verify
 from tests.cluster.sinks.model_store import ModelServer, ModelStore
-from tests.cluster.sinks.test_runner import Bench, expected, fill
+from tests.cluster.sinks.test_runner import Bench, expected, fill, running
 from tests.support import wait_until
 
 WHOLE = {"key": "key", "value": "value", "created": "create", "changed": "revision", "version": "version"}
@@ -76,18 +76,10 @@ def test_a_runner_waits_while_a_busy_store_is_compared(client: SyncClient, tmp_p
     """The comparison claims the sink, and gives it back: the runner goes on by itself."""
     bench = Bench(client, tmp_path)
     fill(client, 20)
-    stop = threading.Event()
-    run: SinkRun = bench.made(stop=stop)
-    thread = threading.Thread(target=run.run)
-    thread.start()
-    try:
+    with running(bench.made):
         wait_until(lambda: bench.rows == expected(client), 20, what="the store to follow")
         found = verify("s", bench.sink, _BusyStore(bench.store, threading.Event()), client)
         assert found.is_same, found
         fill(client, 20, seed=2)
         wait_until(lambda: bench.rows == expected(client), 20, what="the runner to go on")
         assert client.consumer("sink/s").status().owner != VERIFIER
-    finally:
-        stop.set()
-        thread.join(20)
-    assert not thread.is_alive()

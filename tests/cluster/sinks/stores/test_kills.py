@@ -6,10 +6,12 @@ import itertools
 import multiprocessing
 import os
 import pkgutil
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -21,7 +23,8 @@ from raftlog.cluster.sinks.retry import Retried, retry
 from raftlog.cluster.sinks.runner import SinkStep, SinkStopped
 from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.sinks import rebuild, rejects_of, verify
-from raftlog.cluster.sinks.store import StoreError
+from raftlog.cluster.sinks.store import WRITTEN_ON, PositionMoved, StoreError
+from tests.cluster.fake_node import FakeNode
 from tests.cluster.sinks.stores.conftest import MARKS
 from tests.cluster.sinks.stores.kit import StoreBench, small
 from tests.cluster.sinks.test_runner import COLUMNS, STEPS, AtStep, expected, fill
@@ -29,6 +32,7 @@ from tests.cluster.sinks.test_runner import COLUMNS, STEPS, AtStep, expected, fi
 Rows = dict[StoreRow, StoreRow]
 
 KILLED = 7
+MEMORY = "/dev/shm"
 STORES = ("sqlite", "duckdb", "tantivy", "postgresql", "redis", "opensearch")
 REBUILT = [*STEPS, SinkStep.EXCHANGED]
 WIDER = {**COLUMNS, "m": "value.n:bigint"}
@@ -77,6 +81,13 @@ def killed(bench: StoreBench, client: SyncClient, work: str, step: SinkStep, tim
     process.join(60)
     assert process.exitcode in (0, KILLED)
     return process.exitcode == KILLED
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory, where the system has such a folder: a killed process loses nothing there, and syncs took most time."""
+    with TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +168,67 @@ def test_a_rebuild_that_ends_keeps_the_rejected_records(bench: StoreBench, clien
         assert retry("s", made.sink, store, client, rejects) == Retried(1, 1)
     assert [each.key for each in rejects.read()] == ["k/1"]
     assert made.verified(client).is_same
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [pytest.param(each, marks=MARKS.get(each, ())) for each in ("sqlite", "postgresql", "opensearch")],
+    indirect=True,
+)
+def test_a_rebuild_never_sets_readers_back(bench: StoreBench, client: SyncClient) -> None:
+    """The runner of the old rows writes on until it learns of the rebuild, which fills those records too."""
+    fill(client, 10)
+    bench.run(client)
+    reached = 0
+
+    def write_on() -> None:
+        nonlocal reached
+        reached = client.put(b"k/new", b'{"n": 7}').index
+        bench.run(client)
+
+    rebuild(bench.file, "s", client, at=AtStep(SinkStep.REPORTED, write_on, *range(1, 7)), tell=bench.said.append)
+    with closing(bench.store()) as store, store.rows(bench.sink.identity("s", client.status().log)) as found:
+        assert found is not None
+        assert found.position.next > reached
+    assert f"s: {WRITTEN_ON}" in bench.said
+    bench.check(client)
+
+
+@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+def test_a_store_that_is_further_than_the_log_is_not_exchanged(
+    bench: StoreBench, client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rebuild ends with the reason after some tries. Rows of another log are replaced."""
+    monkeypatch.setattr("raftlog.cluster.sinks.sinks._EXCHANGES_MAX", 2)
+    fill(client, 10)
+    bench.run(client)
+    with sqlite3.connect(bench.folder / "file") as connection:
+        connection.execute("UPDATE raftlog_sinks SET next = 1000000")
+    with pytest.raises(PositionMoved, match="or the log has gone back"):
+        rebuild(bench.file, "s", client)
+    assert len(bench.rows()) == len(expected(client))
+    connection.execute("UPDATE raftlog_sinks SET log = 'other' WHERE name = 's'")
+    connection.commit()
+    connection.close()
+    rebuild(bench.file, "s", client)
+    bench.check(client)
+
+
+@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(("start", "choice"), [("newest", '"newest" would leave out all'), ("oldest", "index 9")])
+def test_a_rebuild_that_would_lack_rows_is_refused(
+    bench: StoreBench, client: SyncClient, node: FakeNode, start: str, choice: str
+) -> None:
+    """The log that they came from is trimmed, or would not be read. The state of the keys is there."""
+    fill(client, 20)
+    bench.run(client)
+    before = bench.rows()
+    node.oldest = 9
+    with pytest.raises(StoreError, match=rf's: .*{choice}.*: set start = "state", and rebuild again'):
+        rebuild(bench.changed(start=start).file, "s", client)
+    assert bench.rows() == before
+    rebuild(bench.changed(start="state").file, "s", client)
+    bench.check(client)
 
 
 @params([SinkStep.READ, SinkStep.COMPARED], *STORES)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import shutil
+from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition
+from raftlog.cluster.sinks.runner import SinkStopped
 from raftlog.cluster.sinks.store import RowsRefused, StoreError, StoreUnavailable
 from tests.cluster.importer.postgres.postgres_server import PostgresServer
-from tests.cluster.sinks.stores.kit import SINK, StoreBench, put
+from tests.cluster.sinks.stores.kit import SINK, StoreBench, expired, put
+from tests.support import wait_until
 
 STORE = "postgresql"
 
@@ -102,6 +110,81 @@ def test_a_wrong_connection_stops_the_sink(
         store.open(SINK, 1)
     assert not isinstance(refused.value, StoreUnavailable)
     assert "hidden" not in str(refused.value)
+
+
+def test_a_wrong_password_stops_the_sink(bench: StoreBench, postgres: PostgresServer, client: SyncClient) -> None:
+    """The message names the sink, and has no password."""
+    rules = postgres.data / "pg_hba.conf"
+    trusting = rules.read_text()
+    rules.write_text(f"host all careful 127.0.0.1/32 scram-sha-256\n{trusting}")
+    postgres.sql("DROP ROLE IF EXISTS careful", "CREATE ROLE careful LOGIN PASSWORD 'right'", "SELECT pg_reload_conf()")
+    url = f"{postgres.conninfo} user=careful password=hidden"
+    wait_until(lambda: not connects(url), 20, what="the rule of the password")
+    (bench.folder / "url").write_text(url)
+    message = r'^s: PostgreSQL refuses the user of the url: .*password authentication failed for user "careful"'
+    with pytest.raises(SinkStopped, match=message) as stopped:
+        bench.changed(url="@url").run(client)
+    assert "hidden" not in str(stopped.value)
+
+
+def connects(url: str) -> bool:
+    """Whether the server takes a connection."""
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def test_an_expired_certificate_stops_the_sink(
+    bench: StoreBench, postgres: PostgresServer, client: SyncClient, tmp_path: Path
+) -> None:
+    """The message names sink and store, and says what to do; libpq does not say why. The run does not wait."""
+    file, owner = shutil.copy(expired(tmp_path), postgres.folder / "expired.pem"), postgres.data.stat()
+    os.chmod(file, 0o600)
+    os.chown(file, owner.st_uid, owner.st_gid)
+    files = [f"ALTER SYSTEM SET ssl_{each}_file = '{file}'" for each in ("cert", "key")]
+    postgres.sql(*files, "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
+    try:
+        wait_until(lambda: connects(f"{postgres.conninfo} sslmode=require"), 20, what="TLS")
+        url = f"{postgres.conninfo} sslmode=verify-full sslrootcert={tmp_path}/expired.pem"
+        with pytest.raises(SinkStopped, match=r"^s: the certificate of PostgreSQL is not accepted .*: renew it, or"):
+            bench.changed(url=url).run(client)
+    finally:
+        postgres.sql("ALTER SYSTEM RESET ALL", "SELECT pg_reload_conf()")
+
+
+def test_a_row_over_the_limits_is_refused(bench: StoreBench) -> None:
+    """By index and the beginning of its key, with the reason; nothing of its batch is written."""
+    with closing(bench.store()) as store:
+        store.open(SINK, 1)
+        long = random.Random(1).randbytes(10_000).hex()
+        with pytest.raises(RowsRefused, match=r"^index 2, key [0-9a-f]{100}…: index row .* maximum"):
+            store.write(RowChanges((put(1, "a"), put(2, long))), None, StorePosition(3))
+    bench.expect(None)
+
+
+def test_a_full_disk_is_tried_again(bench: StoreBench, postgres: PostgresServer) -> None:
+    """Nothing of the batch is written; the same batch is once there is room. A trigger reports the full disk."""
+    with closing(bench.store()) as store:
+        store.open(SINK, 1)
+        postgres.sql(
+            "CREATE OR REPLACE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$",
+            "CREATE TRIGGER full_disk BEFORE INSERT ON items EXECUTE FUNCTION is_full()",
+        )
+        with pytest.raises(StoreUnavailable, match="PostgreSQL: could not extend file"):
+            store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
+        postgres.sql("DROP TRIGGER full_disk ON items")
+        assert store.open(SINK, 1) is None
+        store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
+    bench.expect(StorePosition(2), ("a", 1, 1))
+
+
+def test_an_unknown_schema_stops_the_sink(bench: StoreBench, client: SyncClient) -> None:
+    """The message names sink and schema."""
+    with pytest.raises(SinkStopped, match=r'^s: PostgreSQL: schema "nowhere" does not exist'):
+        bench.changed(table="nowhere.items").run(client)
 
 
 def test_numbers_keep_every_digit(bench: StoreBench) -> None:

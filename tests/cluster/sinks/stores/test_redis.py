@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import threading
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,7 @@ from raftlog.cluster.sinks.store import RowsRefused, StoreError, StoreUnavailabl
 from raftlog.cluster.sinks.stores.redis import RedisStore
 from tests.cluster.sinks.redis_server import RedisServer, redis_served
 from tests.cluster.sinks.stores.kit import SINK, StoreBench, expired, put, small
-from tests.cluster.sinks.test_runner import STEPS, AtStep
+from tests.cluster.sinks.test_runner import STEPS, AtStep, fill, running
 from tests.support import free_port, restarted, wait_until
 
 pytestmark = pytest.mark.serial
@@ -67,18 +65,9 @@ VALUES: list[object] = ["x", None, 1.50, 0, True, {"b": [1.10, None], "a": "ü"}
 """What an untyped column may have."""
 
 
-def fill(client: SyncClient, count: int, seed: int = 1) -> None:
-    """Puts and deletes of a few keys, and records of others."""
-    chance = random.Random(seed)
-    for number in range(count):
-        key = b"k/%d" % chance.randrange(9)
-        if chance.random() < 0.2:
-            client.delete(key)
-        else:
-            client.put(key, json.dumps({"n": number, "any": VALUES[number % len(VALUES)] or "x"}).encode())
-        if chance.random() < 0.3:
-            client.put(b"other/%d" % number, b"no JSON")
-    client.delete_range(b"k/7", b"k/9")
+def value(number: int) -> bytes:
+    """The value of a key, for `fill`."""
+    return json.dumps({"n": number, "any": VALUES[number % len(VALUES)] or "x"}).encode()
 
 
 @pytest.mark.parametrize("keep", ["hash", "json", "string"])
@@ -113,12 +102,12 @@ def test_a_server_killed_at_any_step_loses_nothing(
     step: SinkStep, start: str, client: SyncClient, server: RedisServer, tmp_path: Path
 ) -> None:
     """It starts again on its files."""
-    fill(client, 40)
+    fill(client, 40, value=value)
     bench = free(server, tmp_path, start=start)
     at = AtStep(step, partial(restarted, server), 1, 3)
     bench.run(client, at)
     assert at.seen >= 1
-    fill(client, 20, seed=2)
+    fill(client, 20, seed=2, value=value)
     bench.run(client)
     check(bench, client, server)
 
@@ -128,19 +117,12 @@ def test_a_server_that_is_killed_at_random_loses_nothing(
 ) -> None:
     """Also while a script runs: the answer is lost, and the position decides."""
     bench = free(server, tmp_path)
-    stop = threading.Event()
-    run = bench.made(client, stop=stop)
-    thread = threading.Thread(target=run.run)
-    thread.start()
-    try:
+    with running(partial(bench.made, client)) as run:
         for seed in range(8):
-            fill(client, 15, seed)
+            fill(client, 15, seed, value)
             restarted(server)
         end = client.put(b"k/end", b'{"n": 1}').index
         wait_until(lambda: run.progress.next_index > end, 20, what="the store to follow")
-    finally:
-        stop.set()
-        thread.join(20)
     assert any("trying again" in each for each in bench.said)
     check(bench, client, server)
 
@@ -149,18 +131,14 @@ def test_a_server_that_was_restored_goes_back_and_says_so(
     client: SyncClient, server: RedisServer, tmp_path: Path
 ) -> None:
     """Rows and position are in the same files, so the log gives the missing rows again."""
-    fill(client, 30)
+    fill(client, 30, value=value)
     bench = free(server, tmp_path)
     bench.run(client)
     server.kill()
     server.copy("backup")
     server.start()
-    stop = threading.Event()
-    run = bench.made(client, stop=stop)
-    thread = threading.Thread(target=run.run)
-    thread.start()
-    try:
-        fill(client, 30, seed=2)
+    with running(partial(bench.made, client)) as run:
+        fill(client, 30, seed=2, value=value)
         end = client.put(b"k/1", b'{"n": 7}').index
         wait_until(lambda: run.progress.next_index > end, 20, what="the store to follow")
         server.kill()
@@ -168,9 +146,6 @@ def test_a_server_that_was_restored_goes_back_and_says_so(
         server.start()
         end = client.put(b"k/2", b'{"n": 8}').index
         wait_until(lambda: run.progress.next_index > end, 20, what="the restored store to follow")
-    finally:
-        stop.set()
-        thread.join(20)
     assert any("it was restored from an older state" in each for each in bench.said), bench.said
     check(bench, client, server)
 
@@ -249,7 +224,7 @@ def test_verify_begins_again_while_rows_change(
     client: SyncClient, server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runner waits meanwhile. What another program writes is an error: no row is compared with another moment's."""
-    fill(client, 30)
+    fill(client, 30, value=value)
     bench = free(server, tmp_path)
     bench.run(client)
     read = RedisStore._row
