@@ -359,6 +359,7 @@ def metrics() -> ApiRequest[bytes]:
     return ApiRequest("GET", "/metrics", lambda _, body: body, accept="*/*")
 
 
+@checked
 def history(rows: int) -> ApiRequest[HistoryAnswer]:
     """Rates and times of the node that answers, in so many of its newest seconds."""
     return ApiRequest("GET", _target("/v1/history", {"rows": rows}), _history)
