@@ -23,6 +23,7 @@ EXTRA: Final = {
     ),
     "real processes play again what the simulator plays with the server's own code; one of each kind stays": (
         "tests/acceptance/test_chaos.py::test_a_smoke_run_of_chaos_is_valid[minute]",
+        "tests/acceptance/test_backup.py",
         "tests/acceptance/test_chaos.py::test_nothing_is_left_behind",
         "tests/acceptance/test_members.py::test_random_changes_under_load_with_kills",
         "tests/acceptance/test_snapshots.py",
@@ -41,6 +42,8 @@ EXTRA: Final = {
     ),
     "kills of a whole job again and again; its steps are killed one by one without processes": (
         "tests/cluster/importer/postgres/test_kills.py",
+        "tests/spark_export/export/test_store.py::test_a_run_that_is_overtaken_at_any_request_loses_or_counts[delta]",
+        "tests/spark_export/export/test_store.py::test_killed_before_every_change_of_the_store[delta]",
         "tests/spark_export/sink/test_kills.py",
         "tests/spark_export/source/test_stream_chaos.py",
         "tests/spark_export/tables/test_truth.py::test_a_killed_export_goes_on_and_gives_the_truth",

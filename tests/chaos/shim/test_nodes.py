@@ -182,16 +182,16 @@ def test_power_cuts_of_all_nodes_at_once(
 
 
 class FullDisks:
-    """No node finds room for a segment before it gave up its reserve, and none for that again. The room that this
-    leaves is there from the next `look` on."""
+    """No node finds room for its reserve again, and a leader that is filled none for a segment before it gave that up.
+    The room that this leaves is there from the next `look` on.
+
+    The others have room meanwhile: without a majority that has it, a leader takes no write, and its disk never fills.
+    """
 
     def __init__(self, three: ShimCluster) -> None:
         self._three = three
         three.shim.inject("allocate", error="ENOSPC", name=f"*/{RESERVE}")
-        self._rules = {
-            node: three.shim.inject("allocate", error="ENOSPC", root=three.data(node), name="shard-0/log/*")
-            for node in three.cluster.nodes
-        }
+        self._rules: dict[int, int] = {}
 
     def look(self) -> list[int]:
         """Whose reserve is in use."""
@@ -211,6 +211,9 @@ class FullDisks:
     def fill(self) -> int:
         """Writes until the leader has deleted its reserve; returns that leader."""
         leader = self._three.cluster.leader(DEADLINE_S)
+        self._rules[leader] = self._three.shim.inject(
+            "allocate", error="ENOSPC", root=self._three.data(leader), name="shard-0/log/*"
+        )
         self._three.begin_load(f"node {leader} leads")
         wait_until(lambda: leader in self.look(), DEADLINE_S, what="the leader's reserve in use")
         self._three.end_load()
