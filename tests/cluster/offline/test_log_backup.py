@@ -28,9 +28,10 @@ from raftlog.cluster.http.routes import log_stream
 from raftlog.cluster.node.formatting import format_cluster, format_file, may_exist
 from raftlog.cluster.offline import take_backup
 from raftlog.cluster.offline.backup_folder import read_folder, read_manifest
+from raftlog.cluster.offline.backup_target import PART, BackupRefused, held
 from raftlog.cluster.offline.check import check_folder
 from raftlog.cluster.offline.restore import CannotRestore, make_cluster, renewed
-from raftlog.cluster.offline.take_backup import BackupRefused, Pace, take_backup as take
+from raftlog.cluster.offline.take_backup import Pace, take_backup as take
 from raftlog.cluster.peers.hello import Hello, Purpose
 from raftlog.cluster.records.backup_format import BackupDamaged
 from raftlog.cluster.records.backup_manifest import MANIFEST
@@ -203,7 +204,7 @@ def test_what_no_backup_can_be_taken_into_is_refused_in_one_sentence(
             taken(folder, client)
         assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
-    with take_backup._held(folder):
+    with held(folder):
         refused("another backup is being taken into it; wait")
     (folder / MANIFEST).write_bytes(whole.replace(node.log_id.encode(), b"f" * 32))
     refused(f"it is a backup of log {'f' * 32}, and the cluster has log {node.log_id}; name another folder")
@@ -260,7 +261,7 @@ def test_a_full_disk_leaves_the_former_backup(tmp_path: Path, node: FakeNode, cl
     fill(node, 20)
     end = taken(tmp_path / "b", client)
     fill(node, 20)
-    (tmp_path / "b" / take_backup.PART).symlink_to("/dev/full")
+    (tmp_path / "b" / PART).symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"No space left on device: .*b/new.part"):
         taken(tmp_path / "b", client)
     assert read_folder(tmp_path / "b")[0].mark.index == end
