@@ -322,11 +322,11 @@ def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int])
 @contextmanager
 def _failures() -> Iterator[None]:
     from raftlog.cluster.offline.restore import CannotRestore
-    from raftlog.cluster.stores.object_place import StoreError
+    from raftlog.cluster.stores.object_place import ObjectStoreError
 
     try:
         yield
-    except StoreError as error:
+    except ObjectStoreError as error:
         raise Failed(str(error), Exit(error.exit_code)) from error
     except (SettingsError, CannotRestore) as error:
         raise Failed(str(error), Exit.USAGE) from error

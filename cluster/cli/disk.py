@@ -145,11 +145,11 @@ def dump_command(
 
 @contextmanager
 def _looking() -> Iterator[None]:
-    from raftlog.cluster.stores.object_place import StoreError
+    from raftlog.cluster.stores.object_place import ObjectStoreError
 
     try:
         yield
-    except StoreError as error:
+    except ObjectStoreError as error:
         raise Failed(str(error), Exit(error.exit_code)) from error
     except DiskError as error:
         raise Failed(str(error), Exit.NOT_CHECKED) from error

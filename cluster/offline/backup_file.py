@@ -14,7 +14,7 @@ from typing import Final
 from raftlog.cluster.files.stopped_folder import OnBytesRead
 from raftlog.cluster.records.backup_format import BackupDamaged, BackupDecoder, BackupEnd, BackupHead, NoBackup
 from raftlog.cluster.records.snapshot_stream import decode_preamble
-from raftlog.cluster.stores.object_place import Place
+from raftlog.cluster.stores.object_place import StoragePlace
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import Mark
@@ -42,7 +42,7 @@ class Seed:
         return SetDigest(*self.state.store.digest())
 
 
-def check_backup(file: Place, progress: OnBytesRead | None = None) -> tuple[BackupHead, BackupEnd]:
+def check_backup(file: StoragePlace, progress: OnBytesRead | None = None) -> tuple[BackupHead, BackupEnd]:
     """Reads every byte, a part at a time. Raises BackupDamaged (with the file's name), UnknownVersion or OSError."""
     decoder = BackupDecoder()
     for _ in _parts(file, decoder, progress):
@@ -50,7 +50,7 @@ def check_backup(file: Place, progress: OnBytesRead | None = None) -> tuple[Back
     return decoder.finish()
 
 
-def read_backup(file: Place, progress: OnBytesRead | None = None) -> Seed:
+def read_backup(file: StoragePlace, progress: OnBytesRead | None = None) -> Seed:
     """The state in a backup, compared with the digest in its head. Raises as `check_backup`."""
     decoder, restorer = BackupDecoder(), Restorer()
     last_user = -1
@@ -72,7 +72,7 @@ def read_backup(file: Place, progress: OnBytesRead | None = None) -> Seed:
     return Seed(head.log_id, end.mark, end.configuration, last_user, state)
 
 
-def _parts(file: Place, decoder: BackupDecoder, progress: OnBytesRead | None) -> Iterator[bytes]:
+def _parts(file: StoragePlace, decoder: BackupDecoder, progress: OnBytesRead | None) -> Iterator[bytes]:
     done = 0
     with file.open("rb", AHEAD_BYTES) as source:
         total = source.seek(0, os.SEEK_END)

@@ -1,9 +1,8 @@
-"""Reads a backup folder, or such a prefix of an object store: checks every byte of it, and gives the state after its
-newest entry, and its log.
+"""Reads a backup, in a folder or in an object store, and gives its log and the state after its newest entry.
 
-`raftlog restore` makes data folders from that, and `raftlog disk check` only reads it. The files of the log must follow
-each other, and the state must be that of one of its entries. The entries behind the state are applied to it, and their
-effects must be those that the nodes of the cluster had computed.
+Every byte of it is checked. `raftlog restore` makes data folders from that, and `raftlog disk check` only reads it. The
+files of the log must follow each other, and the state must be that of one of its entries. The entries behind the state
+are applied to it, and their effects must be those that the nodes of the cluster had computed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from raftlog.cluster.records.backup_manifest import (
     state_name,
 )
 from raftlog.cluster.records.entries import UNKNOWN, last_user_index, log_entry
-from raftlog.cluster.stores.object_place import Place
+from raftlog.cluster.stores.object_place import StoragePlace
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.types import EntryKind, Mark
@@ -33,8 +32,8 @@ from raftlog.statemachine.effects import encode_effects
 from raftlog.statemachine.machine import StateMachine
 
 
-def read_manifest(folder: Place) -> BackupManifest | None:
-    """The manifest of a backup; None if there is none. Raises BackupDamaged, UnknownVersion, StoreError or OSError."""
+def read_manifest(folder: StoragePlace) -> BackupManifest | None:
+    """The manifest; None if there is none. Raises BackupDamaged, UnknownVersion, ObjectStoreError or OSError."""
     file = folder / MANIFEST
     try:
         return manifest_of(file, file.read_bytes())
@@ -42,7 +41,7 @@ def read_manifest(folder: Place) -> BackupManifest | None:
         return None
 
 
-def manifest_of(file: Place, data: bytes) -> BackupManifest:
+def manifest_of(file: StoragePlace, data: bytes) -> BackupManifest:
     """The manifest in that file. Raises BackupDamaged or UnknownVersion, which name the file."""
     try:
         return decode_manifest(data)
@@ -56,7 +55,7 @@ def manifest_of(file: Place, data: bytes) -> BackupManifest:
 class BackupLog:
     """The log of a backup folder."""
 
-    folder: Place
+    folder: StoragePlace
     files: tuple[LogFile, ...]
 
     def pieces(self) -> Iterator[RawSlice]:
@@ -65,7 +64,7 @@ class BackupLog:
             yield from read_pieces(self.folder, file)
 
 
-def read_pieces(folder: Place, file: LogFile) -> Iterator[RawSlice]:
+def read_pieces(folder: StoragePlace, file: LogFile) -> Iterator[RawSlice]:
     """The pieces of a file of the log. Raises BackupDamaged or OSError."""
     path, crc, size = folder / file.name, 0, 0
     cursor = RawCursor(file.first, file.last + 1)
@@ -86,7 +85,7 @@ def read_pieces(folder: Place, file: LogFile) -> Iterator[RawSlice]:
         raise BackupDamaged(f"{path}: damaged: its bytes are not those that were written")
 
 
-def read_folder(folder: Place, progress: OnBytesRead | None = None) -> tuple[Seed, BackupLog]:
+def read_folder(folder: StoragePlace, progress: OnBytesRead | None = None) -> tuple[Seed, BackupLog]:
     """The state after the newest entry, and the log that a reader may read. Raises BackupDamaged, UnknownVersion or
     OSError."""
     manifest = read_manifest(folder)
@@ -111,7 +110,7 @@ def read_folder(folder: Place, progress: OnBytesRead | None = None) -> tuple[See
     return seed, BackupLog(folder, tuple(file for file in manifest.files if file.last >= oldest))
 
 
-def _applied(folder: Place, manifest: BackupManifest, seed: Seed, progress: OnBytesRead | None) -> Seed:
+def _applied(folder: StoragePlace, manifest: BackupManifest, seed: Seed, progress: OnBytesRead | None) -> Seed:
     """The state after the last entry. Checks each entry on the way."""
     machine, last_user, configuration = StateMachine.of(seed.state), seed.last_user, seed.configuration
     end: Mark | None = None

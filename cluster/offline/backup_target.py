@@ -21,9 +21,9 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from raftlog.cluster.offline.backup_folder import manifest_of, read_manifest
-from raftlog.cluster.records.backup_manifest import MANIFEST, BackupManifest, Writer, encode_manifest
+from raftlog.cluster.records.backup_manifest import MANIFEST, BackupManifest, RunName, encode_manifest
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, replace_file, sync_folder
-from raftlog.cluster.stores.object_place import ChangedError, ObjectPlace, Place
+from raftlog.cluster.stores.object_place import ChangedError, ObjectPlace, StoragePlace
 
 PART: Final = "new.part"
 """The file that is being written."""
@@ -39,10 +39,10 @@ class BackupRefused(Exception):
 class FolderTarget:
     """A folder, which this run holds."""
 
-    writer: Writer = UNSET  # one run at a time needs no names of its own
+    writer: RunName = UNSET  # one run at a time needs no names of its own
 
     def __init__(self, folder: Path) -> None:
-        self.place: Place = folder
+        self.place: StoragePlace = folder
         self.part = folder / PART
         self._folder = folder
 
@@ -74,15 +74,15 @@ class StoreTarget:
     """A prefix of a store. Files are written into `aside`, a folder of this machine, and then put whole."""
 
     def __init__(self, place: ObjectPlace, aside: Path) -> None:
-        self.place: Place = place
+        self.place: StoragePlace = place
         self.part = aside / PART
-        self.writer: Writer = uuid.uuid4().hex
+        self.writer: RunName = uuid.uuid4().hex
         self._root = place
         self._version: dict[str, Any] | None = None  # of the manifest that this run read or wrote
         self._orphans: list[str] = []
 
     def read(self) -> BackupManifest | None:
-        """As in a folder. Raises StoreError too."""
+        """As in a folder. Raises ObjectStoreError too."""
         written = self._root.listed()
         try:
             data, self._version = (self._root / MANIFEST).read()
@@ -126,7 +126,7 @@ Target = FolderTarget | StoreTarget
 
 
 @contextmanager
-def opened(place: Place) -> Iterator[Target]:
+def opened(place: StoragePlace) -> Iterator[Target]:
     """The place for one run. Raises BackupRefused if another run holds the folder."""
     if isinstance(place, ObjectPlace):
         with tempfile.TemporaryDirectory(prefix="raftlog-backup-") as aside:  # only its owner can read it
@@ -151,7 +151,7 @@ def held(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_empty(place: Place, names: set[str]) -> None:
+def _check_empty(place: StoragePlace, names: set[str]) -> None:
     if names:
         raise BackupRefused(
             f"{place}: it has {min(names)} and no {MANIFEST}, so it is no backup; name a new folder or prefix, or that "

@@ -12,18 +12,18 @@ from raftlog.cluster.offline.backup_file import check_backup
 from raftlog.cluster.offline.backup_folder import read_folder
 from raftlog.cluster.records.backup_format import BackupDamaged
 from raftlog.cluster.records.backup_manifest import MANIFEST
-from raftlog.cluster.stores.object_place import ObjectPlace, Place, StoreError
+from raftlog.cluster.stores.object_place import ObjectPlace, ObjectStoreError, StoragePlace
 from raftlog.raft.codec.checks import UnknownVersion
 
 MEND: Final = "take another copy of this backup, or another backup: nothing is restored from this one"
 
 
-def is_backup(path: Place) -> bool:
+def is_backup(path: StoragePlace) -> bool:
     """Whether it is a file, a folder with the manifest of a backup, or in a store, which has nothing else to check."""
     return isinstance(path, ObjectPlace) or path.is_file() or (path / MANIFEST).is_file()
 
 
-def report_of(path: Place, progress: OnBytesRead | None = None) -> Report:
+def report_of(path: StoragePlace, progress: OnBytesRead | None = None) -> Report:
     """Reads all of a backup. Raises NotLooked; damage is in the report."""
 
     def report(state: FileHealth, what: str, mend: str = "") -> Report:
@@ -42,12 +42,12 @@ def report_of(path: Place, progress: OnBytesRead | None = None) -> Report:
         return report(FileHealth.NEWER, str(error), NEWER_CODE)
     except OSError as error:
         raise NotLooked(f"{path}: {error}; run it as a user with the right to read it") from error
-    except StoreError as error:
+    except ObjectStoreError as error:
         raise NotLooked(str(error)) from error
     return report(FileHealth.INTACT, what)
 
 
-def _described_file(file: Place, progress: OnBytesRead | None) -> str:
+def _described_file(file: StoragePlace, progress: OnBytesRead | None) -> str:
     head, end = check_backup(file, progress)
     return (
         f"a backup of log {head.log_id}: the state after record {head.index} of term {head.term}, {head.digest.count} "
@@ -55,7 +55,7 @@ def _described_file(file: Place, progress: OnBytesRead | None) -> str:
     )
 
 
-def _described_folder(folder: Place, progress: OnBytesRead | None) -> str:
+def _described_folder(folder: StoragePlace, progress: OnBytesRead | None) -> str:
     seed, log = read_folder(folder, progress)
     first = max(log.files[0].first, seed.state.oldest) if log.files else seed.mark.index + 1
     return (

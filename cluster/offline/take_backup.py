@@ -34,7 +34,7 @@ from raftlog.cluster.records.backup_manifest import (
 )
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.file_errors import create_private, naming
-from raftlog.cluster.stores.object_place import Place
+from raftlog.cluster.stores.object_place import StoragePlace
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.raw import encode_raw_header
 from raftlog.raft.types import Mark
@@ -106,11 +106,13 @@ def keys_in(piece: BackupPiece) -> int:
 # State and log, in a folder or a store.
 
 
-def take_backup(place: Place, client: SyncClient, pace: Pace, progress: OnProgress) -> tuple[int, BackupManifest]:
+def take_backup(
+    place: StoragePlace, client: SyncClient, pace: Pace, progress: OnProgress
+) -> tuple[int, BackupManifest]:
     """Takes a backup into a new folder or prefix of a store, or adds the new entries to one that is there.
 
     Returns the record with which the backup had ended, and its manifest. Raises BackupRefused, BackupDamaged for a
-    damaged manifest, StoreError, ClientError, OSError.
+    damaged manifest, ObjectStoreError, ClientError, OSError.
     """
     with opened(place) as target:
         found = target.read()
@@ -153,7 +155,7 @@ def _grown(
     return manifest
 
 
-def _first_page(place: Place, client: SyncClient, manifest: BackupManifest | None) -> LogPage:
+def _first_page(place: StoragePlace, client: SyncClient, manifest: BackupManifest | None) -> LogPage:
     """The log where the backup ends: its id, its oldest index, and how far it is committed. Raises BackupRefused."""
     end = None if manifest is None else manifest.end
     start = 1 if end is None else end.index + 1
@@ -174,14 +176,14 @@ def _first_page(place: Place, client: SyncClient, manifest: BackupManifest | Non
     return page
 
 
-def _other_log(place: Place, manifest: BackupManifest, log: str) -> BackupRefused:
+def _other_log(place: StoragePlace, manifest: BackupManifest, log: str) -> BackupRefused:
     return BackupRefused(
         f"{place}: it is a backup of log {manifest.log}, and the cluster has log {log}; name another folder or "
         "prefix, or another cluster"
     )
 
 
-def _is_state_due(place: Place, manifest: BackupManifest) -> bool:
+def _is_state_due(place: StoragePlace, manifest: BackupManifest) -> bool:
     """Whether the log behind the newest state is larger than that state, or there is none."""
     if (state := manifest.state) is None:
         return True
@@ -236,7 +238,7 @@ def _with_log(
     return manifest
 
 
-def _checked(place: Place, chunk: RawChunk, end: Mark | None) -> Mark:
+def _checked(place: StoragePlace, chunk: RawChunk, end: Mark | None) -> Mark:
     """The end of a chunk whose entries follow `end`. Raises BackupRefused."""
     if chunk.header.is_blanked:
         raise BackupRefused(

@@ -21,7 +21,7 @@ from raftlog.raft.wal.reading import entries_in
 MANIFEST: Final = "backup.json"
 MANIFEST_VERSION: Final = 1
 
-Writer = str | msgspec.UnsetType
+RunName = str | msgspec.UnsetType
 """In a store: the run that wrote the file, which no other run then writes. Unset in a folder."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -34,7 +34,7 @@ class LogFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: _Number
     size: _Number  # bytes
     crc: _Number  # CRC32C of the whole file
-    writer: Writer = msgspec.UNSET
+    writer: RunName = msgspec.UNSET
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[LogFile, ...] = ()  # in the order of the log, without a gap
     end: EndOfLog | None = None  # None: no entry yet
     version: int = MANIFEST_VERSION
-    state_writer: Writer = msgspec.UNSET
+    state_writer: RunName = msgspec.UNSET
 
     @property
     def names(self) -> set[str]:
@@ -68,12 +68,12 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {MANIFEST, *(file.name for file in self.files)} | state
 
 
-def state_name(index: int, writer: Writer) -> str:
+def state_name(index: int, writer: RunName) -> str:
     """The file of the state as of that index, a backup as `raftlog backup --state-only` makes one."""
     return f"state-{index:020d}{_of(writer)}.backup"
 
 
-def _of(writer: Writer) -> str:
+def _of(writer: RunName) -> str:
     return f"-{writer}" if writer else ""
 
 

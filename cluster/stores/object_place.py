@@ -35,31 +35,31 @@ _STATUS: Final = "Server returned non-2xx status"
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 
 
-class StoreError(Exception):
+class ObjectStoreError(Exception):
     """A store cannot be used, refuses, or does not answer. The message has what, where and what to do."""
 
     exit_code = 1  # of the command line
 
 
-class BadPlaceError(StoreError):
+class BadPlaceError(ObjectStoreError):
     """The URL, the bucket or the environment cannot be used as it is."""
 
     exit_code = 2
 
 
-class NoAnswerError(StoreError):
+class NoAnswerError(ObjectStoreError):
     """The store gave no answer for STORE_PATIENCE_S."""
 
     exit_code = 5
 
 
-class NoPackageError(StoreError):
+class NoPackageError(ObjectStoreError):
     """The package obstore is not installed."""
 
     exit_code = 8
 
 
-class NotAllowedError(StoreError):
+class NotAllowedError(ObjectStoreError):
     """The store does not permit it, or there are no credentials."""
 
     exit_code = 9
@@ -182,7 +182,7 @@ class ObjectPlace:
                     f"the store refuses {self}, because the clock of this machine is off ({code}): set the clock, and "
                     f"run the same command again"
                 ) from error
-            if isinstance(error, store.PermissionDeniedError | store.UnauthenticatedError):
+            if code == "AccessDenied" or isinstance(error, store.PermissionDeniedError | store.UnauthenticatedError):
                 raise NotAllowedError(
                     f"the store does not permit this on {self} ({code or 'no reason given'}): check the credentials in "
                     f"the environment of this process, and that they may read, write, list and delete there"
@@ -194,18 +194,18 @@ class ObjectPlace:
                 ) from error
             reason = code or text.partition("\n")[0].rpartition(" - ")[2]
             if code or _STATUS in text:
-                raise StoreError(f"the store refuses {self}: {reason}") from error
+                raise ObjectStoreError(f"the store refuses {self}: {reason}") from error
             raise NoAnswerError(
                 f"the store of {self} gave no answer for {STORE_PATIENCE_S} s: is it running, and is its address right "
                 f"(AWS_ENDPOINT_URL in the environment)? {reason}"
             ) from error
 
 
-Place = Path | ObjectPlace
+StoragePlace = Path | ObjectPlace
 """A folder, or a prefix of a store; or a file or an object in it."""
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> StoragePlace:
     """The place of that name. Raises BadPlaceError for an unknown kind of store, NoPackageError without obstore."""
     if "://" not in text:
         return Path(text)

@@ -8,8 +8,8 @@ from typing import Any, Final
 from raftlog.cluster.stores import object_place as stores
 from raftlog.spark_export.errors import ExportError, ExtraMissingError, NotPermittedError, UnreachableError, UsageError
 
-_ERRORS: Final[dict[type[stores.StoreError], type[ExportError]]] = {
-    stores.StoreError: ExportError,
+_ERRORS: Final[dict[type[stores.ObjectStoreError], type[ExportError]]] = {
+    stores.ObjectStoreError: ExportError,
     stores.BadPlaceError: UsageError,
     stores.NoAnswerError: UnreachableError,
     stores.NoPackageError: ExtraMissingError,
@@ -48,5 +48,5 @@ def of_export() -> Iterator[None]:
     """Errors of a store in the block become those of exports."""
     try:
         yield
-    except stores.StoreError as error:
+    except stores.ObjectStoreError as error:
         raise _ERRORS[type(error)](str(error)) from error

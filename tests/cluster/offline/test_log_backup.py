@@ -36,6 +36,7 @@ from raftlog.cluster.peers.hello import Hello, Purpose
 from raftlog.cluster.records.backup_format import BackupDamaged
 from raftlog.cluster.records.backup_manifest import MANIFEST
 from raftlog.cluster.security.tokens import make_token
+from raftlog.cluster.stores.object_place import StoragePlace
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand
@@ -70,14 +71,14 @@ def quiet(done: int, total: int, more: str = "") -> None:
     """A bar that is not shown."""
 
 
-def taken(folder: Path, client: SyncClient, rate: int = 0) -> int:
+def taken(folder: StoragePlace, client: SyncClient, rate: int = 0) -> int:
     """Takes a backup. Returns the record with which it ends."""
     _, manifest = take(folder, client, Pace(rate), quiet)
     assert manifest.end is not None
     return manifest.end.index
 
 
-def restored(backup: Path, file: Path, nodes: tuple[int, ...] = (), *, keep: bool = True) -> list[Path]:
+def restored(backup: StoragePlace, file: Path, nodes: tuple[int, ...] = (), *, keep: bool = True) -> list[Path]:
     """As `raftlog restore --keep-log --new-ids`; with `nodes` by the ids of the file."""
     seed, log = read_folder(backup)
     cluster = read_cluster(file) if nodes else renewed(read_cluster(file))
