@@ -131,9 +131,21 @@ class ObjectPlace:
             return bytes(obstore.get_range(self._client, self.key, start=start, length=length))
 
     def put_file(self, path: Path) -> None:
-        """Makes an object of a file; it is there whole or not at all."""
+        """Makes an object of a file; it is there whole or not at all.
+
+        Looks whether it is: versitygw that was killed while it joined the parts calls a repeated request for that done.
+        """
         with self._told() as obstore:
             obstore.put(self._client, self.key, path, max_concurrency=_REQUESTS_MAX)
+            try:
+                is_whole = obstore.head(self._client, self.key)["size"] == path.stat().st_size
+            except FileNotFoundError:
+                is_whole = False
+            if not is_whole:
+                raise ObjectStoreError(
+                    f"the store took {self} and does not have it whole: run the same command again, and look whether "
+                    f"the store was restarted meanwhile"
+                )
 
     def replace(self, data: bytes, version: dict[str, Any] | None) -> dict[str, Any]:
         """Writes the object if it still has this version, or with None if there is none; the new version.

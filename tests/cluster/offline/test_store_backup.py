@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.importer.conftest import client, node
 from tests.cluster.offline.test_log_backup import SEGMENT, fill, restored, small, taken
 from tests.cluster.records.test_backup import answer, new_file, run
+from tests.store_gateway import gateway
 from tests.store_server import BUCKET, Gone, Store, storing
 
 __all__ = ["client", "node", "small"]
@@ -164,10 +166,10 @@ async def test_the_commands_take_a_store(tmp_path: Path, store: Store) -> None:
 # Kills, lost answers, and two runs.
 
 
-def _take(environment: dict[str, str], aside: str, url: str) -> None:
+def _take(environment: dict[str, str], aside: str, url: str, size: int = 30_000) -> None:
     os.environ.update(environment)
     tempfile.tempdir = aside
-    take_backup.FILE_BYTES = 30_000  # type: ignore[misc]
+    take_backup.FILE_BYTES = size  # type: ignore[misc]
     place = place_of(PLACE)
     with SyncClient(url) as client:
         taken(place, client)
@@ -302,6 +304,63 @@ def test_a_commit_whose_answer_is_lost_counts_once(
     taken(place, client)
     proved(place, node)
     assert store.asked.count(f"PUT {PREFIX}/{MANIFEST}") > 3
+
+
+@pytest.mark.long
+def test_a_real_store_through_kills(
+    tmp_path: Path,
+    node: FakeNode,
+    client: SyncClient,
+    place: ObjectPlace,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The command or versitygw is killed in turns at some moment of a run whose files go in several parts. What the
+    manifest names is whole after each, and the next run goes on."""
+    monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE", raising=False)
+    monkeypatch.setattr(take_backup, "FILE_BYTES", 12 << 20)
+    chance, ended, former = random.Random(1), 0, 0
+    with gateway(tmp_path / "objects", monkeypatch) as server:
+        environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        given = (environment, str(tmp_path), client.state.routes.configured[0], take_backup.FILE_BYTES)
+        for number in range(40):
+            fill(node, 40, 200_000)
+            process = _processes.Process(target=_take, args=given)
+            process.start()
+            process.join(chance.uniform(0.05, 0.5))
+            if number % 2 and process.is_alive():
+                server.kill()
+                server.start()
+            elif process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            assert process.exitcode in (0, 1, -signal.SIGKILL)  # 1: the store's death can end a run
+            ended += process.exitcode == 0
+            if (manifest := read_manifest(place)) is not None and manifest.state is not None:
+                assert read_folder(place)[0].mark.index >= former
+            taken(place, client)
+            proved(place, node)
+            former = node.applied
+        orphans = len(place.listed()) - len(proved(place, node).names)
+    record_property("measured", f"40 kills, {ended} runs went on through them, {orphans} other objects left")
+
+
+def test_an_object_that_is_not_there_after_its_put_does_not_count(
+    node: FakeNode, client: SyncClient, store: Store, place: ObjectPlace
+) -> None:
+    """A store that was killed and started again can call an upload done that it has lost."""
+    fill(node, 20)
+
+    def forget(what: str) -> None:
+        if what.startswith("PUT") and what.endswith(".log"):
+            del store.objects[what.removeprefix("PUT ")]
+
+    store.after = forget
+    with pytest.raises(ObjectStoreError, match=r"the store took s3://.*\.log and does not have it whole: run the same"):
+        taken(place, client)
+    store.after = lambda _: None
+    taken(place, client)
+    proved(place, node)
 
 
 # ---------------------------------------------------------------------------------------------------------------
