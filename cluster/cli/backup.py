@@ -73,7 +73,9 @@ SegmentBytes = Annotated[int, typer.Option("--segment-bytes", help="Size of a se
 
 def backup_command(
     cli: Cli,
-    target: Annotated[Path, typer.Argument(help="The folder of the backup; with --state-only the file to write.")],
+    target: Annotated[
+        str, typer.Argument(help="The backup: a folder, or s3://BUCKET/PREFIX. With --state-only the file to write.")
+    ],
     state_only: Annotated[
         bool, typer.Option("--state-only", help="Only the state, in one file: keys with their history, users, tokens.")
     ] = False,
@@ -85,31 +87,37 @@ def backup_command(
     ] = False,
     rate: Annotated[int, typer.Option("--rate", help="Most megabytes a second; 0: no limit.", min=0)] = 0,
 ) -> None:
-    """Save a running cluster into a folder: the log and the state. The next run into it adds new entries.
+    """Save a running cluster into a folder or an object store: log and state. The next run adds new entries.
 
     Each byte is checked when it comes. `raftlog disk check TARGET` checks all of it again, and `raftlog restore` makes
     a cluster from it.
     """
-    from raftlog.cluster.offline.take_backup import BackupRefused, Pace, take_backup
+    from raftlog.cluster.offline.backup_target import BackupRefused
+    from raftlog.cluster.offline.take_backup import Pace, take_backup
+    from raftlog.cluster.stores.object_place import place_of
 
     pace = Pace(1_000_000 * rate)
     if state_only:
-        _save_state(cli, target, stale, force, pace)
+        if "://" in target:
+            raise Failed(f"{target}: --state-only writes a file of this machine; name one", Exit.USAGE)
+        _save_state(cli, Path(target), stale, force, pace)
         return
     if stale or force:
         raise Failed("--stale and --force are for --state-only: a folder only grows", Exit.USAGE)
-    if target.exists() and not target.is_dir():
+    with _failures():
+        place = place_of(target)
+    if isinstance(place, Path) and place.exists() and not place.is_dir():
         raise Failed(
             f"{target}: it is a file, and a backup with the log is a folder; name another, or give --state-only",
             Exit.USAGE,
         )
     try:
         with _failures(), bar("saving") as progress, cli.client(sessions=False) as client:
-            before, manifest = take_backup(target, client, pace, progress)
+            before, manifest = take_backup(place, client, pace, progress)
     except BackupRefused as error:
         raise Failed(str(error)) from error
     row = {
-        "folder": str(target),
+        "folder": str(place),
         "log": manifest.log,
         "first": manifest.files[0].first if manifest.files else 0,
         "last": manifest.end.index if manifest.end else 0,
@@ -167,7 +175,7 @@ def as_backup(file: Path, head: BackupHead, end: BackupEnd) -> dict[str, Any]:
 
 def restore_command(
     cli: Cli,
-    backup: Annotated[Path, typer.Argument(help="A backup, as `raftlog backup` makes one.")],
+    backup: Annotated[str, typer.Argument(help="A backup, as `raftlog backup` makes one: its path or s3://… URL.")],
     cluster: ClusterOption,
     new_ids: NewIds = False,
     keep_log: Annotated[
@@ -184,12 +192,14 @@ def restore_command(
     """
     from raftlog.cluster.offline.backup_file import read_backup
     from raftlog.cluster.offline.backup_folder import read_folder
+    from raftlog.cluster.stores.object_place import ObjectPlace, place_of
 
     with _failures(), bar("reading") as progress:
-        if backup.is_file():
-            seed, log = read_backup(backup, progress), None
-        elif backup.is_dir():
-            seed, log = read_folder(backup, progress)
+        place = place_of(backup)
+        if isinstance(place, ObjectPlace) or place.is_dir():
+            seed, log = read_folder(place, progress)
+        elif place.is_file():
+            seed, log = read_backup(place, progress), None
         else:
             raise Failed(f"{backup}: there is no such backup; `raftlog backup` makes one", Exit.USAGE)
     if log is None and keep_log:
@@ -312,9 +322,12 @@ def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int])
 @contextmanager
 def _failures() -> Iterator[None]:
     from raftlog.cluster.offline.restore import CannotRestore
+    from raftlog.cluster.stores.object_place import ObjectStoreError
 
     try:
         yield
+    except ObjectStoreError as error:
+        raise Failed(str(error), Exit(error.exit_code)) from error
     except (SettingsError, CannotRestore) as error:
         raise Failed(str(error), Exit.USAGE) from error
     except BackupDamaged as error:

@@ -32,7 +32,9 @@ VIEWS: Final = {
 }
 
 Directory = Annotated[Path, typer.Argument(help="The data folder of one node: the one with identity.json.")]
-Checked = Annotated[Path, typer.Argument(help="The data folder of one node (with identity.json), or a backup.")]
+Checked = Annotated[
+    str, typer.Argument(help="The data folder of one node (with identity.json), or a backup: its path or s3://… URL.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As -o json.")]
 
 
@@ -43,11 +45,13 @@ def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None
     """
     from raftlog.cluster.offline.check import check_folder
     from raftlog.cluster.offline.check_backup import is_backup, report_of
+    from raftlog.cluster.stores.object_place import place_of
 
     if as_json:
         cli = dataclasses.replace(cli, printer=Printer(Format.JSON))
     with _looking(), bar("reading") as progress:
-        report = (report_of if is_backup(directory) else check_folder)(directory, progress)
+        place = place_of(directory)
+        report = report_of(place, progress) if is_backup(place) else check_folder(Path(directory), progress)
     if cli.printer.format is Format.JSON:
         print(json.dumps(as_object(report), ensure_ascii=False, indent=2))
     else:
@@ -84,8 +88,9 @@ def _without_nothing(finding: Finding) -> dict[str, Any]:
 def sentences(report: Report) -> Iterator[str]:
     """The report in sentences."""
     from raftlog.cluster.offline.check_backup import is_backup
+    from raftlog.cluster.stores.object_place import place_of
 
-    if is_backup(Path(report.folder)):
+    if is_backup(place_of(report.folder)):
         for finding in report.findings:
             yield f"{report.folder}: {finding.state}: {finding.what}"
             if finding.mend:
@@ -140,8 +145,12 @@ def dump_command(
 
 @contextmanager
 def _looking() -> Iterator[None]:
+    from raftlog.cluster.stores.object_place import ObjectStoreError
+
     try:
         yield
+    except ObjectStoreError as error:
+        raise Failed(str(error), Exit(error.exit_code)) from error
     except DiskError as error:
         raise Failed(str(error), Exit.NOT_CHECKED) from error
 

@@ -6,14 +6,15 @@ with it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from raftlog.cluster.files.stopped_folder import OnBytesRead
 from raftlog.cluster.records.backup_format import BackupDamaged, BackupDecoder, BackupEnd, BackupHead, NoBackup
 from raftlog.cluster.records.snapshot_stream import decode_preamble
+from raftlog.cluster.stores.object_place import StoragePlace
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import Mark
@@ -21,6 +22,8 @@ from raftlog.statemachine.digest import SetDigest
 from raftlog.statemachine.snapshot import CorruptSnapshot, Restorer, SnapshotState, UnknownSnapshot
 
 READ_BYTES: Final = 1 << 18
+AHEAD_BYTES: Final = 4 << 20
+"""Bytes that one request to a store brings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Seed:
         return SetDigest(*self.state.store.digest())
 
 
-def check_backup(file: Path, progress: OnBytesRead | None = None) -> tuple[BackupHead, BackupEnd]:
+def check_backup(file: StoragePlace, progress: OnBytesRead | None = None) -> tuple[BackupHead, BackupEnd]:
     """Reads every byte, a part at a time. Raises BackupDamaged (with the file's name), UnknownVersion or OSError."""
     decoder = BackupDecoder()
     for _ in _parts(file, decoder, progress):
@@ -47,7 +50,7 @@ def check_backup(file: Path, progress: OnBytesRead | None = None) -> tuple[Backu
     return decoder.finish()
 
 
-def read_backup(file: Path, progress: OnBytesRead | None = None) -> Seed:
+def read_backup(file: StoragePlace, progress: OnBytesRead | None = None) -> Seed:
     """The state in a backup, compared with the digest in its head. Raises as `check_backup`."""
     decoder, restorer = BackupDecoder(), Restorer()
     last_user = -1
@@ -69,9 +72,11 @@ def read_backup(file: Path, progress: OnBytesRead | None = None) -> Seed:
     return Seed(head.log_id, end.mark, end.configuration, last_user, state)
 
 
-def _parts(file: Path, decoder: BackupDecoder, progress: OnBytesRead | None) -> Iterator[bytes]:
-    total, done = file.stat().st_size, 0
-    with file.open("rb") as source:
+def _parts(file: StoragePlace, decoder: BackupDecoder, progress: OnBytesRead | None) -> Iterator[bytes]:
+    done = 0
+    with file.open("rb", AHEAD_BYTES) as source:
+        total = source.seek(0, os.SEEK_END)
+        source.seek(0)
         try:
             while data := source.read(READ_BYTES):
                 yield from decoder.feed(data)

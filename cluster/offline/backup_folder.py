@@ -1,19 +1,18 @@
-"""Reads a backup folder: checks every byte of it, and gives the state after its newest entry, and its log.
+"""Reads a backup, in a folder or in an object store, and gives its log and the state after its newest entry.
 
-`raftlog restore` makes data folders from that, and `raftlog disk check` only reads it. The files of the log must follow
-each other, and the state must be that of one of its entries. The entries behind the state are applied to it, and their
-effects must be those that the nodes of the cluster had computed.
+Every byte of it is checked. `raftlog restore` makes data folders from that, and `raftlog disk check` only reads it. The
+files of the log must follow each other, and the state must be that of one of its entries. The entries behind the state
+are applied to it, and their effects must be those that the nodes of the cluster had computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from raftlog.cluster.client.cursors import BadStream, RawCursor
 from raftlog.cluster.files.stopped_folder import OnBytesRead
-from raftlog.cluster.offline.backup_file import READ_BYTES, Seed, read_backup
+from raftlog.cluster.offline.backup_file import AHEAD_BYTES, READ_BYTES, Seed, read_backup
 from raftlog.cluster.records.backup_format import BackupDamaged
 from raftlog.cluster.records.backup_manifest import (
     MANIFEST,
@@ -24,6 +23,7 @@ from raftlog.cluster.records.backup_manifest import (
     state_name,
 )
 from raftlog.cluster.records.entries import UNKNOWN, last_user_index, log_entry
+from raftlog.cluster.stores.object_place import StoragePlace
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.types import EntryKind, Mark
@@ -32,18 +32,19 @@ from raftlog.statemachine.effects import encode_effects
 from raftlog.statemachine.machine import StateMachine
 
 
-def is_backup_folder(folder: Path) -> bool:
-    """Whether it is a folder with a manifest."""
-    return (folder / MANIFEST).is_file()
-
-
-def read_manifest(folder: Path) -> BackupManifest | None:
-    """The manifest of a backup folder; None if there is none. Raises BackupDamaged, UnknownVersion or OSError."""
+def read_manifest(folder: StoragePlace) -> BackupManifest | None:
+    """The manifest; None if there is none. Raises BackupDamaged, UnknownVersion, ObjectStoreError or OSError."""
     file = folder / MANIFEST
     try:
-        return decode_manifest(file.read_bytes())
+        return manifest_of(file, file.read_bytes())
     except FileNotFoundError:
         return None
+
+
+def manifest_of(file: StoragePlace, data: bytes) -> BackupManifest:
+    """The manifest in that file. Raises BackupDamaged or UnknownVersion, which name the file."""
+    try:
+        return decode_manifest(data)
     except BackupDamaged as error:
         raise BackupDamaged(f"{file}: {error}") from error
     except UnknownVersion as error:
@@ -54,7 +55,7 @@ def read_manifest(folder: Path) -> BackupManifest | None:
 class BackupLog:
     """The log of a backup folder."""
 
-    folder: Path
+    folder: StoragePlace
     files: tuple[LogFile, ...]
 
     def pieces(self) -> Iterator[RawSlice]:
@@ -63,12 +64,12 @@ class BackupLog:
             yield from read_pieces(self.folder, file)
 
 
-def read_pieces(folder: Path, file: LogFile) -> Iterator[RawSlice]:
+def read_pieces(folder: StoragePlace, file: LogFile) -> Iterator[RawSlice]:
     """The pieces of a file of the log. Raises BackupDamaged or OSError."""
     path, crc, size = folder / file.name, 0, 0
     cursor = RawCursor(file.first, file.last + 1)
     try:
-        with path.open("rb") as source:
+        with path.open("rb", AHEAD_BYTES) as source:
             while data := source.read(READ_BYTES):
                 crc, size = crc32c(data, crc), size + len(data)
                 for chunk in cursor.feed(data):
@@ -84,14 +85,14 @@ def read_pieces(folder: Path, file: LogFile) -> Iterator[RawSlice]:
         raise BackupDamaged(f"{path}: damaged: its bytes are not those that were written")
 
 
-def read_folder(folder: Path, progress: OnBytesRead | None = None) -> tuple[Seed, BackupLog]:
+def read_folder(folder: StoragePlace, progress: OnBytesRead | None = None) -> tuple[Seed, BackupLog]:
     """The state after the newest entry, and the log that a reader may read. Raises BackupDamaged, UnknownVersion or
     OSError."""
     manifest = read_manifest(folder)
     if manifest is None or manifest.state is None:
         what = f"there is no {MANIFEST}" if manifest is None else "its first run has not ended"
         raise BackupDamaged(f"{folder}: {what}, so it is no backup yet: run `raftlog backup {folder}` again")
-    state_file = folder / state_name(manifest.state)
+    state_file = folder / state_name(manifest.state, manifest.state_writer)
     try:
         seed = read_backup(state_file)
     except FileNotFoundError as error:
@@ -109,7 +110,7 @@ def read_folder(folder: Path, progress: OnBytesRead | None = None) -> tuple[Seed
     return seed, BackupLog(folder, tuple(file for file in manifest.files if file.last >= oldest))
 
 
-def _applied(folder: Path, manifest: BackupManifest, seed: Seed, progress: OnBytesRead | None) -> Seed:
+def _applied(folder: StoragePlace, manifest: BackupManifest, seed: Seed, progress: OnBytesRead | None) -> Seed:
     """The state after the last entry. Checks each entry on the way."""
     machine, last_user, configuration = StateMachine.of(seed.state), seed.last_user, seed.configuration
     end: Mark | None = None

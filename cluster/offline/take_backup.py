@@ -1,19 +1,17 @@
-"""Takes a backup of a running cluster: the state into one file, or the state and the log into a folder.
+"""Takes a backup of a running cluster: the state into one file, or the state and the log into a folder or a store.
 
-`raftlog backup` calls it. A folder grows with each run by the entries that are new, as the nodes have them on disk.
+`raftlog backup` calls it. A backup grows with each run by the entries that are new, as the nodes have them on disk.
 Every byte is checked before it is written, and each entry must follow the one before. The manifest is replaced last,
-by a rename, so a killed run leaves the backup as it was; the next run removes the files that no manifest names.
+so a killed run leaves the backup as it was; a later run removes the files that no manifest names.
 A new state is taken once the log behind the old one is larger than it. Files are written whole and never changed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,18 +24,17 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.cursors import RawChunk
 from raftlog.cluster.client.errors import Compacted
 from raftlog.cluster.client.requests import Consistency
-from raftlog.cluster.offline.backup_folder import read_manifest
+from raftlog.cluster.offline.backup_target import BackupRefused, Target, opened
 from raftlog.cluster.records.backup_manifest import (
-    MANIFEST,
     BackupManifest,
     EndOfLog,
     LogFile,
-    encode_manifest,
     followed,
     state_name,
 )
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, create_private, naming, replace_file, sync_folder
+from raftlog.cluster.runtime.file_errors import create_private, naming
+from raftlog.cluster.stores.object_place import StoragePlace
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion, crc32c
 from raftlog.raft.codec.raw import encode_raw_header
 from raftlog.raft.types import Mark
@@ -45,16 +42,9 @@ from raftlog.statemachine.snapshot import FRAME_SIZE, KEYS
 
 FILE_BYTES: Final = 64 << 20
 """A file of the log ends with the chunk that makes it larger than this: a killed run fetches at most so much again."""
-PART: Final = "new.part"
-"""The file that is being written."""
-_OWN: Final = re.compile(rf"{re.escape(PART)}|\d{{20}}-\d{{20}}\.log|state-\d{{20}}\.backup")
 
 OnProgress = Callable[[int, int, str], None]
 """Called with the part that is done, the whole, and a few words for a bar."""
-
-
-class BackupRefused(Exception):
-    """No backup can be taken into this folder, or from this cluster. The message says what to do."""
 
 
 class Pace:
@@ -113,74 +103,59 @@ def keys_in(piece: BackupPiece) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# State and log, in a folder.
+# State and log, in a folder or a store.
 
 
-def take_backup(folder: Path, client: SyncClient, pace: Pace, progress: OnProgress) -> tuple[int, BackupManifest]:
-    """Takes a backup into a new folder, or adds the new entries to one that is there.
+def take_backup(
+    place: StoragePlace, client: SyncClient, pace: Pace, progress: OnProgress
+) -> tuple[int, BackupManifest]:
+    """Takes a backup into a new folder or prefix of a store, or adds the new entries to one that is there.
 
     Returns the record with which the backup had ended, and its manifest. Raises BackupRefused, BackupDamaged for a
-    damaged manifest, ClientError, OSError.
+    damaged manifest, ObjectStoreError, ClientError, OSError.
     """
-    folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-    with _held(folder):
-        found = read_manifest(folder)
-        if found is None and (names := {path.name for path in folder.iterdir()} - {"lost+found", f"{MANIFEST}.new"}):
-            raise BackupRefused(
-                f"{folder}: it has {min(names)} and no {MANIFEST}, so it is no backup; name a new folder, or that of a "
-                "backup"
-            )
+    with opened(place) as target:
+        found = target.read()
+        is_complete = False
         try:
-            page = _first_page(folder, client, found)
+            page = _first_page(place, client, found)
             manifest = found or BackupManifest(page.log, clock.wall_ms())
             if found is None:
-                _commit(folder, manifest)
-            return found.end.index if found and found.end else 0, _grown(folder, client, manifest, page, pace, progress)
+                target.commit(manifest)
+            manifest = _grown(target, client, manifest, page, pace, progress)
+            is_complete = True
         except Compacted as error:
             oldest = error.problem.oldest if error.problem is not None else "a later one"
             raise BackupRefused(
-                f"{folder}: the backup lacks records that were trimmed: the log begins at {oldest}. Take the next "
-                "backup into a new folder; this one stays as it is. Take them more often than the log is trimmed"
+                f"{place}: the backup lacks records that were trimmed: the log begins at {oldest}. Take the next "
+                "backup into a new place; this one stays as it is. Take them more often than the log is trimmed"
             ) from error
         finally:
-            drop_unnamed(folder)
+            target.drop_unnamed(is_complete=is_complete)
+    return found.end.index if found and found.end else 0, manifest
 
 
 def _grown(
-    folder: Path, client: SyncClient, manifest: BackupManifest, page: LogPage, pace: Pace, progress: OnProgress
+    target: Target, client: SyncClient, manifest: BackupManifest, page: LogPage, pace: Pace, progress: OnProgress
 ) -> BackupManifest:
     """The manifest after a run: it takes the log, then perhaps a state, and the log that reaches that."""
-    manifest = _with_log(folder, client, manifest, page.oldest, page.committed, pace, progress)
-    if _is_state_due(folder, manifest):
-        cursor = receive_state(client, folder / PART, "linearizable", pace, progress)
+    manifest = _with_log(target, client, manifest, page.oldest, page.committed, pace, progress)
+    if _is_state_due(target.place, manifest):
+        cursor = receive_state(client, target.part, "linearizable", pace, progress)
         assert cursor.head is not None
         if cursor.head.log_id != manifest.log:
-            raise _other_log(folder, manifest, cursor.head.log_id)
+            raise _other_log(target.place, manifest, cursor.head.log_id)
         state = cursor.head.index
-        _name(folder, state_name(state))
-        manifest = _with_log(folder, client, manifest, page.oldest, state, pace, progress)
+        target.finish(state_name(state, target.writer))
+        manifest = _with_log(target, client, manifest, page.oldest, state, pace, progress)
         files = tuple(file for file in manifest.files if file.last >= page.oldest)
-        manifest = msgspec.structs.replace(manifest, state=state, files=files)
+        manifest = msgspec.structs.replace(manifest, state=state, state_writer=target.writer, files=files)
     manifest = msgspec.structs.replace(manifest, made_ms=clock.wall_ms())
-    _commit(folder, manifest)
+    target.commit(manifest)
     return manifest
 
 
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keeps other runs out of the folder."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BackupRefused(f"{folder}: another backup is being taken into it; wait until it has ended") from error
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _first_page(folder: Path, client: SyncClient, manifest: BackupManifest | None) -> LogPage:
+def _first_page(place: StoragePlace, client: SyncClient, manifest: BackupManifest | None) -> LogPage:
     """The log where the backup ends: its id, its oldest index, and how far it is committed. Raises BackupRefused."""
     end = None if manifest is None else manifest.end
     start = 1 if end is None else end.index + 1
@@ -192,31 +167,36 @@ def _first_page(folder: Path, client: SyncClient, manifest: BackupManifest | Non
             raise
         page = client.log_page(oldest, to=oldest + 1)
     if manifest is not None and page.log != manifest.log:
-        raise _other_log(folder, manifest, page.log)
+        raise _other_log(place, manifest, page.log)
     if end is not None and page.committed < end.index:
         raise BackupRefused(
-            f"{folder}: the backup ends with record {end.index}, and the log of the cluster with {page.committed}: the "
-            "cluster has lost records that the backup has. Take the next one into a new folder, and keep this one"
+            f"{place}: the backup ends with record {end.index}, and the log of the cluster with {page.committed}: the "
+            "cluster has lost records that the backup has. Take the next one into a new place, and keep this one"
         )
     return page
 
 
-def _other_log(folder: Path, manifest: BackupManifest, log: str) -> BackupRefused:
+def _other_log(place: StoragePlace, manifest: BackupManifest, log: str) -> BackupRefused:
     return BackupRefused(
-        f"{folder}: it is a backup of log {manifest.log}, and the cluster has log {log}; name another folder, or "
-        "another cluster"
+        f"{place}: it is a backup of log {manifest.log}, and the cluster has log {log}; name another folder or "
+        "prefix, or another cluster"
     )
 
 
-def _is_state_due(folder: Path, manifest: BackupManifest) -> bool:
+def _is_state_due(place: StoragePlace, manifest: BackupManifest) -> bool:
     """Whether the log behind the newest state is larger than that state, or there is none."""
-    if manifest.state is None or not (file := folder / state_name(manifest.state)).exists():
+    if (state := manifest.state) is None:
         return True
-    return sum(each.size for each in manifest.files if each.first > manifest.state) > file.stat().st_size
+    try:
+        with (place / state_name(state, manifest.state_writer)).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+    except FileNotFoundError:
+        return True
+    return sum(each.size for each in manifest.files if each.first > state) > size
 
 
 def _with_log(
-    folder: Path,
+    target: Target,
     client: SyncClient,
     manifest: BackupManifest,
     oldest: int,
@@ -232,33 +212,33 @@ def _with_log(
     while first <= to:
         crc = size = 0
         last = first - 1
-        with naming(folder / PART), create_private(folder / PART) as target:
+        with naming(target.part), create_private(target.part) as file:
             while size < FILE_BYTES and last < to and (chunk := next(chunks, None)) is not None:
                 if not chunk.header.rows:
                     continue
                 if size == 0:
                     first = chunk.header.first  # the first entry of all may begin before the oldest index
-                end = _checked(folder, chunk, end)
+                end = _checked(target.place, chunk, end)
                 data = b"".join((encode_raw_header(chunk.header), chunk.rows, chunk.segment, chunk.ledger))
-                target.write(data)
+                file.write(data)
                 crc, size, last = crc32c(data, crc), size + len(data), end.index
                 taken += len(data)
                 progress(last + 1 - begin, to + 1 - begin, f"{taken / 1e6:,.1f} MB")
                 pace.took(len(data))
-            target.flush()
-            os.fsync(target.fileno())
+            file.flush()
+            os.fsync(file.fileno())
         assert end is not None, "the stream ends with `to` alone"
-        file = LogFile(first, last, size, crc)
-        _name(folder, file.name)
+        added = LogFile(first, last, size, crc, target.writer)
+        target.finish(added.name)
         manifest = msgspec.structs.replace(
-            manifest, files=(*manifest.files, file), end=EndOfLog(end.index, end.term, end.header_crc)
+            manifest, files=(*manifest.files, added), end=EndOfLog(end.index, end.term, end.header_crc)
         )
-        _commit(folder, manifest)
+        target.commit(manifest)
         first = last + 1
     return manifest
 
 
-def _checked(folder: Path, chunk: RawChunk, end: Mark | None) -> Mark:
+def _checked(place: StoragePlace, chunk: RawChunk, end: Mark | None) -> Mark:
     """The end of a chunk whose entries follow `end`. Raises BackupRefused."""
     if chunk.header.is_blanked:
         raise BackupRefused(
@@ -270,26 +250,8 @@ def _checked(folder: Path, chunk: RawChunk, end: Mark | None) -> Mark:
             end = entry.mark
     except (Corrupt, UnknownVersion) as error:
         raise BackupRefused(
-            f"{folder}: the log that a node gave does not go on where the backup ends: {error}. Run it again; if the "
-            "cluster was restored or made again meanwhile, take the backup into a new folder"
+            f"{place}: the log that a node gave does not go on where the backup ends: {error}. Run it again; if the "
+            "cluster was restored or made again meanwhile, take the backup into a new place"
         ) from error
     assert end is not None, "a chunk with rows has entries"
     return end
-
-
-def _commit(folder: Path, manifest: BackupManifest) -> None:
-    replace_file(folder / MANIFEST, encode_manifest(manifest), is_private=True)
-
-
-def _name(folder: Path, name: str) -> None:
-    """Gives the written file its name, durably: the manifest that names it comes after it."""
-    (folder / PART).rename(folder / name)
-    sync_folder(folder)
-
-
-def drop_unnamed(folder: Path) -> None:
-    """Removes files that the manifest does not name: a killed run left them, or the backup needs them no more."""
-    manifest = read_manifest(folder)
-    for path in list(folder.iterdir()):
-        if manifest is not None and path.name not in manifest.names and _OWN.fullmatch(path.name):
-            path.unlink()

@@ -21,6 +21,9 @@ from raftlog.raft.wal.reading import entries_in
 MANIFEST: Final = "backup.json"
 MANIFEST_VERSION: Final = 1
 
+RunName = str | msgspec.UnsetType
+"""In a store: the run that wrote the file, which no other run then writes. Unset in a folder."""
+
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -31,11 +34,12 @@ class LogFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: _Number
     size: _Number  # bytes
     crc: _Number  # CRC32C of the whole file
+    writer: RunName = msgspec.UNSET
 
     @property
     def name(self) -> str:
         """Its name in the folder."""
-        return f"{self.first:020d}-{self.last:020d}.log"
+        return f"{self.first:020d}-{self.last:020d}{_of(self.writer)}.log"
 
 
 class EndOfLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,16 +59,22 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[LogFile, ...] = ()  # in the order of the log, without a gap
     end: EndOfLog | None = None  # None: no entry yet
     version: int = MANIFEST_VERSION
+    state_writer: RunName = msgspec.UNSET
 
     @property
     def names(self) -> set[str]:
         """The files of the backup."""
-        return {MANIFEST, *(file.name for file in self.files)} | ({state_name(self.state)} if self.state else set())
+        state = set() if self.state is None else {state_name(self.state, self.state_writer)}
+        return {MANIFEST, *(file.name for file in self.files)} | state
 
 
-def state_name(index: int) -> str:
+def state_name(index: int, writer: RunName) -> str:
     """The file of the state as of that index, a backup as `raftlog backup --state-only` makes one."""
-    return f"state-{index:020d}.backup"
+    return f"state-{index:020d}{_of(writer)}.backup"
+
+
+def _of(writer: RunName) -> str:
+    return f"-{writer}" if writer else ""
 
 
 class _Versioned(msgspec.Struct):

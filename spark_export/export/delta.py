@@ -20,10 +20,11 @@ import msgspec
 import pyarrow as pa
 
 from raftlog.cluster.api.text import how_to_install
+from raftlog.cluster.stores import object_place
 from raftlog.spark_export.columns.schema import ARROW
 from raftlog.spark_export.errors import ExportError, NotCheckedError, UsageError
 from raftlog.spark_export.export.manifest import DATA, NAME, FileEntry, Layout, Manifest, as_manifest, as_text
-from raftlog.spark_export.export.place import STORE_PATIENCE_S, Place, StorePlace, options
+from raftlog.spark_export.export.place import Place, StorePlace, of_export
 
 _MANIFEST: Final = "raftlog.manifest"
 """In each commit to a table in a store: the manifest then, with the files of that batch alone."""
@@ -161,9 +162,10 @@ def _options(place: Place) -> dict[str, str] | None:
     """What the table's own client of the store needs beside the environment."""
     if isinstance(place, Path):
         return None
-    patience, is_s3 = f"{STORE_PATIENCE_S}s", place.root.startswith("s3://")
+    patience, is_s3 = f"{object_place.STORE_PATIENCE_S}s", place.root.startswith("s3://")
     found = {"timeout": patience, "retry_timeout": patience} | ({"conditional_put": "etag"} if is_s3 else {})
-    return found | options(place.root)
+    with of_export():
+        return found | object_place.options(place.root)
 
 
 def _table(place: Place) -> Any:

@@ -1,169 +1,30 @@
-"""Names the place of an export, a folder or a prefix of an object store, and reads and writes the objects of a store.
+"""Names the place of an export: a folder, or a prefix of an object store, whose errors are those of exports here."""
 
-Credentials and the address of a store come from the environment, as its own tools read them, or from the file that
-AWS_SHARED_CREDENTIALS_FILE names: never from the command line, which other users of a machine can see.
-"""
-
-import configparser
-import io
-import os
-import platform
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from raftlog.cluster.api.text import how_to_install
+from raftlog.cluster.stores import object_place as stores
 from raftlog.spark_export.errors import ExportError, ExtraMissingError, NotPermittedError, UnreachableError, UsageError
 
-STORE_PATIENCE_S: Final = 30
-"""How long a store may not answer a request, with repetitions, before it counts as unreachable."""
-_CONNECT_S: Final = 5
-_RETRIES: Final = 1_000  # the patience ends them
-_REQUESTS_MAX: Final = 4  # parts of one file on their way at once
-_READ_MAX: Final = 8 << 20  # bytes of one request: a slow line brings them within the patience
-_URL: Final = re.compile(r"(s3|gs|az)://[\w.-]+(?:/[\w.=-]+)+/?", re.ASCII)
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-_NO_CREDENTIALS: Final = "169.254.169.254"  # of a machine in Amazon's cloud, which is asked last
-_STATUS: Final = "Server returned non-2xx status"
-_NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+_ERRORS: Final[dict[type[stores.ObjectStoreError], type[ExportError]]] = {
+    stores.ObjectStoreError: ExportError,
+    stores.BadPlaceError: UsageError,
+    stores.NoAnswerError: UnreachableError,
+    stores.NoPackageError: ExtraMissingError,
+    stores.NotAllowedError: NotPermittedError,
+}
 
 
-class ChangedError(Exception):
-    """The object is there already, or is another one than it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class StorePlace:
-    """A prefix of a store, or an object under it; has of a `Path` what readers of an export use.
-
-    Tasks get it as a value and connect by themselves, with their own environment. Each method raises UsageError for an
-    unknown bucket, NotPermittedError, and UnreachableError after STORE_PATIENCE_S.
-    """
-
-    root: str  # s3://bucket/prefix, without a slash at its end
-    key: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.root}/{self.key}" if self.key else self.root
-
-    def __truediv__(self, name: str) -> "StorePlace":
-        return StorePlace(self.root, f"{self.key}/{name}" if self.key else name)
-
-    @property
-    def name(self) -> str:
-        """The last part of its name."""
-        return self.key.rpartition("/")[2]
-
-    def resolve(self) -> "StorePlace":
-        """Itself: it has one name."""
-        return self
-
-    def exists(self) -> bool:
-        """Whether there is such an object."""
-        try:
-            self.head()
-        except FileNotFoundError:
-            return False
-        return True
-
-    def head(self) -> dict[str, Any]:
-        """Size, time and version of the object. Raises FileNotFoundError."""
-        with self._told() as obstore:
-            return dict(obstore.head(self._client, self.key))
-
-    def open(self) -> io.BufferedReader:
-        """The object as a file, of which readers get only the parts that they ask for. Raises FileNotFoundError."""
-        return io.BufferedReader(_Object(self, self.head()["size"]))
-
-    def read_bytes(self) -> bytes:
-        """The whole object. Raises FileNotFoundError."""
-        return self.read()[0]
-
-    def read(self) -> tuple[bytes, dict[str, Any]]:
-        """The whole object, and its version for `replace`. Raises FileNotFoundError."""
-        with self._told() as obstore:
-            answer = obstore.get(self._client, self.key)
-            return bytes(answer.bytes()), _version(answer.meta)
-
-    def read_range(self, start: int, length: int) -> bytes:
-        """Bytes of the object. Raises FileNotFoundError."""
-        with self._told() as obstore:
-            return bytes(obstore.get_range(self._client, self.key, start=start, length=length))
-
-    def put_file(self, path: Path) -> None:
-        """Makes an object of a file; it is there whole or not at all."""
-        with self._told() as obstore:
-            obstore.put(self._client, self.key, path, max_concurrency=_REQUESTS_MAX)
-
-    def replace(self, data: bytes, version: dict[str, Any] | None) -> dict[str, Any]:
-        """Writes the object if it still has this version, or with None if there is none; the new version.
-
-        Raises ChangedError otherwise. Also when the answer to a write was lost, and its repetition met that write.
-        """
-        with self._told() as obstore:
-            mode: Any = "create" if version is None else version
-            return _version(obstore.put(self._client, self.key, data, mode=mode, use_multipart=False))
-
-    def delete(self, names: Sequence[str]) -> None:
-        """Deletes these objects of the root, a thousand with each request."""
-        with self._told() as obstore:
-            obstore.delete(self._client, names)
-
-    def listed(self) -> dict[str, datetime]:
-        """The objects under this prefix: the name of each in the root, and when it was written by the store's clock."""
-        with self._told() as obstore:
-            batches = obstore.list(self._client, self.key or None)
-            return {each["path"]: each["last_modified"] for batch in batches for each in batch}
-
-    @property
-    def _client(self) -> Any:
-        address = os.environ.get("AWS_ENDPOINT_URL")
-        return _client(self.root, tuple(sorted(options(self.root).items())), address, STORE_PATIENCE_S)
+class StorePlace(stores.ObjectPlace):
+    """A prefix of a store, or an object under it. Each method raises UsageError for an unknown bucket,
+    NotPermittedError, and UnreachableError after the store's patience."""
 
     @contextmanager
     def _told(self) -> Iterator[Any]:
-        """The package obstore; what the store says in the block is an error for people."""
-        obstore = _obstore(self)
-        from obstore import exceptions as store
-
-        try:
+        with of_export(), super()._told() as obstore:
             yield obstore
-        except (store.AlreadyExistsError, store.PreconditionError) as error:
-            raise ChangedError(str(self)) from error
-        except (store.BaseError, FileNotFoundError) as error:
-            text = str(error)
-            code = found[1] if (found := _CODE.search(text)) else ""
-            if any(word in text for word in _NO_BUCKET):
-                raise UsageError(f"there is no bucket of that name: create it, or correct {self.root}") from error
-            if isinstance(error, FileNotFoundError):
-                raise FileNotFoundError(2, "there is no such object", str(self)) from error
-            if code == "RequestTimeTooSkewed":
-                raise NotPermittedError(
-                    f"the store refuses {self}, because the clock of this machine is off ({code}): set the clock, and "
-                    f"run the same command again"
-                ) from error
-            if isinstance(error, store.PermissionDeniedError | store.UnauthenticatedError):
-                raise NotPermittedError(
-                    f"the store does not permit this on {self} ({code or 'no reason given'}): check the credentials in "
-                    f"the environment of this process, and that they may read, write, list and delete there"
-                ) from error
-            if _NO_CREDENTIALS in text:
-                raise NotPermittedError(
-                    f"there are no credentials for {self}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-                    f"AWS_SHARED_CREDENTIALS_FILE, in the environment of this process"
-                ) from error
-            reason = code or text.partition("\n")[0].rpartition(" - ")[2]
-            if code or _STATUS in text:
-                raise ExportError(f"the store refuses {self}: {reason}") from error
-            raise UnreachableError(
-                f"the store of {self} gave no answer for {STORE_PATIENCE_S} s: is it running, and is its address right "
-                f"(AWS_ENDPOINT_URL in the environment)? {reason}"
-            ) from error
 
 
 Place = Path | StorePlace
@@ -172,28 +33,9 @@ Place = Path | StorePlace
 
 def place_of(text: str) -> Place:
     """The place of that name. Raises UsageError for an unknown kind of store, ExtraMissingError without obstore."""
-    if "://" not in text:
-        return Path(text)
-    if _URL.fullmatch(text) is None:
-        raise UsageError(
-            f"{text} is no place that raftlog knows: write s3://BUCKET/PREFIX, gs:// or az://, a prefix of letters, "
-            f"digits and . _ = - between slashes, or the path of a folder"
-        )
-    found = StorePlace(text.rstrip("/"))
-    _obstore(found)
-    return found
-
-
-def _obstore(where: StorePlace) -> Any:
-    """The package, also in tasks on other machines. Raises ExtraMissingError."""
-    try:
-        import obstore
-    except ImportError as error:
-        raise ExtraMissingError(
-            f"{where} needs the package obstore, which is not installed on the machine {platform.node()}: "
-            f"{how_to_install('store')}"
-        ) from error
-    return obstore
+    with of_export():
+        found = stores.place_of(text)
+    return found if isinstance(found, Path) else StorePlace(found.root)
 
 
 def source(file: Place) -> Any:
@@ -201,74 +43,10 @@ def source(file: Place) -> Any:
     return file if isinstance(file, Path) else file.open()
 
 
-def options(root: str) -> dict[str, str]:
-    """What the environment does not say to a store's client: credentials of the shared file, and HTTP without TLS where
-    the address is such. Raises UsageError for a file that cannot be read."""
-    if not root.startswith("s3://"):
-        return {}
-    found = {"aws_allow_http": "true"} if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") else {}
-    path = os.environ.get("AWS_SHARED_CREDENTIALS_FILE")
-    if path is None or "AWS_ACCESS_KEY_ID" in os.environ:
-        return found
-    profile = os.environ.get("AWS_PROFILE", "default")
-    file = configparser.ConfigParser(interpolation=None)
+@contextmanager
+def of_export() -> Iterator[None]:
+    """Errors of a store in the block become those of exports."""
     try:
-        with Path(path).open(encoding="utf-8") as lines:
-            file.read_file(lines)
-        section = file[profile]
-    except (OSError, configparser.Error, KeyError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"AWS_SHARED_CREDENTIALS_FILE names {path}, which has no readable profile [{profile}]: {error}"
-        ) from error
-    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-    return found | {name: section[name] for name in names if name in section}
-
-
-@cache
-def _client(root: str, given: tuple[tuple[str, str], ...], address: str | None, patience_s: int) -> Any:
-    """The client of a store in this process; another `address` has another client."""
-    from obstore.store import from_url
-
-    connected: Any = from_url  # its types are of one kind of store each
-    timeouts = {"timeout": f"{patience_s}s", "connect_timeout": f"{_CONNECT_S}s"}
-    pauses = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2}
-    retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=patience_s), "backoff": pauses}
-    config: Any = {name: value for name, value in given if name != "aws_allow_http"}
-    allowed: Any = {"allow_http": True} if "aws_allow_http" in dict(given) else {}
-    try:
-        return connected(root, config=config, client_options=timeouts | allowed, retry_config=retries)
-    except Exception as error:  # of several kinds: an account that is missing, an address that is none
-        reason = str(error).partition("\n")[0]
-        raise UsageError(f"{root} cannot be used: {reason}. Check the environment of this process") from error
-
-
-def _version(meta: Any) -> dict[str, Any]:
-    return {name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None}
-
-
-class _Object(io.RawIOBase):
-    """An object as a file to read."""
-
-    def __init__(self, place: StorePlace, size: int) -> None:
-        self._place, self._size, self._at = place, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = (0, self._at, self._size)[whence] + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._size - self._at, _READ_MAX)
-        if length <= 0:
-            return 0
-        buffer[:length] = self._place.read_range(self._at, length)
-        self._at += length
-        return length
+        yield
+    except stores.ObjectStoreError as error:
+        raise _ERRORS[type(error)](str(error)) from error

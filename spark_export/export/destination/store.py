@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from raftlog.cluster.stores.object_place import ChangedError
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.destination.destination import Writer
@@ -36,7 +37,7 @@ from raftlog.spark_export.export.manifest import (
     range_of,
     written_by,
 )
-from raftlog.spark_export.export.place import ChangedError, StorePlace
+from raftlog.spark_export.export.place import StorePlace
 
 ORPHAN_AGE_S: Final = 86_400.0
 """So long files stay that no manifest names: those of killed runs since they were written, and those that a compaction

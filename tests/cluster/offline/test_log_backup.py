@@ -28,13 +28,15 @@ from raftlog.cluster.http.routes import log_stream
 from raftlog.cluster.node.formatting import format_cluster, format_file, may_exist
 from raftlog.cluster.offline import take_backup
 from raftlog.cluster.offline.backup_folder import read_folder, read_manifest
+from raftlog.cluster.offline.backup_target import PART, BackupRefused, held
 from raftlog.cluster.offline.check import check_folder
 from raftlog.cluster.offline.restore import CannotRestore, make_cluster, renewed
-from raftlog.cluster.offline.take_backup import BackupRefused, Pace, take_backup as take
+from raftlog.cluster.offline.take_backup import Pace, take_backup as take
 from raftlog.cluster.peers.hello import Hello, Purpose
 from raftlog.cluster.records.backup_format import BackupDamaged
 from raftlog.cluster.records.backup_manifest import MANIFEST
 from raftlog.cluster.security.tokens import make_token
+from raftlog.cluster.stores.object_place import StoragePlace
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand
@@ -69,14 +71,14 @@ def quiet(done: int, total: int, more: str = "") -> None:
     """A bar that is not shown."""
 
 
-def taken(folder: Path, client: SyncClient, rate: int = 0) -> int:
+def taken(folder: StoragePlace, client: SyncClient, rate: int = 0) -> int:
     """Takes a backup. Returns the record with which it ends."""
     _, manifest = take(folder, client, Pace(rate), quiet)
     assert manifest.end is not None
     return manifest.end.index
 
 
-def restored(backup: Path, file: Path, nodes: tuple[int, ...] = (), *, keep: bool = True) -> list[Path]:
+def restored(backup: StoragePlace, file: Path, nodes: tuple[int, ...] = (), *, keep: bool = True) -> list[Path]:
     """As `raftlog restore --keep-log --new-ids`; with `nodes` by the ids of the file."""
     seed, log = read_folder(backup)
     cluster = read_cluster(file) if nodes else renewed(read_cluster(file))
@@ -203,7 +205,7 @@ def test_what_no_backup_can_be_taken_into_is_refused_in_one_sentence(
             taken(folder, client)
         assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
-    with take_backup._held(folder):
+    with held(folder):
         refused("another backup is being taken into it; wait")
     (folder / MANIFEST).write_bytes(whole.replace(node.log_id.encode(), b"f" * 32))
     refused(f"it is a backup of log {'f' * 32}, and the cluster has log {node.log_id}; name another folder")
@@ -260,7 +262,7 @@ def test_a_full_disk_leaves_the_former_backup(tmp_path: Path, node: FakeNode, cl
     fill(node, 20)
     end = taken(tmp_path / "b", client)
     fill(node, 20)
-    (tmp_path / "b" / take_backup.PART).symlink_to("/dev/full")
+    (tmp_path / "b" / PART).symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"No space left on device: .*b/new.part"):
         taken(tmp_path / "b", client)
     assert read_folder(tmp_path / "b")[0].mark.index == end

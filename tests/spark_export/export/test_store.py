@@ -19,9 +19,9 @@ import typer
 from typer.testing import CliRunner
 
 from raftlog import arrow
+from raftlog.cluster.stores import object_place as places
 from raftlog.spark_export.commands import export as commands, query
 from raftlog.spark_export.errors import ExportError, NotCheckedError, NotPermittedError, UnreachableError, UsageError
-from raftlog.spark_export.export import delta, place as places
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
 from raftlog.spark_export.export.destination.store import ORPHAN_AGE_S
@@ -31,7 +31,7 @@ from raftlog.spark_export.tables import duck
 from tests.spark_export import logs
 from tests.spark_export.export.exports import HALF, LAST, LOG, ROWS, check, run
 from tests.spark_export.server import Served
-from tests.spark_export.store_server import BUCKET, Gone, Store, storing
+from tests.store_server import BUCKET, Gone, Store, storing
 
 PREFIX = "exports/log"
 LAYOUTS = {
@@ -56,7 +56,6 @@ def served() -> Served:
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store, which the environment names. A run that is held up by another one waits for it, however long."""
     monkeypatch.setattr(places, "STORE_PATIENCE_S", 300)
-    monkeypatch.setattr(delta, "STORE_PATIENCE_S", 300)
     monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE", raising=False)
     with storing(monkeypatch) as running:
         yield running
@@ -66,7 +65,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 def impatient(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that is given up soon."""
     monkeypatch.setattr(places, "STORE_PATIENCE_S", 3)
-    monkeypatch.setattr(delta, "STORE_PATIENCE_S", 3)
     return store
 
 

@@ -3,12 +3,10 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,62 +20,12 @@ from tests.spark_export.server import Served, serving
 from tests.spark_export.sink.kills import command, contents, kill_session, process_wait
 from tests.spark_export.source.stream_chaos import processes_of
 from tests.spark_export.source.test_stream_long import EXECUTOR, spark_cluster
-from tests.support import free_port, wait_until
+from tests.store_gateway import Gateway, gateway
 
 pytestmark = [pytest.mark.spark, pytest.mark.serial, pytest.mark.long, pytest.mark.timeout(3600)]
 
-SERVER = Path(__file__).parents[3] / ".tools" / "store" / "versitygw"
-USER, SECRET = "user", "secret"
 PLACE = StorePlace("s3://bucket/exports/log")
 KILLS = ("executor", "driver", "store") * 2
-
-
-@dataclass
-class Gateway:
-    """versitygw, with its objects as files in a folder."""
-
-    folder: Path
-    port: int
-    process: "subprocess.Popen[bytes] | None" = None
-
-    def start(self) -> None:
-        """Until it takes connections."""
-        keys = {"ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": SECRET}
-        arguments = [str(SERVER), "--port", f"127.0.0.1:{self.port}", "posix", str(self.folder)]
-        quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen(arguments, env=os.environ | keys, stdout=quiet, stderr=quiet)
-        wait_until(self.answers, 60, what="versitygw")
-
-    def answers(self) -> bool:
-        """Whether it takes connections."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 5):
-                return True
-        except OSError:
-            return False
-
-    def kill(self) -> None:
-        """kill -9."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-
-@contextmanager
-def gateway(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Gateway]:
-    """The server with one bucket, and its address in the environment. Skips where it was not built."""
-    if not SERVER.exists():
-        pytest.skip("no S3 server: .ci/store builds versitygw")
-    server = Gateway(folder, free_port())
-    address = f"http://127.0.0.1:{server.port}"
-    for name, value in {"ACCESS_KEY_ID": USER, "SECRET_ACCESS_KEY": SECRET, "ENDPOINT_URL": address}.items():
-        patch.setenv(f"AWS_{name}", value)
-    (folder / "bucket").mkdir(parents=True)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
 
 
 def executors() -> set[int]:

@@ -1,0 +1,1 @@
+"""Object stores: where backups and exports may lie."""
