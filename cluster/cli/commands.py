@@ -116,7 +116,7 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
     "raftlog.cluster.cli.backup": (
         CommandHelp(
             "backup",
-            "Save a running cluster into a folder: the log and the state. The next run into it adds new entries.",
+            "Save a running cluster into a folder or an object store: log and state. The next run adds new entries.",
         ),
         CommandHelp("restore", "Make the data folders of a new cluster from a backup; then start its nodes."),
         CommandHelp("recover", "Make a new cluster from the remaining folders after a majority was lost for good."),
