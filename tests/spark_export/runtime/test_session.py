@@ -104,11 +104,16 @@ spark.stop()
 
 @pytest.mark.usefixtures("java_home")
 def test_an_error_of_a_query_begins_with_one_sentence() -> None:
-    """Standard error has no warning of the incubator module and no JSON trace; the exception has the sentence."""
+    """Standard error has no warning of the incubator module and no JSON trace; the exception has the sentence.
+
+    A worker of PySpark may report there that the JVM closed its pipe first, as it does while the session stops.
+    """
     done = subprocess.run(
         [sys.executable, "-c", WRONG], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=True
     )
-    assert done.stderr == ""
+    assert "incubator" not in done.stderr
+    assert "WARN" not in done.stderr
+    assert not [line for line in done.stderr.splitlines() if line.startswith("{")], done.stderr
     first, second = done.stdout.splitlines()
     assert first.startswith("AnalysisException [UNRESOLVED_COLUMN")
     assert second.startswith("ArithmeticException [DIVIDE_BY_ZERO]")

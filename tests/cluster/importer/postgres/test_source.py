@@ -20,6 +20,7 @@ from raftlog.cluster.importer.sources import CopyStep, SourceError, copy
 from tests.cluster.importer.jobs import Killed, killer
 from tests.cluster.importer.postgres.folding import folded
 from tests.cluster.importer.postgres.postgres_server import PostgresServer
+from tests.support import wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -36,7 +37,17 @@ def name(postgres: PostgresServer) -> Iterator[str]:
         f"INSERT INTO {name} SELECT g, E'a\\tb\\\\' || g FROM generate_series(1, 20) g",
     )
     yield name
-    postgres.sql(f"SELECT pg_drop_replication_slot('{name}') FROM pg_replication_slots WHERE slot_name = '{name}'")
+    drop_slots(postgres, name)
+
+
+def drop_slots(postgres: PostgresServer, *names: str) -> None:
+    """Deletes the slots that are there, once the server has noticed that their readers are gone."""
+    listed = ", ".join(f"'{name}'" for name in names)
+    there = f"FROM pg_replication_slots WHERE slot_name IN ({listed})"
+    wait_until(
+        lambda: postgres.sql(f"SELECT count(*) {there} AND active").strip() == "0", what="slots without a reader"
+    )
+    postgres.sql(f"SELECT pg_drop_replication_slot(slot_name) {there}")
 
 
 def made(postgres: PostgresServer, name: str, folder: Path, **more: Any) -> Postgres:
@@ -221,7 +232,7 @@ def test_what_cannot_be_copied_exactly_once_is_refused_with_a_way_out(
     postgres.sql(f"INSERT INTO {name} VALUES (1000)")
     postgres.sql(f"SELECT pg_replication_slot_advance('{name}', pg_current_wal_flush_lsn())")
     refused("another client has read from the slot", at)
-    postgres.sql(f"SELECT pg_drop_replication_slot('{name}')", f"SELECT pg_drop_replication_slot('{name}_o')")
+    drop_slots(postgres, name, f"{name}_o")
     refused(rf"the slot {name} is gone", at)
     (tmp_path / "snapshot").unlink()
     refused("snapshot is missing", {**at, "snapshot": "a"})
