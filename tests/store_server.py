@@ -5,13 +5,17 @@ tests (`.ci/store`). This one answers as it does, and can be stopped before or a
 """
 
 import hashlib
+import itertools
+import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.process import BaseProcess
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
@@ -93,6 +97,26 @@ class Store:
             )
         parts += [f"<CommonPrefixes><Prefix>{escape(level)}</Prefix></CommonPrefixes>" for level in sorted(levels)]
         return f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(parts)}</ListBucketResult>".encode()
+
+
+def killed_before(store: Store, process: BaseProcess, number: int) -> bool:
+    """Runs a process, and kills it before its n-th change of the store. False if it has come to its end."""
+    changes, is_dead = itertools.count(1), False
+
+    def hear(what: str) -> None:
+        nonlocal is_dead
+        if is_dead or (what.startswith(("PUT", "POST")) and next(changes) == number):
+            if not is_dead and process.pid is not None:
+                os.kill(process.pid, signal.SIGKILL)
+            is_dead = True
+            raise Gone
+
+    store.before = hear
+    process.start()
+    process.join()
+    store.before = lambda _: None
+    assert process.exitcode == (-signal.SIGKILL if is_dead else 0)
+    return is_dead
 
 
 def problem(status: int, code: str) -> tuple[int, dict[str, str], bytes]:

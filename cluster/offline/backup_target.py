@@ -104,16 +104,13 @@ class StoreTarget:
 
     def commit(self, manifest: BackupManifest) -> None:
         """Replaces the manifest, if it is that of this run. Raises BackupRefused."""
-        file, data = self._root / MANIFEST, encode_manifest(manifest)
         try:
-            self._version = file.replace(data, self._version)
+            self._version = (self._root / MANIFEST).replace(encode_manifest(manifest), self._version)
         except ChangedError as error:
-            found, self._version = file.read()
-            if found != data:  # else the answer to this very write was lost, and the client sent it again
-                raise BackupRefused(
-                    f"{self.place}: another backup into it wrote {MANIFEST} meanwhile, and what this one has put since "
-                    "then does not count. Run the same command again when the other one has ended"
-                ) from error
+            raise BackupRefused(
+                f"{self.place}: another backup into it wrote {MANIFEST} meanwhile, and what this one has put since "
+                "then does not count. Run the same command again when the other one has ended"
+            ) from error
 
     def drop_unnamed(self, *, is_complete: bool) -> None:
         """Deletes what no manifest has named since ORPHAN_AGE before this run, once the run is complete."""

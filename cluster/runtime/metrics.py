@@ -67,7 +67,7 @@ class Metrics(Collector):
         """Adds the build, the process and Python's garbage collector, which are one for all nodes of a process."""
         labels = build.facts()
         self._read("raftlog_build_info", lambda: [(labels, 1.0)])
-        ProcessCollector(registry=self.registry)
+        self.registry.register(self._process)
         GCCollector(registry=self.registry)
 
     def _counters(self) -> Counters:

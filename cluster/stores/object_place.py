@@ -150,11 +150,18 @@ class ObjectPlace:
     def replace(self, data: bytes, version: dict[str, Any] | None) -> dict[str, Any]:
         """Writes the object if it still has this version, or with None if there is none; the new version.
 
-        Raises ChangedError otherwise. Also when the answer to a write was lost, and its repetition met that write.
+        Raises ChangedError otherwise. An object that has these very bytes by now is this write: its answer was lost,
+        and the client sent it again.
         """
-        with self._told() as obstore:
-            mode: Any = "create" if version is None else version
-            return _version(obstore.put(self._client, self.key, data, mode=mode, use_multipart=False))
+        mode: Any = "create" if version is None else version
+        try:
+            with self._told() as obstore:
+                return _version(obstore.put(self._client, self.key, data, mode=mode, use_multipart=False))
+        except ChangedError:
+            found, written = self.read()
+            if found != data:
+                raise
+            return written
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes these objects of the root, a thousand with each request."""

@@ -101,13 +101,10 @@ class Bucket:
         return manifest
 
     def _write(self, manifest: Manifest) -> None:
-        where, text = self.path / NAME, as_text(manifest)
         try:
-            self._version = where.replace(text, self._version)
+            self._version = (self.path / NAME).replace(as_text(manifest), self._version)
         except ChangedError as error:
-            found, self._version = where.read()
-            if found != text:  # else the answer to this very write was lost, and the client sent it again
-                raise self._lost() from error
+            raise self._lost() from error
         self.manifest = manifest
 
     def _lost(self) -> UsageError:

@@ -41,7 +41,7 @@ from tests.cluster.importer.conftest import client, node
 from tests.cluster.offline.test_log_backup import SEGMENT, fill, restored, small, taken
 from tests.cluster.records.test_backup import answer, new_file, run
 from tests.store_gateway import gateway
-from tests.store_server import BUCKET, Gone, Store, storing
+from tests.store_server import BUCKET, Gone, Store, killed_before, storing
 
 __all__ = ["client", "node", "small"]
 
@@ -181,23 +181,8 @@ def killed(store: Store, url: str, number: int) -> bool:
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     aside = tempfile.TemporaryDirectory()
     process = _processes.Process(target=_take, args=(environment, aside.name, url))
-    changes, is_dead = itertools.count(1), False
-
-    def hear(what: str) -> None:
-        nonlocal is_dead
-        if is_dead or (what.startswith(("PUT", "POST")) and next(changes) == number):
-            if not is_dead and process.pid is not None:
-                os.kill(process.pid, signal.SIGKILL)
-            is_dead = True
-            raise Gone
-
-    store.before = hear
-    process.start()
-    process.join()
-    aside.cleanup()
-    assert process.exitcode == (-signal.SIGKILL if is_dead else 0)
-    store.before = lambda _: None
-    return is_dead
+    with aside:
+        return killed_before(store, process, number)
 
 
 @pytest.mark.usefixtures("small")

@@ -4,7 +4,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from raftlog.spark_export.tables import duck
 from tests.spark_export import logs
 from tests.spark_export.export.exports import HALF, LAST, LOG, ROWS, check, run
 from tests.spark_export.server import Served
-from tests.store_server import BUCKET, Gone, Store, storing
+from tests.store_server import BUCKET, Gone, Store, killed_before, storing
 
 PREFIX = "exports/log"
 LAYOUTS = {
@@ -193,22 +192,7 @@ def killed(store: Store, url: str, place: StorePlace, layout: Layout, number: in
     to its end."""
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     process = _processes.Process(target=_export, args=(environment, url, place, layout, last))
-    changes, is_dead = itertools.count(1), False
-
-    def hear(what: str) -> None:
-        nonlocal is_dead
-        if is_dead or (what.startswith(("PUT", "POST")) and next(changes) == number):
-            if not is_dead and process.pid is not None:
-                os.kill(process.pid, signal.SIGKILL)
-            is_dead = True
-            raise Gone
-
-    store.before = hear
-    process.start()
-    process.join()
-    assert process.exitcode == (-signal.SIGKILL if is_dead else 0)
-    store.before = lambda _: None
-    return is_dead
+    return killed_before(store, process, number)
 
 
 @pytest.mark.parametrize(
