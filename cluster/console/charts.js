@@ -2,7 +2,7 @@
  * Draws rows of a node's history over time, with uPlot, in the colours of the page.
  * @module
  */
-import { html, Component } from "./lib.js";
+import { html, Component, moment } from "./lib.js";
 
 /** @param {string} name */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -10,7 +10,7 @@ const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
 const HEIGHT = 150;
 
 /** @param {number} seconds */
-const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+const clock = (seconds) => moment(seconds * 1000).slice(0, 8);
 
 /**
  * One chart. `lines`: the label and the values of each; `times` in seconds; `unit` behind the numbers.
@@ -69,7 +69,7 @@ export class Chart extends Component {
       height: HEIGHT,
       legend: { live: true },
       cursor: { sync: { key: "history" }, drag: { x: false, y: false } },
-      axes: [{ ...axis, space: 80, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clock) }, { ...axis, size: 56 }],
+      axes: [{ ...axis, space: 80, size: 28, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clock) }, { ...axis, size: 56 }],
       scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ high) => [0, high > 0 ? high * 1.1 : 1] } },
       series: [{ label: "at", value: (/** @type {any} */ _, /** @type {number | null} */ at) => (at ? clock(at) : "–") }, ...series],
     };

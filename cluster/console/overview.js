@@ -12,6 +12,7 @@ export class Overview extends Page {
   /** @param {any} props */
   constructor(props) {
     super(props);
+    /** @type {any} */
     this.state = { step: 1 };
     /** @type {any[]} */
     this.events = [];
