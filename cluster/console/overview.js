@@ -45,6 +45,7 @@ export class Overview extends Page {
       ${problem && problem.status !== 0 ? html`<${Trouble} problem=${problem} />` : null}
       <${Verdict} status=${status} explained=${explained} />
       <${Trouble} problem=${refusal} />
+      <h2 class="unseen">Nodes</h2>
       <div class="nodes">${members.members.map((/** @type {any} */ member) => html`
         <${Node} member=${member} status=${status} view=${view} />`)}</div>
       <${Facts} status=${status} />

@@ -11,7 +11,7 @@ import msgspec
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import BACKUP
-from raftlog.cluster.api.status import SetDigestHex
+from raftlog.cluster.api.status import SetDigestHex, Status
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.service import Service
@@ -36,11 +36,16 @@ async def get_status(service: Service, call: Call) -> HttpAnswer:
     is_insecure = service.settings.is_exposed and service.settings.security.insecure
     status = msgspec.structs.replace(service.node.status(), is_insecure=is_insecure)
     if permissions is not None and not permissions.allows(needs.OPERATE):
-        status = msgspec.structs.replace(status, state=_NO_DIGEST)  # a digest would confirm a guess of a value
+        status = without_digest(status)
         if not permissions.allows(needs.WATCH):  # enough to find the leader and a place in the log
             return service.answer(msgspec.structs.replace(status, followers=[]))
     consumers = await service.lags.farthest(service.limits.consumers_shown_max)
     return service.answer(msgspec.structs.replace(status, consumers=consumers))
+
+
+def without_digest(status: Status) -> Status:
+    """Without the digest of the state, which would confirm a guess of a value."""
+    return msgspec.structs.replace(status, state=_NO_DIGEST)
 
 
 async def get_members(service: Service, call: Call) -> HttpAnswer:
