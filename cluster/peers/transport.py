@@ -51,6 +51,9 @@ class LinkSeen(NamedTuple):
     trouble: str  # why its newest dial failed; empty while `is_reached`
     refusal: str
     heard: float | None
+    round_trip_us: int | None = None  # of the connection; None: it is down, or not known
+    hello: Hello | None = None  # the newest believed one of that disk
+    left: float | None = None  # when the connection of that hello closed; None: it stands
 
 
 def _is_address(hello: Hello) -> bool:
@@ -104,6 +107,7 @@ class Transport:
         self.lines = LineLimit()  # of the log, about refused connections
         self.refused_lately: deque[tuple[float, str, str]] = deque(maxlen=REFUSED_SHOWN_MAX)  # time, peer, reason
         self._met: list[Hello] = []  # see `meet`
+        self._left: dict[NodeId, tuple[float, Hello]] = {}  # newest closed consensus connection: when, and its hello
         self._heard: dict[NodeId, float] = {}  # when something last came on the consensus link
         self.is_closing = False
 
@@ -230,6 +234,8 @@ class Transport:
         if self.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is not accepted:
             return
         del self.current[key]
+        if hello.purpose is Purpose.CONSENSUS:
+            self._left[hello.sender] = clock.monotonic(), hello
         if hello.purpose is Purpose.CONSENSUS and not self.is_closing:
             self.logger.info("peer_disconnected", peer=hello.sender, error=error)
             named = [each for (sender, _, use), each in self.current.items() if (sender, use) == (key[0], key[2])]
@@ -414,9 +420,20 @@ class Transport:
                 trouble="" if link.is_reached else link.trouble,
                 refusal=link.refusal,
                 heard=self._heard.get(node),
+                round_trip_us=link.round_trip_us,
+                hello=(found := self._hello_of(node, link.disk))[1],
+                left=found[0],
             )
             for node, link in self._consensus.items()
         }
+
+    def _hello_of(self, node: NodeId, disk: str) -> tuple[float | None, Hello | None]:
+        """The newest believed hello of that disk, and when its connection closed."""
+        accepted = self.current.get((node, disk, Purpose.CONSENSUS))
+        if accepted is not None:
+            return None, accepted.hello
+        left, hello = self._left.get(node, (None, None))
+        return (left, hello) if hello is not None and hello.incarnation == disk else (None, None)
 
     async def close(self) -> None:
         """Ends every link and stops listening."""
