@@ -1,5 +1,5 @@
 /**
- * Draws rows of a node's history over time, with uPlot, in the colours of the page.
+ * Draws a node's history over time with uPlot, and its events as marks over it, in the colours of the page.
  * @module
  */
 import { html, Component } from "./lib.js";
@@ -7,14 +7,106 @@ import { html, Component } from "./lib.js";
 /** @param {string} name */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
-const HEIGHT = 150;
+const LEVELS = ["info", "warning", "error"];
+const LEVEL_COLOURS = ["--faint", "--unknown", "--invalid"];
+const HEIGHT = 130;
+const AXIS = 26; // pixels of the line of times below a chart
+const SPAN_MIN = 60; // steps that are shown at least: less would stretch the first seconds
+const MARKS = 120; // places for marks of events over the whole span
+const NEAR = 6; // pixels between the cursor and a mark that it shows
 
-/** @param {number} seconds */
-const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+/** @param {number} seconds @param {number} [every] seconds between two labels */
+function clock(seconds, every = 1) {
+  const moment = new Date(seconds * 1000);
+  return every < 60 ? moment.toLocaleTimeString("en-GB") : moment.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
+/** Rows of `/v1/history`: all of them at first, then only what is new. */
+export class Rows {
+  constructor() {
+    /** @type {any} */
+    this.kept = null;
+    this.at = 0;
+  }
+
+  /** What to ask for. @param {number} step */
+  target(step) {
+    if (this.kept?.step_s !== step) return `/v1/history?step=${step}`;
+    return `/v1/history?step=${step}&rows=${Math.min(600, Math.ceil((performance.now() - this.at) / 1000 / step) + 2)}`;
+  }
+
+  /** The rows so far with those of the answer. A gap, or a clock that was set, lets the next answer bring all. @param {any} answer */
+  take(answer) {
+    const before = this.kept;
+    const came = Object.values(answer.columns)[0].length;
+    this.at = performance.now();
+    if (before?.step_s !== answer.step_s) return (this.kept = answer);
+    const fresh = Math.round((answer.end_ms - before.end_ms) / 1000 / answer.step_s);
+    if (fresh < 0 || fresh > came) {
+      this.kept = null;
+      return before;
+    }
+    const most = answer.step_s === 1 ? 600 : 1440;
+    const columns = Object.fromEntries(Object.entries(answer.columns).map(([name, values]) =>
+      [name, [...before.columns[name], ...values.slice(came - fresh)].slice(-most)]));
+    return (this.kept = { ...answer, columns });
+  }
+}
+
+/** The times of the rows in seconds, and the span that the charts show. @param {any} history */
+export function span(history) {
+  const count = history.columns.writes.length;
+  const end = history.end_ms / 1000;
+  const times = Array.from({ length: count }, (_, at) => end - (count - 1 - at) * history.step_s);
+  return { times, from: Math.min((times[0] ?? end) - 2 * history.step_s, end - SPAN_MIN * history.step_s), end };
+}
+
+/** An event in words. @param {any} event */
+export function words(event) {
+  const fields = Object.entries(event.fields).filter(([name]) => name !== "node").map(([name, value]) => `${name} ${value}`);
+  return [event.event.replaceAll("_", " "), fields.join(", ")].filter(Boolean).join(": ");
+}
+
+/** The events of the span, those of one place together: their time in seconds, level and words. @param {any[]} events @param {any} shown */
+export function marks(events, { from, end }) {
+  /** @type {Map<number, any>} */
+  const places = new Map();
+  for (const event of events) {
+    const seconds = event.time_ms / 1000;
+    if (seconds < from || seconds > end) continue;
+    const place = Math.round(((seconds - from) / (end - from)) * MARKS);
+    const mark = places.get(place) || { place, seconds, level: 0, events: [] };
+    mark.level = Math.max(mark.level, LEVELS.indexOf(event.level));
+    mark.events.push(event);
+    places.set(place, mark);
+  }
+  return [...places.values()].sort((one, other) => one.place - other.place);
+}
+
+/** @param {any} mark */
+function told(mark) {
+  const newest = mark.events.slice(0, 4).reverse().map((/** @type {any} */ event) => `${clock(event.time_ms / 1000)} ${words(event)}`);
+  return newest.join(" · ") + (mark.events.length > 4 ? ` · and ${mark.events.length - 4} more` : "");
+}
+
+/** The events over the charts: a mark at its time, whose words show when it is pointed at or has the focus. */
+export class TimeLine extends Component {
+  render() {
+    const { marks, shown } = this.props;
+    const { told: text } = this.state;
+    const say = (/** @type {any} */ mark) => () => this.setState({ told: mark && told(mark) });
+    return html`<div class="timeline" role="group" aria-label="Events over time">${marks.map((/** @type {any} */ mark) => html`
+        <button type="button" key=${mark.place} class=${LEVELS[mark.level]} style=${{ left: `${(100 * (mark.seconds - shown.from)) / (shown.end - shown.from)}%` }}
+          aria-label=${told(mark)} onMouseEnter=${say(mark)} onFocus=${say(mark)} onMouseLeave=${say(null)} onBlur=${say(null)}>
+          ${["●", "▲", "■"][mark.level]}</button>`)}
+      <span class="from faint">${clock(shown.from, 60)}</span><span class="end faint">now</span></div>
+      <p class="told" role="status">${text || html`<span class="faint">Events of this node: ● information ▲ warning ■ error. Point at a mark for its words.</span>`}</p>`;
+  }
+}
 
 /**
- * One chart. `lines`: the label and the values of each; `times` in seconds; `unit` behind the numbers.
- * props: {title, unit, times, lines: [string, (number|null)[]][]}
+ * One chart, and the newest value of each line, or the values under the cursor.
+ * props: {title, unit, times, lines: [string, (number|null)[]][], shown: the span, marks}; times in seconds, `unit` behind the numbers.
  */
 export class Chart extends Component {
   /** @param {any} props */
@@ -24,6 +116,7 @@ export class Chart extends Component {
     this.plot = null;
     /** @type {HTMLElement | null} */
     this.box = null;
+    this.state = { at: null, mark: null };
     this.restyle = () => this.draw();
     this.media = matchMedia("(prefers-color-scheme: dark)");
   }
@@ -35,8 +128,8 @@ export class Chart extends Component {
     this.media.addEventListener("change", this.restyle);
   }
 
-  componentDidUpdate() {
-    this.plot?.setData(this.data());
+  componentDidUpdate(/** @type {any} */ before) {
+    if (before.times !== this.props.times) this.plot?.setData(this.data());
   }
 
   componentWillUnmount() {
@@ -53,30 +146,68 @@ export class Chart extends Component {
     return [this.props.times, ...this.props.lines.map((/** @type {any} */ line) => line[1])];
   }
 
+  /** The mark at the cursor. @param {any} plot */
+  near(plot) {
+    return this.props.marks.find((/** @type {any} */ mark) => Math.abs(plot.valToPos(mark.seconds, "x") - plot.cursor.left) < NEAR);
+  }
+
   draw() {
     this.plot?.destroy();
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
     const series = this.props.lines.map(([label], /** @type {number} */ at) => ({
-      label,
-      stroke: colour(COLOURS[at]),
-      width: 1.5,
-      points: { show: false },
-      value: (/** @type {any} */ _, /** @type {number | null} */ value) =>
-        value === null || value === undefined ? "–" : `${value.toLocaleString("en")} ${this.props.unit}`,
+      label, stroke: colour(COLOURS[at]), width: 1.5, points: { show: false },
     }));
     const options = {
       width: this.width(),
       height: HEIGHT,
-      legend: { live: true },
+      padding: [8, 12, 0, 0],
+      legend: { show: false },
       cursor: { sync: { key: "history" }, drag: { x: false, y: false } },
-      axes: [{ ...axis, space: 80, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clock) }, { ...axis, size: 56 }],
-      scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ high) => [0, high > 0 ? high * 1.1 : 1] } },
-      series: [{ label: "at", value: (/** @type {any} */ _, /** @type {number | null} */ at) => (at ? clock(at) : "–") }, ...series],
+      axes: [
+        { ...axis, size: AXIS, space: 62, values: (/** @type {any} */ _, /** @type {number[]} */ at, ...[, , every]) => at.map((each) => clock(each, every)) },
+        { ...axis, size: 50, space: 28 },
+      ],
+      scales: {
+        x: { range: () => [this.props.shown.from, this.props.shown.end] },
+        y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ high) => [0, high > 0 ? high * 1.1 : 1] },
+      },
+      series: [{}, ...series],
+      hooks: {
+        draw: [(/** @type {any} */ plot) => this.drawMarks(plot)],
+        setCursor: [(/** @type {any} */ plot) => {
+          const at = plot.cursor.left < 0 ? null : plot.cursor.idx;
+          const mark = at === null ? null : this.near(plot);
+          if (at !== this.state.at || mark !== this.state.mark) this.setState({ at, mark });
+        }],
+      },
     };
     this.plot = new /** @type {any} */ (window).uPlot(options, this.data(), this.box);
   }
 
+  /** @param {any} plot */
+  drawMarks(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.setLineDash([3, 3]);
+    for (const mark of this.props.marks) {
+      const x = Math.round(plot.valToPos(mark.seconds, "x", true)) + 0.5;
+      ctx.strokeStyle = colour(LEVEL_COLOURS[mark.level]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
   render() {
-    return html`<figure><figcaption>${this.props.title}</figcaption><div ref=${(/** @type {any} */ box) => { this.box = box; }}></div></figure>`;
+    const { title, unit, times, lines } = this.props;
+    const { at, mark } = this.state;
+    const row = at ?? times.length - 1;
+    const shown = (/** @type {any} */ value) => (value === null || value === undefined ? "–" : `${value.toLocaleString("en", { maximumSignificantDigits: 3 })} ${unit}`);
+    return html`<figure><figcaption>${title} <span class="legend">${lines.map(([label, values], /** @type {number} */ line) => html`
+        <span class="s${line}"><i></i>${label} <b>${shown(values[row])}</b></span>`)}${at === null ? null : html`<span class="faint">${clock(times[at])}</span>`}</span></figcaption>
+      <div ref=${(/** @type {any} */ box) => { this.box = box; }}></div>
+      ${mark ? html`<p class="under">${told(mark)}</p>` : null}</figure>`;
   }
 }

@@ -9,6 +9,7 @@ export const html = htm.bind(h);
 export { render, Component };
 
 const TIMEOUT_MS = 5000;
+const SLOW_MS = 2500; // without an answer for so long, the page says so
 
 /** A problem that the node answered, or why there is no answer. */
 export class Problem extends Error {
@@ -25,10 +26,10 @@ export class Problem extends Error {
  * The answer of this node. Throws Problem.
  * @param {string} method
  * @param {string} path
- * @param {{signal?: AbortSignal, json?: object}} [more]
+ * @param {{signal?: AbortSignal, json?: object, bytesMax?: number}} [more] `bytesMax`: a larger answer is not read
  * @returns {Promise<any>}
  */
-export async function send(method, path, { signal, json } = {}) {
+export async function send(method, path, { signal, json, bytesMax = Infinity } = {}) {
   const late = AbortSignal.timeout(TIMEOUT_MS);
   let answer;
   try {
@@ -39,6 +40,11 @@ export async function send(method, path, { signal, json } = {}) {
       cache: "no-store",
       signal: signal ? AbortSignal.any([late, signal]) : late,
     });
+    const bytes = Number(answer.headers.get("Content-Length"));
+    if (bytes > bytesMax) {
+      answer.body?.cancel();
+      throw new Problem(413, "too_large", `it has ${size(bytes)}`);
+    }
     const body = await answer.json();
     if (answer.ok) return body;
     throw new Problem(answer.status, body.code || "", body.detail || answer.statusText, body.missing);
@@ -87,15 +93,17 @@ export class Page extends Component {
     clearTimeout(this.timer);
     if (this.asking) return;
     this.asking = true;
+    const slow = setTimeout(() => this.props.onContact?.(new Problem(0, "slow", "no answer yet")), SLOW_MS);
     try {
       const found = await this.load();
       this.setState({ ...found, problem: null, at: Date.now() });
-      this.props.onContact?.(null);
+      this.props.onContact?.(null, found);
     } catch (error) {
       if (this.gone.signal.aborted) return;
       this.setState({ problem: error });
       this.props.onContact?.(error);
     } finally {
+      clearTimeout(slow);
       this.asking = false;
     }
     if (this.everyMs && !document.hidden && !this.gone.signal.aborted) {
@@ -103,9 +111,9 @@ export class Page extends Component {
     }
   }
 
-  /** @param {string} path */
-  ask(path) {
-    return send("GET", path, { signal: this.gone.signal });
+  /** @param {string} path @param {{bytesMax?: number}} [more] */
+  ask(path, more) {
+    return send("GET", path, { signal: this.gone.signal, ...more });
   }
 }
 
