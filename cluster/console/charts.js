@@ -10,6 +10,7 @@ const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
 const LEVELS = ["info", "warning", "error"];
 const LEVEL_COLOURS = ["--faint", "--unknown", "--invalid"];
 const HEIGHT = 130;
+const TICKS = [1, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 86400]; // seconds between two times
 const AXIS = 26; // pixels of the line of times below a chart
 const SPAN_MIN = 60; // steps that are shown at least: less would stretch the first seconds
 const MARKS = 120; // places for marks of events over the whole span
@@ -164,7 +165,7 @@ export class Chart extends Component {
       legend: { show: false },
       cursor: { sync: { key: "history" }, drag: { x: false, y: false } },
       axes: [
-        { ...axis, size: AXIS, space: 62, values: (/** @type {any} */ _, /** @type {number[]} */ at, ...[, , every]) => at.map((each) => clock(each, every)) },
+        { ...axis, size: AXIS, space: 62, incrs: TICKS, values: (/** @type {any} */ _, /** @type {number[]} */ at, ...[, , every]) => at.map((each) => clock(each, every)) },
         { ...axis, size: 50, space: 28 },
       ],
       scales: {

@@ -141,16 +141,19 @@ function Steps({ entry, voters }) {
 function Held({ cluster, groups, view }) {
   const { oldest, last } = cluster;
   const share = (/** @type {number} */ index) => `${(100 * Math.max(0, Math.min(1, (index - oldest) / Math.max(1, last - oldest + 1)))).toFixed(2)}%`;
-  const all = groups.consumers.map((/** @type {any} */ each) => ({ ...each, next: each.position.next[0] })).sort((/** @type {any} */ one, /** @type {any} */ other) => one.next - other.next);
-  const first = all[0];
+  const readers = groups.consumers.map((/** @type {any} */ each) => ({ name: each.name, next: each.position.next[0], lag: each.lag }));
+  const nodes = cluster.members.filter((/** @type {any} */ each) => each.durable !== null).map((/** @type {any} */ each) =>
+    ({ name: `node ${each.node}`, is_node: true, next: each.durable + 1, lag: last - each.durable }));
+  const all = [...readers, ...nodes].sort((one, other) => one.next - other.next);
+  const first = readers.sort((/** @type {any} */ one, /** @type {any} */ other) => one.next - other.next)[0];
   return html`<p>${view.held_by ? html`<b class="unknown">The group ${view.held_by} holds retention back</b>: it stands at ${number(view.held_next)}. Start its reader, or <code>raftlog consumers delete ${view.held_by}</code>.`
     : first && first.lag ? html`The group <b>${first.name}</b> is the farthest behind. Retention waits for it only where <code>retention.held_bytes</code> is set, and the leader names it here.`
     : "No reader is behind: none holds anything back."}</p>
     <div class="bars"><div class="bar-row ends faint"><span></span><span class="track-ends"><span>${number(oldest)}, the oldest</span><span>${number(last)}, the newest</span></span></div>
-      ${all.slice(0, GROUPS_SHOWN).map((/** @type {any} */ each) => html`<div class="bar-row ${each.name === view.held_by ? "holds" : ""}" key=${each.name}>
+      ${all.slice(0, GROUPS_SHOWN).map((each) => html`<div class="bar-row ${each.is_node ? "copy" : each.name === view.held_by ? "holds" : ""}" key=${each.name}>
         <a href="#/log?at=${each.next}">${each.name}</a>
         <span class="track" title=${`next ${number(each.next)}, ${number(each.lag)} records behind`}><span class="read" style=${{ width: share(each.next) }}></span></span>
-        <span class="n">${each.lag ? `${number(each.lag)} behind` : "read all"}</span></div>`)}</div>
-    ${all.length > GROUPS_SHOWN ? html`<p class="faint">And ${number(all.length - GROUPS_SHOWN)} groups that are closer: <a href="#/groups">Groups</a>.</p>` : null}
-    <p class="key faint">A bar is what the group has read, from the oldest record to the newest.</p>`;
+        <span class="n">${each.lag ? `${number(each.lag)} behind` : each.is_node ? "has all" : "read all"}</span></div>`)}</div>
+    ${all.length > GROUPS_SHOWN ? html`<p class="faint">And ${number(all.length - GROUPS_SHOWN)} that are closer: <a href="#/groups">Groups</a>.</p>` : null}
+    <p class="key faint">A bar is what a group has read, or a node has on its disk, from the oldest record to the newest. The leader keeps a part of the log for slow nodes.</p>`;
 }

@@ -141,7 +141,7 @@ function lag({ lag, lag_seconds }) {
 /** @param {any} link */
 function linked(link) {
   const trip = link.round_trip_us === null ? "" : `, ${number(link.round_trip_us / 1000)} ms round trip`;
-  const dropped = link.dropped ? `, ${number(link.dropped)} messages dropped` : "";
+  const dropped = link.dropped ? `, ${number(link.dropped)} message${link.dropped > 1 ? "s" : ""} dropped` : "";
   return `${link.refuses || (link.is_up ? "up" : `down: ${link.trouble || "not connected"}`)}${trip}${dropped}`;
 }
 

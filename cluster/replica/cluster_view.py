@@ -8,6 +8,7 @@ from __future__ import annotations
 from raftlog.cluster.api.explain import NEVER_MS, PeerView
 from raftlog.cluster.api.members import ClusterView, DiskSeen, LinkState, MemberSeen
 from raftlog.cluster.api.status import FollowerStatus, Status
+from raftlog.cluster.peers.transport import LinkSeen
 from raftlog.cluster.protocol.disk_reports import DiskReport
 from raftlog.cluster.replica import explain, status
 from raftlog.cluster.replica.parts import disk_exchange
@@ -18,11 +19,12 @@ from raftlog.raft.configuration import Member
 
 def cluster(replica: ReplicaState) -> ClusterView:
     """The view as of now."""
-    own, facts = status.status(replica), explain.view(replica)
+    own = status.status(replica)
+    facts, links = explain.view(replica, own), replica.links.links_seen()
     peers = {each.node: each for each in facts.peers}
     configuration = replica.core.state.configuration
     members = [
-        _peer(replica, own, peers[each.node]) if each.node in peers else _own(replica, own, each)
+        _peer(replica, own, peers[each.node], links.get(each.node)) if each.node in peers else _own(replica, own, each)
         for each in configuration.members
     ]
     return ClusterView(
@@ -66,10 +68,10 @@ def _own(replica: ReplicaState, own: Status, member: Member) -> MemberSeen:
     )
 
 
-def _peer(replica: ReplicaState, own: Status, peer: PeerView) -> MemberSeen:
+def _peer(replica: ReplicaState, own: Status, peer: PeerView, link: LinkSeen | None) -> MemberSeen:
     """A leader knows the place of a member that has answered it; another node knows its leader's role and term."""
     now, node = clock.monotonic(), peer.node
-    link, report = replica.links.links_seen().get(node), replica.disks.reports.newest(node)
+    report = replica.disks.reports.newest(node)
     follower = next((each for each in own.followers if each.node == node), None)
     heard = [each for each in (link and link.heard, report and report[0]) if each]
     hello = None if link is None else link.hello

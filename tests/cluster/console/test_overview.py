@@ -27,10 +27,10 @@ pytestmark = pytest.mark.serial
 SCRIPT = '<script>document.title="broken"</script>'
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes with some records, and a group that has read none."""
-    with LocalCluster(tmp_path, 3) as nodes:
+    with LocalCluster(tmp_path_factory.mktemp("overview"), 3) as nodes:
         nodes.start()
         nodes.wait_ready()
         with SyncClient(nodes.urls, deadline_s=30) as client:
@@ -38,6 +38,13 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
             client.put(b"hall/1", b"20 degrees")
         yield nodes
         nodes.kill(*nodes.running)
+
+
+@pytest.fixture
+def cluster(nodes: LocalCluster) -> LocalCluster:
+    """The same, all of them running."""
+    nodes.restore()
+    return nodes
 
 
 def state_of(shown: Page) -> Any:
