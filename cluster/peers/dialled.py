@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 from raftlog.cluster.config.cluster_file import split_address
-from raftlog.cluster.config.settings import PeerSettings
 from raftlog.cluster.peers.hello import (
     Hello,
     Purpose,
@@ -26,10 +25,9 @@ from raftlog.cluster.peers.hello import (
     encode_word,
 )
 from raftlog.cluster.peers.hello_proof import Proofs
-from raftlog.cluster.peers.ports import ConnectionEnd, PeerIdentity, Receiver
+from raftlog.cluster.peers.ports import ConnectionEnd, LinkParts
+from raftlog.cluster.peers.refusals import Refusals
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.runtime.logging import Logger
-from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.types import NodeId
@@ -52,14 +50,16 @@ UNBELIEVED_S: Final = 3.0  # after this many seconds without belief, the peer ca
 class LinkOwner(Protocol):
     """What a link asks of all links of its node (`raftlog.cluster.peers.transport.Transport`)."""
 
-    identity: PeerIdentity
-    receiver: Receiver
-    settings: PeerSettings
-    logger: Logger
-    silence_s: float
-    is_closing: bool
-    proofs: Proofs
-    credentials: Credentials | None
+    parts: LinkParts
+    refusals: Refusals
+
+    @property
+    def proofs(self) -> Proofs:
+        """The challenges of this node."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the node stops."""
 
     @property
     def own_address(self) -> str:
@@ -70,12 +70,6 @@ class LinkOwner(Protocol):
 
     def welcomed(self, link: Link) -> None:
         """The listener at the other end has answered."""
-
-    def refused_by(self, node: NodeId, reason: str) -> None:
-        """A peer closed a connection that this node made."""
-
-    def link_failed(self, node: NodeId, error: Exception) -> None:
-        """Dialling a peer failed in a way that no network causes."""
 
 
 class Link:
@@ -202,7 +196,7 @@ class Link:
 
     def check_certificate(self) -> None:
         """Closes the connection if the certificate of the other side has been revoked meanwhile."""
-        credentials = self._owner.credentials
+        credentials = self._owner.parts.credentials
         if credentials is not None and self._transport is not None:
             if credentials.revocation(self._transport) is not None:
                 self.redial()
@@ -236,24 +230,26 @@ class Link:
                 error = failure.strerror or "timed out"
             except Exception as failure:  # a defect must not end the dialling for good
                 refusal, error = None, f"{type(failure).__name__}: {failure}"
-                self._owner.link_failed(self.node, failure)
+                self._owner.refusals.link_failed(self.node, failure)
             is_through = self.up_since >= started
             self.trouble = error if refusal is None else refusal
             if refusal is not None or error != CLOSED:
                 self.failed_at = clock.monotonic()
             if refusal is not None:
                 pause_s, self._refusal, self.is_reached = REFUSED_REDIAL_S, refusal, False
-                self._owner.refused_by(self.node, refusal)
+                self._owner.refusals.refused_by(self.node, refusal)
             elif is_through and clock.monotonic() - self.up_since >= HELD_S:
                 pause_s = 0.0
             else:
                 self.is_reached = False
                 if is_refused or is_through:
                     self._refused()
-                pause_s = min(max(2 * pause_s, REDIAL_MIN_MS / 1_000), self._owner.settings.redial_max_ms / 1_000)
+                pause_s = min(max(2 * pause_s, REDIAL_MIN_MS / 1_000), self._owner.parts.settings.redial_max_ms / 1_000)
                 if not self._is_unreachable and self.purpose is Purpose.CONSENSUS:
                     self._is_unreachable = True
-                    self._owner.logger.warning("peer_unreachable", peer=self.node, address=self.address, error=error)
+                    self._owner.parts.logger.warning(
+                        "peer_unreachable", peer=self.node, address=self.address, error=error
+                    )
             if self.purpose is Purpose.CONSENSUS:
                 self._owner.proofs.look(self.node)
             await self._pause(pause_s * random.uniform(0.5, 1.0))
@@ -275,21 +271,21 @@ class Link:
         host, port = split_address(self.address, f"peer of node {self.node}")
         loop = asyncio.get_running_loop()
         closed: asyncio.Future[str | None] = loop.create_future()
-        credentials = self._owner.credentials
+        credentials = self._owner.parts.credentials
         context = None if credentials is None or self._dials_plain else credentials.context("peer")
         self._dials_plain = context is not None and credentials is not None and credentials.takes_plain
-        async with asyncio.timeout(self._owner.settings.connect_timeout_ms / 1_000):
+        async with asyncio.timeout(self._owner.parts.settings.connect_timeout_ms / 1_000):
             transport, _ = await loop.create_connection(
                 lambda: cast(Any, _Dialled(closed, self._on_word)), host, port, ssl=context
             )
         self._dials_plain = False
         if credentials is not None:
-            reason = credentials.peer_refusal(transport, self._owner.identity.log, self.node)
+            reason = credentials.peer_refusal(transport, self._owner.parts.identity.log, self.node)
             if reason is not None:
                 transport.abort()
                 return f"what listens at {self.address} is not node {self.node}: {reason}"
-        tune_socket(transport, self._owner.silence_s)
-        identity, proofs = self._owner.identity, self._owner.proofs
+        tune_socket(transport, self._owner.parts.silence_s)
+        identity, proofs = self._owner.parts.identity, self._owner.proofs
         transport.write(
             encode_hello(
                 Hello(
@@ -314,9 +310,9 @@ class Link:
         self.waiting_since, self.up_since, self.is_reached = 0.0, clock.monotonic(), True
         self.is_welcome = self._is_believed = False
         if self.purpose is Purpose.BULK:
-            self._owner.receiver.bulk_link_opened(self.node)
+            self._owner.parts.receiver.bulk_link_opened(self.node)
         else:
-            self._owner.receiver.consensus_link_opened(self.node)
+            self._owner.parts.receiver.consensus_link_opened(self.node)
         timer = loop.call_later(STABLE_S, self._reached)
         try:
             return await closed
@@ -326,11 +322,11 @@ class Link:
             self._parts.clear()
             transport.abort()
             if self.purpose is Purpose.BULK and not self._owner.is_closing:
-                self._owner.receiver.bulk_link_closed(self.node)
+                self._owner.parts.receiver.bulk_link_closed(self.node)
 
     def _refused(self) -> None:
         if self.purpose is Purpose.CONSENSUS and not self._owner.is_closing:
-            self._owner.receiver.consensus_link_refused(self.node)
+            self._owner.parts.receiver.consensus_link_refused(self.node)
 
     def _on_word(self, word: Word) -> None:
         """Takes a word of the listener."""
@@ -342,12 +338,12 @@ class Link:
             if self.address == self.place:
                 self._places = (self.place,)
             if self.purpose is Purpose.BULK:
-                self._owner.receiver.bulk_link_believed(self.node)
+                self._owner.parts.receiver.bulk_link_believed(self.node)
 
     def _reached(self) -> None:
         if self._is_unreachable:
             self._is_unreachable = False
-            self._owner.logger.info("peer_reached", peer=self.node, address=self.address)
+            self._owner.parts.logger.info("peer_reached", peer=self.node, address=self.address)
 
 
 class _Dialled(ConnectionEnd):
