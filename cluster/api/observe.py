@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from raftlog.cluster.api.explain import Leaderless
-from raftlog.cluster.api.members import Members
-from raftlog.cluster.api.status import Status
+from raftlog.cluster.api.members import ClusterView
 
 
 class EventView(msgspec.Struct, frozen=True):
@@ -46,10 +45,9 @@ class HistoryAnswer(msgspec.Struct, frozen=True):
 
 
 class OverviewAnswer(msgspec.Struct, frozen=True):
-    """`GET /v1/overview`: what a dashboard shows of a node, as five other routes answer it."""
+    """`GET /v1/overview`: what a dashboard shows of a node, as four other routes answer it."""
 
-    status: Status
-    members: Members
+    cluster: ClusterView
     leaderless: Leaderless
     history: HistoryAnswer  # the newest rows by second
     events: EventsAnswer  # the newest ones

@@ -2,12 +2,14 @@
  * Draws the frame around the pages: which node this is, whether it answers, and where one can go.
  * @module
  */
-import { html, render, Component, LOGIN, duration, moment, nodeNow, send, waitedMs, zone, Trouble } from "./lib.js";
+import { html, render, Component, LOGIN, duration, nodeNow, send, waitedMs, zone, Time, Trouble } from "./lib.js";
 import { Overview } from "./overview.js";
 import { LogPage } from "./log.js";
 import { EntryPage } from "./entry.js";
 import { KeysPage } from "./keys.js";
 import { GroupsPage } from "./groups.js";
+import { DataPage } from "./data.js";
+import { ExplainPage } from "./explain.js";
 
 /** Name in the address, title, page, and the key that goes there (empty: it is not in the menu). @type {[string, string, any, string][]} */
 const PAGES = [
@@ -16,6 +18,8 @@ const PAGES = [
   ["entry", "Record", EntryPage, ""],
   ["keys", "Keys", KeysPage, "k"],
   ["groups", "Groups", GroupsPage, "g"],
+  ["data", "Data", DataPage, "d"],
+  ["explain", "Explain", ExplainPage, "e"],
 ];
 const MENU = PAGES.filter(([, , , key]) => key);
 const SLOW_MS = 1000; // until the frame says that an answer is late
@@ -65,7 +69,7 @@ class Contact extends Component {
   render() {
     const { problem, contact } = this.props;
     const silentMs = performance.now() - contact;
-    const [kind, mark, words, ms] = problem?.status === 0 ? ["invalid", "▲", "no answer", silentMs]
+    const [kind, mark, words, ms] = problem?.status === 0 ? ["invalid", "■", "no answer", silentMs]
       : waitedMs() > SLOW_MS ? ["unknown", "◌", "slow", waitedMs()] : ["valid", "●", "live", 0];
     return html`<span class="contact ${kind}" title=${words === "slow" ? "the oldest request that waits for its answer" : undefined}>
       <span aria-hidden="true">${mark}</span> <span role="status">${words}</span>
@@ -90,9 +94,10 @@ class App extends Component {
     super();
     /** @type {any} */
     this.state = { ...place(), problem: null, contact: performance.now(), areOn: true, visit: 0 };
-    this.onContact = (/** @type {any} */ problem) =>
-      this.setState(problem ? { problem } : { problem: null, contact: performance.now(), seen: nodeNow() });
-    this.onTrouble = (/** @type {string} */ trouble) => trouble !== this.state.trouble && this.setState({ trouble });
+    this.onContact = (/** @type {any} */ problem, /** @type {any} */ found = null) => {
+      const seen = found?.cluster ? { members: found.cluster.members, trouble: found.trouble } : {};
+      this.setState(problem ? { problem } : { problem: null, contact: performance.now(), seen: nodeNow(), ...seen });
+    };
     this.onToken = async (/** @type {string} */ token) => {
       try {
         await send("POST", LOGIN, { json: { token: token.trim() } });
@@ -124,22 +129,23 @@ class App extends Component {
     this.identify();
   }
 
-  componentDidUpdate() {
-    const { version, problem, trouble, asks } = this.state;
-    const words = asks ? "log in" : problem?.status === 0 ? "no answer" : trouble;
-    document.title = `raftlog${version ? `: node ${version.node}` : ""}${words ? `, ${words}` : ""}`;
-  }
-
   async identify() {
     try {
-      const [version, me, members] = await Promise.all(["/version", "/v1/access/me", "/v1/members"].map((path) => send("GET", path)));
+      const paths = ["/version", "/v1/access/me?consistency=stale", "/v1/cluster"];
+      const [version, me, { members }] = await Promise.all(paths.map((path) => send("GET", path)));
       const isOther = this.user !== undefined && this.user !== me.user; // who sees pages of its own
       this.user = me.user;
-      this.setState({ version, me, members: members.members, visit: this.state.visit + (isOther ? 1 : 0) });
+      this.setState({ version, me, members, visit: this.state.visit + (isOther ? 1 : 0) });
       this.onContact(null);
     } catch (problem) {
       this.onContact(problem);
     }
+  }
+
+  componentDidUpdate() {
+    const { version, problem, trouble, asks } = this.state;
+    const wrong = asks ? "log in, " : problem?.status === 0 ? "■ no answer, " : trouble ? `▲ ${trouble}, ` : "";
+    document.title = version ? `${wrong}raftlog: node ${version.node}` : "raftlog";
   }
 
   /** @param {KeyboardEvent} event */
@@ -171,7 +177,7 @@ class App extends Component {
         ${asks ? html`<${Login} onToken=${this.onToken} words=${asks} refusal=${refusal} />` : null}
         ${isSilent && !asks ? this.silence(problem) : null}
         <div hidden=${!!asks} class=${isSilent ? "old" : ""}>
-          <${Shown} key=${`${visit} ${path} ${parameters}`} path=${path} parameters=${parameters} onContact=${this.onContact} onTrouble=${this.onTrouble} /></div>
+          <${Shown} key=${`${visit} ${path} ${parameters}`} path=${path} parameters=${parameters} onContact=${this.onContact} /></div>
       </main>
       ${version ? html`<footer class="faint"><p>raftlog ${version.version}, ${version.modules} modules, log <code>${version.log}</code></p></footer>` : null}`;
   }
@@ -199,8 +205,9 @@ class App extends Component {
   silence(problem) {
     const { version, members, seen } = this.state;
     const others = (members || []).filter((/** @type {any} */ each) => each.node !== version?.node);
-    return html`<section class="verdict bad" role="alert"><span class="invalid" aria-hidden="true">▲</span>
-      <div><b>This node gives no answer: ${problem.message}.</b> The page asks again${seen ? `, and shows what it had at ${moment(seen)}` : ""}.
+    return html`<section class="verdict bad" role="alert"><span class="invalid" aria-hidden="true">■</span>
+      <div><b>${version ? `Node ${version.node}` : "This node"} does not answer: ${problem.message}.</b>
+        <p>${seen ? html`What is below came at <${Time} ms=${seen} day />, and may have changed since. ` : null}The page asks again.</p>
         ${others.length ? html`<p>The other nodes: ${others.map((/** @type {any} */ each, /** @type {number} */ at) => html`${at ? ", " : ""}<a href=${each.url}>node ${each.node} at ${each.url}</a>`)}</p>` : null}
       </div></section>`;
   }

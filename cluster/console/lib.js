@@ -40,10 +40,10 @@ export class Problem extends Error {
  * The answer of this node. Throws Problem. Without a login the frame asks for one.
  * @param {string} method
  * @param {string} path
- * @param {{signal?: AbortSignal, json?: object}} [more]
+ * @param {{signal?: AbortSignal, json?: object, bytesMax?: number}} [more] `bytesMax`: a larger answer is not read
  * @returns {Promise<any>}
  */
-export async function send(method, path, { signal, json } = {}) {
+export async function send(method, path, { signal, json, bytesMax = Infinity } = {}) {
   const late = AbortSignal.timeout(TIMEOUT_MS);
   const request = { since: performance.now() };
   waiting.add(request);
@@ -57,6 +57,11 @@ export async function send(method, path, { signal, json } = {}) {
     });
     const date = Date.parse(answer.headers.get("Date") || "") + 500;
     if (Math.abs(date - nodeNow()) > 1000) aheadMs = date - Date.now();
+    const bytes = Number(answer.headers.get("Content-Length"));
+    if (bytes > bytesMax) {
+      answer.body?.cancel();
+      throw new Problem(413, "too_large", `it has ${size(bytes)}`);
+    }
     const body = await answer.json();
     if (answer.ok) return body;
     if (answer.status === 401 && path !== LOGIN) dispatchEvent(new CustomEvent("login", { detail: body.detail }));
@@ -114,7 +119,7 @@ export class Page extends Component {
     try {
       const found = await this.load();
       this.setState({ ...found, problem: null, at: Date.now() });
-      this.props.onContact?.(null);
+      this.props.onContact?.(null, found);
     } catch (error) {
       if (this.gone.signal.aborted) return;
       if (!(error instanceof Problem)) reportError(error);
@@ -130,9 +135,9 @@ export class Page extends Component {
     }
   }
 
-  /** @param {string} path */
-  ask(path) {
-    return send("GET", path, { signal: this.gone.signal });
+  /** @param {string} path @param {{bytesMax?: number}} [more] */
+  ask(path, more) {
+    return send("GET", path, { signal: this.gone.signal, ...more });
   }
 }
 

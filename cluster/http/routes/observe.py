@@ -14,7 +14,6 @@ from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.explain import leaderless
 from raftlog.cluster.http.routes.log import SLICE_BYTES
-from raftlog.cluster.http.routes.operator import without_digest
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.history import ROWS
 from raftlog.cluster.runtime.recent_events import EVENTS_MAX, recent
@@ -32,14 +31,13 @@ _OVERVIEW_EVENTS: Final = 20
 
 
 async def get_overview(service: Service, call: Call) -> HttpAnswer:
-    """The values of a dashboard, made at most twice a second for all clients that ask: so without a state digest."""
+    """The values of a dashboard, made at most twice a second for all clients that ask."""
     call.query()
     node, now, (made_at, body) = service.node, service.clock(), service.overview
     if now >= made_at + OVERVIEW_S:
         events = _events(service, 0)
         answer = OverviewAnswer(
-            without_digest(node.status()),
-            node.members(),
+            node.cluster(),
             leaderless(service),
             _history(service, 1, _OVERVIEW_ROWS),
             msgspec.structs.replace(events, events=events.events[-_OVERVIEW_EVENTS:]),

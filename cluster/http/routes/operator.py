@@ -11,7 +11,8 @@ import msgspec
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import BACKUP
-from raftlog.cluster.api.status import SetDigestHex, Status
+from raftlog.cluster.api.members import MemberSeen
+from raftlog.cluster.api.status import SetDigestHex
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.service import Service
@@ -36,22 +37,31 @@ async def get_status(service: Service, call: Call) -> HttpAnswer:
     is_insecure = service.settings.is_exposed and service.settings.security.insecure
     status = msgspec.structs.replace(service.node.status(), is_insecure=is_insecure)
     if permissions is not None and not permissions.allows(needs.OPERATE):
-        status = without_digest(status)
+        status = msgspec.structs.replace(status, state=_NO_DIGEST)  # a digest would confirm a guess of a value
         if not permissions.allows(needs.WATCH):  # enough to find the leader and a place in the log
             return service.answer(msgspec.structs.replace(status, followers=[]))
     consumers = await service.lags.farthest(service.limits.consumers_shown_max)
     return service.answer(msgspec.structs.replace(status, consumers=consumers))
 
 
-def without_digest(status: Status) -> Status:
-    """Without the digest of the state, which would confirm a guess of a value."""
-    return msgspec.structs.replace(status, state=_NO_DIGEST)
-
-
 async def get_members(service: Service, call: Call) -> HttpAnswer:
     """The members of the cluster, in the newest configuration."""
     call.query()
     return service.answer(service.node.members())
+
+
+async def get_cluster(service: Service, call: Call) -> HttpAnswer:
+    """This node's view of all members. Without `watch on cluster`: the members and the leader."""
+    call.query()
+    view, permissions = service.node.cluster(), service.access.permissions(call)
+    if permissions is not None and not permissions.allows(needs.WATCH):
+        lead = view.leader.node if view.leader else 0
+        members = [
+            MemberSeen(each.node, each.url, each.member, "leader" if each.node == lead else None)
+            for each in view.members
+        ]
+        view = msgspec.structs.replace(view, members=members)
+    return service.answer(view)
 
 
 async def get_livez(service: Service, call: Call | None = None) -> HttpAnswer:

@@ -118,6 +118,7 @@ ROUTES: Final = (
     Route("GET", "/v1/events", needs.WATCH, observe.get_events, True),
     Route("GET", "/v1/history", needs.WATCH, observe.get_history, True),
     Route("GET", "/v1/status", Need.PRINCIPAL, operator.get_status, True),
+    Route("GET", "/v1/cluster", Need.PRINCIPAL, operator.get_cluster, True),
     Route("GET", "/v1/members", Need.PRINCIPAL, operator.get_members, True),
     Route("POST", "/v1/members", needs.MEMBERS, members.change_members, **_CHANGES_ALL, is_passed_on=True),
     Route("POST", "/v1/leader/transfer", needs.OPERATE, members.transfer_leadership, **_CHANGES_ALL, is_passed_on=True),

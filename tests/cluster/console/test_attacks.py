@@ -150,7 +150,7 @@ def test_a_login_ends_with_its_token_while_the_page_is_open(browser: Browser) ->
         change(served, world, action="delete_token", token=world.tokens["alice"].identifier)
         expect(shown.get_by_label("Token")).to_be_visible()
         expect(shown.get_by_label("State of the cluster")).to_be_hidden()
-        expect(shown).to_have_title("raftlog: node 1, log in")
+        expect(shown).to_have_title("log in, raftlog: node 1")
 
 
 def test_a_form_outlives_the_end_of_its_login(browser: Browser) -> None:

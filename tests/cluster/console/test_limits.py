@@ -6,17 +6,17 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, Request, Response, expect
 
-from raftlog.cluster.api.members import MemberAnswer, Members
-from raftlog.cluster.api.status import fingerprint
+from raftlog.cluster.api.members import ClusterView, MemberSeen
 from tests.browser import held, page
 from tests.cluster.fake_node import FakeNode, serve
 
 pytestmark = pytest.mark.serial
 
 SECONDS = 10
-MENU = ("overview", "log", "keys", "groups")
+MENU = ("overview", "log", "keys", "groups", "data", "explain")
 
 
 def passing(shown: Page) -> Callable[[], list[str]]:
@@ -58,6 +58,14 @@ def test_a_hidden_tab_asks_nothing(browser: Browser, place: str) -> None:
             hide(shown, "false")
 
 
+def test_an_overview_asks_little(browser: Browser) -> None:
+    """One request a second, whose answer all share. Whatever else it needs it asks when something has happened."""
+    with held(serve()) as served, page(browser, served.url) as shown:
+        asked = passing(shown)()
+        assert asked.count("/v1/overview") >= SECONDS // 2
+        assert len(asked) <= SECONDS * 1.2, asked
+
+
 @pytest.mark.parametrize("place", MENU)
 def test_a_page_asks_for_no_more_than_a_mebibyte(browser: Browser, place: str) -> None:
     """All answers of its first ten seconds together, files included."""
@@ -75,11 +83,9 @@ def test_a_page_asks_for_no_more_than_a_mebibyte(browser: Browser, place: str) -
 class _Removed(FakeNode):
     """A node that is no member any more."""
 
-    def members(self) -> Members:
+    def cluster(self) -> ClusterView:
         """Only another one."""
-        own = super().members()
-        member = MemberAnswer(2, fingerprint("cd" * 16), "127.0.0.1:4", "http://127.0.0.1:3", "voter")
-        return Members(own.log, [member], own.leader, own.index, own.term)
+        return replace(super().cluster(), members=[MemberSeen(2, "http://127.0.0.1:3", "voter")])
 
 
 def test_a_node_that_is_no_member_shows_the_members(browser: Browser) -> None:

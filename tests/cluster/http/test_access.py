@@ -91,7 +91,7 @@ async def test_every_route_asks_who_sends_the_request(world: AccessWorld) -> Non
             assert known.problem().outcome == "not_applied"
         admin = await of_route(world, "root", route.method, route.pattern) if "watch" not in route.pattern else None
         assert admin is None or admin.status not in (401, 403), (route, admin.body)
-    assert open_ones == 6
+    assert open_ones == 7
 
 
 _EXPLAIN = ("GET /v1/explain/leaderless", "GET /v1/explain/{index}")
