@@ -44,7 +44,7 @@ function Login({ onToken, words, refusal }) {
     <form class="tools" onSubmit=${submit}>
       <input type="text" name="username" value="raftlog" autocomplete="username" hidden />
       <label>Token <input type="password" name="token" autocomplete="current-password" required size="44" /></label>
-      <button type="submit">Log in</button>
+      <button type="submit">Show the cluster</button>
     </form>
     <p class="faint"><code>raftlog token create</code> makes a token.</p>
   </section>`;
