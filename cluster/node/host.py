@@ -25,6 +25,7 @@ from raftlog.cluster.replica.opening import ReplicaParts
 from raftlog.cluster.replica.parts import link_events
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.state import Ending
+from raftlog.cluster.replica.status import VERSION
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
@@ -92,6 +93,8 @@ class Host:
                 recovered.hard_state.boot,
                 recovered.start(run),
                 (making or ReplicaParts()).knows,
+                VERSION,
+                disk.size_bytes,
             ),
             self,
             settings.peer,

@@ -83,6 +83,7 @@ class Incoming:
         self.met: dict[tuple[NodeId, str], PeerProcess] = {}  # newest believed process of each disk
         self.is_closing = False
         self._unnamed: list[Hello] = []  # see `look`
+        self._left: dict[NodeId, tuple[float, Hello]] = {}  # newest closed consensus connection: when, and its hello
 
     def has_room(self, reason: str) -> bool:
         """Whether one more connection is within the limit. If not, the oldest one whose hello is not believed is
@@ -117,6 +118,8 @@ class Incoming:
         if self.current.get(key := (hello.sender, hello.incarnation, hello.purpose)) is not connection:
             return
         del self.current[key]
+        if hello.purpose is Purpose.CONSENSUS:
+            self._left[hello.sender] = clock.monotonic(), hello
         if hello.purpose is Purpose.CONSENSUS and not self.is_closing:
             self.parts.logger.info("peer_disconnected", peer=hello.sender, error=error)
             named = [each for (sender, _, use), each in self.current.items() if (sender, use) == (key[0], key[2])]
@@ -124,6 +127,14 @@ class Incoming:
                 self.parts.receiver.peer_link_closed(hello.sender)
             for other in named:  # of another disk under this number, as after a replacement
                 other.report()
+
+    def hello_of(self, node: NodeId, disk: str) -> tuple[float | None, Hello | None]:
+        """When its connection closed (None: it is open), and the newest believed hello of that disk."""
+        connection = self.current.get((node, disk, Purpose.CONSENSUS))
+        if connection is not None:
+            return None, connection.hello
+        left, hello = self._left.get(node, (None, None))
+        return (left, hello) if hello is not None and hello.incarnation == disk else (None, None)
 
     def look(self) -> None:
         """Finds the open connections of nodes that the configuration does not name, or not with the disk and address of

@@ -9,6 +9,7 @@ import asyncio
 import random
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
@@ -41,6 +42,8 @@ STABLE_S: Final = 1.0  # a peer counts as reached once its connection was up for
 JOINED_BYTES_MAX: Final = 16 << 10  # larger amounts are cheaper to write in parts than to copy
 ANSWER_BYTES_MAX: Final = 4_096  # largest frame that may come back: a word or a refusal
 ASK_EVERY_S: Final = 0.05  # shortest pause: each forged hello in the peer's name makes this node ask
+_RTT_US: Final = slice(68, 72)
+"""The bytes of `tcpi_rtt` in the kernel's `struct tcp_info`: eight bytes, then numbers of four."""
 UNBELIEVED_S: Final = 3.0  # after this many seconds without belief, the peer cannot reach this node
 
 
@@ -125,6 +128,18 @@ class Link:
     def is_up(self) -> bool:
         """Whether the link is connected."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def round_trip_us(self) -> int | None:
+        """The round trip of this connection as the kernel measures it, smoothed; None: it is down, or no Linux."""
+        sock = self._transport.get_extra_info("socket") if self.is_up and self._transport is not None else None
+        if sock is None or not sys.platform.startswith("linux"):
+            return None
+        with suppress(OSError):
+            return int.from_bytes(
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_US.stop)[_RTT_US], sys.byteorder
+            )
+        return None
 
     @property
     def refusal(self) -> str:
@@ -285,6 +300,8 @@ class Link:
                     challenge=proofs.challenge(self),
                     answer=proofs.answer_for(self.node),
                     at=self._owner.own_address,
+                    program=identity.program,
+                    disk_bytes=identity.disk_bytes,
                 )
             )
         )

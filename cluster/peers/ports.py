@@ -28,6 +28,8 @@ class PeerIdentity:
     boot: int
     start: Start
     knows: int = CLUSTER_VERSION  # the newest that its program knows
+    program: str = ""  # the version of its raftlog
+    disk_bytes: int = 0  # size of the disk that its data folder is on; 0: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 from raftlog.cluster.peers.accepted import Accepted, Incoming
 from raftlog.cluster.peers.commit_notices import CommitNotices
 from raftlog.cluster.peers.dialled import Link
-from raftlog.cluster.peers.hello import Purpose, Word
+from raftlog.cluster.peers.hello import Hello, Purpose, Word
 from raftlog.cluster.peers.hello_proof import Proofs
 from raftlog.cluster.peers.ports import LinkParts
 from raftlog.cluster.peers.refusals import Refusals
@@ -39,6 +39,9 @@ class LinkSeen(NamedTuple):
     trouble: str  # why its newest dial failed; empty while `is_reached`
     refusal: str
     heard: float | None
+    round_trip_us: int | None = None  # of the connection; None: it is down, or not known
+    left: float | None = None  # when the connection of that hello closed; None: it is open
+    hello: Hello | None = None  # the newest believed one of that disk
 
 
 class Transport:
@@ -281,11 +284,13 @@ class Transport:
         """The state of the consensus links, by peer."""
         return {
             node: LinkSeen(
-                is_up=link.is_up,
-                is_reached=link.is_reached,
-                trouble="" if link.is_reached else link.trouble,
-                refusal=link.refusal,
-                heard=self._heard.get(node),
+                link.is_up,
+                link.is_reached,
+                "" if link.is_reached else link.trouble,
+                link.refusal,
+                self._heard.get(node),
+                link.round_trip_us,
+                *self.incoming.hello_of(node, link.disk),
             )
             for node, link in self._consensus.items()
         }
