@@ -135,6 +135,8 @@ def test_the_keyboard_goes_everywhere(url: str, browser: Browser) -> None:
         assert focused(shown) == "Skip to the page"
         shown.keyboard.press("Enter")
         assert focused(shown) == "Overview"
+        shown.keyboard.press("Tab")
+        assert focused(shown) != "Overview"
         shown.keyboard.press("k")
         expect(shown.get_by_role("heading", name="Keys", exact=True)).to_be_focused()
         settled(shown).keyboard.press("/")
