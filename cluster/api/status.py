@@ -83,6 +83,15 @@ class ConsumerStatus(msgspec.Struct, frozen=True):
     updated_ms: int  # time of the entry that changed it last
 
 
+class ReplicaDigest(msgspec.Struct, frozen=True):
+    """The newest digest point that a member has reported, and its state there."""
+
+    node: int
+    point: int
+    value: str  # hex
+    is_same: bool | None  # as this node's state at that point; None: this node has not got it, or has forgotten it
+
+
 class DigestStatus(msgspec.Struct, frozen=True):
     """What digest points say of this node's state."""
 
@@ -91,6 +100,7 @@ class DigestStatus(msgspec.Struct, frozen=True):
     agreed: int = 0  # of the newest at which this state was a majority's; 0: none since the start
     age_ms: int = -1  # since that was found; -1: never
     differ: int = 0  # of the newest at which no majority has one state: nothing is written; 0: there is none
+    replicas: list[ReplicaDigest] = []  # this node's and what others reported to it since its start
 
 
 class ScrubStatus(msgspec.Struct, frozen=True):

@@ -8,6 +8,8 @@ import { LogPage } from "./log.js";
 import { EntryPage } from "./entry.js";
 import { KeysPage } from "./keys.js";
 import { GroupsPage } from "./groups.js";
+import { OperatePage } from "./operate.js";
+import { AccessPage } from "./access.js";
 
 /** @type {[string, string, any][]} path, name in the menu (empty: none), page */
 const PAGES = [
@@ -16,6 +18,8 @@ const PAGES = [
   ["entry", "", EntryPage],
   ["keys", "Keys", KeysPage],
   ["groups", "Groups", GroupsPage],
+  ["operate", "Operate", OperatePage],
+  ["access", "Access", AccessPage],
 ];
 
 /** The page and its parameters, by the part of the address behind `#/`. */
@@ -46,6 +50,8 @@ function Login({ onToken, problem, refusal }) {
 class App extends Component {
   constructor() {
     super();
+    /** @type {any} it stays while a login is asked for, with what is in its forms */
+    this.page = null;
     this.state = { ...place(), problem: null, contact: Date.now(), me: null, now: Date.now() };
     this.onContact = (/** @type {any} */ problem) =>
       this.setState(problem ? { problem } : { problem: null, contact: Date.now() });
@@ -54,6 +60,7 @@ class App extends Component {
         await send("POST", "/v1/login", { json: { token: token.trim() } });
         this.setState({ problem: null, refusal: null });
         this.identify();
+        this.page?.reload?.();
       } catch (refusal) {
         this.setState({ refusal });
       }
@@ -66,7 +73,10 @@ class App extends Component {
   }
 
   componentDidMount() {
-    addEventListener("hashchange", () => this.setState(place()));
+    addEventListener("hashchange", () => {
+      this.setState(place());
+      this.identify();
+    });
     addEventListener("keydown", (event) => this.key(event));
     setInterval(() => this.setState({ now: Date.now() }), 1000);
     this.identify();
@@ -87,7 +97,7 @@ class App extends Component {
   key(event) {
     const target = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input, select, textarea")) return;
-    const page = { o: "overview", l: "log", k: "keys", g: "groups" }[event.key];
+    const page = { o: "overview", l: "log", k: "keys", g: "groups", p: "operate", a: "access" }[event.key];
     if (page) location.hash = `#/${page}`;
     if (event.key === "?") this.setState({ keys: !this.state.keys });
     if (event.key === "/") {
@@ -113,11 +123,10 @@ class App extends Component {
             : html`<span class="valid">●</span> live`}
         </span>
       </header>
-      ${keys ? html`<p class="faint">Keys: <code>o</code> overview, <code>l</code> log, <code>k</code> keys, <code>g</code> groups, <code>/</code> search, <code>?</code> this line</p>` : null}
-      ${needsToken
-        ? html`<${Login} onToken=${this.onToken} problem=${problem} refusal=${refusal} />`
-        : html`<main class=${problem?.status === 0 ? "old" : ""}>
-            <${Shown} key=${path + parameters} parameters=${parameters} onContact=${this.onContact} /></main>`}
+      ${keys ? html`<p class="faint">Keys: <code>o</code> overview, <code>l</code> log, <code>k</code> keys, <code>g</code> groups, <code>p</code> operate, <code>a</code> access, <code>/</code> search, <code>?</code> this line</p>` : null}
+      ${needsToken ? html`<${Login} onToken=${this.onToken} problem=${problem} refusal=${refusal} />` : null}
+      <main class=${problem?.status === 0 ? "old" : ""} hidden=${needsToken}>
+        <${Shown} key=${path + parameters} ref=${(/** @type {any} */ page) => { this.page = page; }} parameters=${parameters} me=${me} onContact=${this.onContact} /></main>
       ${version ? html`<footer class="faint"><p>raftlog ${version.version}, ${version.modules} modules, log <code>${version.log}</code></p></footer>` : null}`;
   }
 }

@@ -99,7 +99,7 @@ export class Page extends Component {
     } finally {
       this.asking = false;
     }
-    if (this.everyMs && !document.hidden && !this.gone.signal.aborted) {
+    if (this.everyMs && this.state.problem?.status !== 401 && !document.hidden && !this.gone.signal.aborted) {
       this.timer = setTimeout(() => this.reload(), this.everyMs);
     }
   }
@@ -108,6 +108,15 @@ export class Page extends Component {
   ask(path) {
     return send("GET", path, { signal: this.gone.signal });
   }
+}
+
+/** Gives the browser a file. @param {string} name @param {BlobPart[]} parts */
+export function save(name, parts) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(parts));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 /** @param {number | null | undefined} value */

@@ -36,7 +36,8 @@ async def get_status(service: Service, call: Call) -> HttpAnswer:
     is_insecure = service.settings.is_exposed and service.settings.security.insecure
     status = msgspec.structs.replace(service.node.status(), is_insecure=is_insecure)
     if permissions is not None and not permissions.allows(needs.OPERATE):
-        status = msgspec.structs.replace(status, state=_NO_DIGEST)  # a digest would confirm a guess of a value
+        digests = msgspec.structs.replace(status.digests, replicas=[])  # a digest would confirm a guess of a value
+        status = msgspec.structs.replace(status, state=_NO_DIGEST, digests=digests)
         if not permissions.allows(needs.WATCH):  # enough to find the leader and a place in the log
             return service.answer(msgspec.structs.replace(status, followers=[]))
     consumers = await service.lags.farthest(service.limits.consumers_shown_max)
