@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from raftlog.cluster.api.errors import Outcome
 from raftlog.cluster.api.values import LeaderHint, Position
 
 
@@ -47,6 +48,16 @@ FINGERPRINT_CHARS: Final = 8
 def fingerprint(incarnation: str) -> str:
     """The name under which a disk is shown to operators. It distinguishes disks, and is too short to forge a hello."""
     return hashlib.sha256(incarnation.encode()).hexdigest()[:FINGERPRINT_CHARS]
+
+
+class SnapshotAnswer(msgspec.Struct, frozen=True):
+    """`POST /v1/snapshot`: this node's newest snapshot, which holds all that it had applied when it was asked."""
+
+    node: int
+    snapshot: int  # the index that it ends at
+    index: int
+    term: int
+    outcome: Outcome = Outcome.APPLIED
 
 
 class FollowerStatus(msgspec.Struct, frozen=True):

@@ -46,6 +46,8 @@ export class Action extends Component {
     super(props);
     /** @type {any} step: form | confirm | sent | done | refused | unknown; known: what `effect` found */
     this.state = { step: "form", values: initial(props.fields), known: null };
+    /** @type {HTMLElement | null} */
+    this.button = null;
     /** @type {number | undefined} */
     this.clock = undefined;
   }
@@ -106,7 +108,7 @@ export class Action extends Component {
   /** Back to the form. @param {boolean} [empty] */
   close(empty) {
     const values = empty ? initial(this.props.fields) : this.state.values;
-    this.setState({ step: "form", values, known: null, problem: null, answer: null, made: undefined });
+    this.setState({ step: "form", values, known: null, problem: null, answer: null, made: undefined }, () => this.button?.focus());
   }
 
   render() {
@@ -124,7 +126,7 @@ export class Action extends Component {
       ${about ? html`<p class="faint">${about}</p>` : null}
       <form onSubmit=${submit}><fieldset disabled=${Boolean(missing || blocked || step !== "form")}>
         ${fields.filter((/** @type {Field} */ each) => each.when?.(values) ?? true).map((/** @type {Field} */ each) => html`<${Input} key=${each.name} field=${each} value=${values[each.name]} set=${(/** @type {any} */ value) => set(each, value)} />`)}
-        <button type="submit">${name} …</button></fieldset></form>
+        <button type="submit" ref=${(/** @type {any} */ button) => { this.button = button; }}>${name} …</button></fieldset></form>
       ${missing ? html`<p class="unknown">Not permitted. The missing grant: <code>${missing}</code></p>` : blocked ? html`<p class="unknown">${blocked}</p>` : null}
       ${step === "form" ? null : this.panel()}</section>`;
   }

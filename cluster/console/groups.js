@@ -53,13 +53,12 @@ export class GroupsPage extends Page {
     const groups = [...found.consumers].sort((one, other) => other.lag - one.lag);
     return html`<h2>Consumer groups</h2>
       <p class="faint">The newest record of a user is <a href="#/entry?at=${found.last_user_index}">${number(found.last_user_index)}</a>. The farthest behind comes first. ${groups.length ? held : null}</p>
-      ${groups.length ? html`<div class="wide" tabindex="0" role="region" aria-label="Consumer groups"><table><thead><tr><th>group</th><th>owner</th><th class="n">generation</th><th class="n">next index</th>
-        <th class="n">lag in records</th><th>while this page is open</th><th class="n">oldest unread</th><th class="n">moved</th></tr></thead><tbody>
+      ${groups.length ? html`<div class="wide" tabindex="0" role="region" aria-label="Consumer groups"><table><thead><tr><th>group</th><th class="n">lag in records</th><th>while this page is open</th><th class="n">oldest unread</th>
+        <th class="n">next index</th><th>owner</th><th class="n">generation</th><th class="n">moved</th></tr></thead><tbody>
         ${groups.map((group) => html`<tr key=${group.name}><td><a href=${`#/groups?group=${encodeURIComponent(group.name)}`}>${kind(group.name)}</a>${group.name === holder ? html` <span class="unknown">holds retention back</span>` : null}</td>
-          <td>${group.owner || html`<span class="faint">none</span>`}</td><td class="n">${number(group.generation)}</td>
-          <td class="n"><a href="#/log?at=${group.position.next[0]}">${number(group.position.next[0])}</a></td>
           <td class="n ${group.lag ? "unknown" : "valid"}">${number(group.lag)}</td><td><${Spark} lags=${history.get(group.name)?.lags || []} /></td>
-          <td class="n">${unread(group)}</td><td class="n">${duration(Math.max(0, this.state.now - group.updated_ms))} ago</td></tr>`)}</tbody></table></div>`
+          <td class="n">${unread(group)}</td><td class="n"><a href="#/log?at=${group.position.next[0]}">${number(group.position.next[0])}</a></td>
+          <td>${group.owner || html`<span class="faint">none</span>`}</td><td class="n">${number(group.generation)}</td><td class="n">${duration(Math.max(0, this.state.now - group.updated_ms))} ago</td></tr>`)}</tbody></table></div>`
         : html`<p>There is no group that this user may see. A reader makes one: <code>raftlog log --group NAME --follow</code></p>`}`;
   }
 

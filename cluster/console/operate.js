@@ -30,8 +30,7 @@ export class OperatePage extends Page {
       <h2>Leader and members</h2><div class="actions" key="actions-1">${this.leader(members)}${this.join(members)}</div>
       <h2>Log and state</h2><div class="actions" key="actions-2">${this.log(status)}</div>
       <h2>States of the replicas</h2><${Digests} status=${status} members=${members} missing=${lacks(this.props.me, OPERATE)} />
-      <div class="actions" key="actions-3">${this.digest(status, members)}</div>
-      <p class="faint">A node takes snapshots by itself, when enough log has come since the last one. A backup is a snapshot that one can keep.</p>`;
+      <div class="actions" key="actions-3">${this.digest(status, members)}</div>`;
   }
 
   /** What all actions on the members have. */
@@ -101,6 +100,9 @@ export class OperatePage extends Page {
       <${Action} ...${this.common} needs=${[OPERATE]} name="Back up the state" about="Every key as of one index, with sessions, users and hashes of tokens, as a file. The log is not in it: raftlog backup FOLDER takes it too."
         unknown=${undefined} request=${() => ({ method: "GET", path: "/v1/backup", file })} shell=${() => `backup --state-only ${file}`} run=${backup}
         done=${(answer) => html`${size(answer.bytes)} as of index ${number(answer.index)} are in ${answer.file}. The check: <code>raftlog disk check ${answer.file}</code>`} />
+      <${Action} ...${this.common} needs=${[OPERATE]} name="Save a snapshot" about="Of this node's state, on its own disk. Nodes do it by themselves when enough log has come; a trim frees space once two are past it."
+        request=${() => ({ method: "POST", path: "/v1/snapshot" })} shell=${() => "snapshot"} unknown=${() => "The event “snapshot saved” on the overview has its end."}
+        done=${(answer) => `The newest snapshot of node ${answer.node} ends at index ${number(answer.snapshot)}.`} />
       <${Action} ...${this.common} needs=${[OPERATE]} danger name="Trim the log" about="Records below an index go, on every node and for good. Keys stay."
         fields=${[{ name: "before", label: "Oldest index that stays", kind: "number", hint: `above ${status.oldest}` }]}
         effect=${async ({ before }) => {

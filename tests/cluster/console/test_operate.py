@@ -141,9 +141,14 @@ def test_a_trim_shows_what_goes_and_a_refusal_its_reason(cluster: LocalCluster, 
         assert client.status().oldest == 60
 
 
-def test_a_backup_is_a_file_that_can_be_checked(cluster: LocalCluster, browser: Browser, tmp_path: Path) -> None:
-    """The download is whole."""
+def test_a_snapshot_is_saved_and_a_backup_is_a_file_that_can_be_checked(
+    cluster: LocalCluster, browser: Browser, tmp_path: Path
+) -> None:
+    """The outcome has the index of the snapshot. The download is whole."""
     with page(browser, f"{cluster.urls[0]}/#/operate") as shown:
+        found = carry_out(shown, "Save a snapshot")
+        expect(found.get_by_text("The newest snapshot of node 1 ends at index")).to_be_visible()
+        assert list(cluster.data(1).glob("*/snapshots/*"))
         with shown.expect_download() as download:
             carry_out(shown, "Back up the state")
         download.value.save_as(tmp_path / download.value.suggested_filename)
@@ -251,6 +256,7 @@ def test_a_form_outlives_the_end_of_its_login(browser: Browser) -> None:
         assert "billing" in world.node.machine.access.roles
 
 
+@pytest.mark.long
 def test_a_page_of_another_node_of_this_host_changes_nothing(browser: Browser) -> None:
     """Its port makes it another origin, and the same site: the browser sends the cookie. The node refuses, with access
     control and without."""
@@ -273,6 +279,7 @@ def test_a_page_of_another_node_of_this_host_changes_nothing(browser: Browser) -
         assert "mallory" not in other.node.machine.access.users
 
 
+@pytest.mark.long
 def test_without_access_control_the_page_says_how_to_switch_it_on(cluster: LocalCluster, browser: Browser) -> None:
     """The commands, and no forms that would change nothing."""
     with page(browser, f"{cluster.urls[0]}/#/access") as shown:
