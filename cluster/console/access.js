@@ -25,22 +25,22 @@ export class AccessPage extends Page {
   }
 
   async load() {
-    return { access: await this.ask("/v1/access?consistency=stale") };
+    const me = await this.ask("/v1/access/me?consistency=stale");
+    return { me, access: lacks(me, ACCESS) ? null : await this.ask("/v1/access?consistency=stale") };
   }
 
   render() {
-    const { access, problem } = this.state;
-    const { me } = this.props;
+    const { me, access, problem } = this.state;
     if (access && !access.is_on) return html`<${Off} users=${access.users.length} />`;
     const missing = lacks(me, ACCESS);
-    if (!access && !missing) return problem ? html`<${Trouble} problem=${problem} retry=${() => this.reload()} />` : html`<p class="faint">Asking the node …</p>`;
+    if (!me) return problem ? html`<${Trouble} problem=${problem} retry=${() => this.reload()} />` : html`<p class="faint">Asking the node …</p>`;
     const shown = { users: [], roles: [], tokens: [], ...access };
-    return html`${missing ? null : html`<${Trouble} problem=${problem} />`}${this.kind ? this.one(shown) : this.all(shown, missing)}`;
+    return html`<${Trouble} problem=${problem} />${this.kind ? this.one(shown) : this.all(shown, missing)}`;
   }
 
   /** What all actions have. @param {any} fields of the body, by the values @param {(values: any) => string} shell */
   common(fields, shell, blocked = "") {
-    return { me: this.props.me, needs: [ACCESS], blocked, onContact: this.props.onContact, onDone: () => this.reload(), shell,
+    return { me: this.state.me, needs: [ACCESS], blocked, onContact: this.props.onContact, onDone: () => this.reload(), shell,
       request: (/** @type {any} */ values, /** @type {any} */ made) => ({ method: "POST", path: "/v1/access", json: fields(values, made) }),
       unknown: () => "The tables show whether it was carried out. It may simply be sent again.",
       done: (/** @type {any} */ answer) => `It counts from record ${number(answer.index)} on.` };
@@ -48,7 +48,7 @@ export class AccessPage extends Page {
 
   /** @param {any} access @param {string} missing */
   all(access, missing) {
-    const { me } = this.props;
+    const { me } = this.state;
     const hidden = missing ? html`<p class="unknown">Not shown. The missing grant: <code>${missing}</code></p>` : null;
     return html`
       ${me?.is_on ? html`<h2>You</h2><dl><dt>user</dt><dd>${me.user}</dd><dt>named by</dt><dd>${me.named_by}${me.expires_ms ? html`, until <${Time} ms=${me.expires_ms} day />` : null}</dd>
@@ -64,8 +64,8 @@ export class AccessPage extends Page {
 
   /** @param {any} access */
   users({ users, tokens }) {
-    return table("Users", ["user", "roles", "tokens", ""], users.map((/** @type {any} */ each) => [link("user", each.name), each.roles.map((/** @type {string} */ role) => html`${link("role", role)} `),
-      number(tokens.filter((/** @type {any} */ token) => token.user === each.name).length), each.blocked ? html`<b class="invalid">blocked</b>` : ""]));
+    return table("Users", ["user", "roles", "tokens", "state"], users.map((/** @type {any} */ each) => [link("user", each.name), each.roles.map((/** @type {string} */ role) => html`${link("role", role)} `),
+      number(tokens.filter((/** @type {any} */ token) => token.user === each.name).length), each.blocked ? html`<b class="invalid">blocked</b>` : "counts"]));
   }
 
   /** @param {any} access */

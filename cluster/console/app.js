@@ -50,8 +50,6 @@ function Login({ onToken, problem, refusal }) {
 class App extends Component {
   constructor() {
     super();
-    /** @type {any} it stays while a login is asked for, with what is in its forms */
-    this.page = null;
     this.state = { ...place(), problem: null, contact: Date.now(), me: null, now: Date.now() };
     this.onContact = (/** @type {any} */ problem) =>
       this.setState(problem ? { problem } : { problem: null, contact: Date.now() });
@@ -60,7 +58,7 @@ class App extends Component {
         await send("POST", "/v1/login", { json: { token: token.trim() } });
         this.setState({ problem: null, refusal: null });
         this.identify();
-        this.page?.reload?.();
+        document.dispatchEvent(new Event("login"));
       } catch (refusal) {
         this.setState({ refusal });
       }
@@ -110,6 +108,7 @@ class App extends Component {
     const { path, parameters, problem, refusal, contact, version, me, now, keys } = this.state;
     const [, , Shown] = PAGES.find(([name]) => name === path) || PAGES[0];
     const silentMs = now - contact;
+    // The page stays while a login is asked for, with the content of its forms.
     const needsToken = problem?.status === 401;
     return html`
       <header class="head">
@@ -126,7 +125,7 @@ class App extends Component {
       ${keys ? html`<p class="faint">Keys: <code>o</code> overview, <code>l</code> log, <code>k</code> keys, <code>g</code> groups, <code>p</code> operate, <code>a</code> access, <code>/</code> search, <code>?</code> this line</p>` : null}
       ${needsToken ? html`<${Login} onToken=${this.onToken} problem=${problem} refusal=${refusal} />` : null}
       <main class=${problem?.status === 0 ? "old" : ""} hidden=${needsToken}>
-        <${Shown} key=${path + parameters} ref=${(/** @type {any} */ page) => { this.page = page; }} parameters=${parameters} me=${me} onContact=${this.onContact} /></main>
+        <${Shown} key=${path + parameters} parameters=${parameters} me=${me} onContact=${this.onContact} /></main>
       ${version ? html`<footer class="faint"><p>raftlog ${version.version}, ${version.modules} modules, log <code>${version.log}</code></p></footer>` : null}`;
   }
 }

@@ -3,9 +3,10 @@
  * @module
  */
 import { html, Page, Trouble, duration, number } from "./lib.js";
-import { Action, grantOf, quoted } from "./action.js";
+import { Action, grantOf, lacks, quoted } from "./action.js";
 import { Chart } from "./charts.js";
 
+const WATCH = "watch on cluster";
 const EVERY_MS = 2000;
 const POLLS_KEPT = 300; // ten minutes
 const STARTS = { oldest: "the oldest record", newest: "behind the newest record", index: "an index" };
@@ -24,9 +25,10 @@ export class GroupsPage extends Page {
   }
 
   async load() {
+    const missing = lacks(this.props.me, WATCH);
     const [found, explained] = await Promise.all([
       this.ask("/v1/consumers?consistency=stale"),
-      this.ask("/v1/explain/leaderless").catch((problem) => (problem.status === 403 ? { refusal: problem } : Promise.reject(problem))),
+      missing ? { missing } : this.ask("/v1/explain/leaderless").catch((problem) => (problem.missing ? { missing: problem.missing } : Promise.reject(problem))),
     ]);
     const names = new Set(found.consumers.map((/** @type {any} */ each) => each.name));
     for (const name of history.keys()) if (!names.has(name)) history.delete(name);
@@ -41,7 +43,7 @@ export class GroupsPage extends Page {
     const { found, explained, problem } = this.state;
     if (!found) return problem ? html`<${Trouble} problem=${problem} retry=${() => this.reload()} />` : html`<p class="faint">Asking the node …</p>`;
     const view = explained.nodes?.[0];
-    const held = explained.refusal ? html`Whether one holds retention back is shown with the grant <code>${explained.refusal.missing}</code>.`
+    const held = explained.missing ? html`Whether one holds retention back is shown with the grant <code>${explained.missing}</code>.`
       : view.role !== "leader" ? "Whether one holds retention back only the leader knows: look at its console."
         : view.held_by ? html`Retention waits for <b>${view.held_by}</b>, which has stood at ${number(view.held_next)} for ${duration(view.held_ms)}.`
           : "None holds retention back.";

@@ -70,11 +70,13 @@ export class Page extends Component {
 
   componentDidMount() {
     document.addEventListener("visibilitychange", this.onVisible);
+    document.addEventListener("login", this.onVisible);
     this.reload();
   }
 
   componentWillUnmount() {
     document.removeEventListener("visibilitychange", this.onVisible);
+    document.removeEventListener("login", this.onVisible);
     clearTimeout(this.timer);
     this.gone.abort();
   }
@@ -88,6 +90,7 @@ export class Page extends Component {
     clearTimeout(this.timer);
     if (this.asking) return;
     this.asking = true;
+    let isNamed = true;
     try {
       const found = await this.load();
       this.setState({ ...found, problem: null, at: Date.now() });
@@ -95,11 +98,12 @@ export class Page extends Component {
     } catch (error) {
       if (this.gone.signal.aborted) return;
       this.setState({ problem: error });
+      isNamed = error.status !== 401; // it asks again after the login
       this.props.onContact?.(error);
     } finally {
       this.asking = false;
     }
-    if (this.everyMs && this.state.problem?.status !== 401 && !document.hidden && !this.gone.signal.aborted) {
+    if (this.everyMs && isNamed && !document.hidden && !this.gone.signal.aborted) {
       this.timer = setTimeout(() => this.reload(), this.everyMs);
     }
   }

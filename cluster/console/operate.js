@@ -140,7 +140,7 @@ function choices(members) {
 function MemberTable({ members, own }) {
   const lead = members.leader?.node;
   const state = (/** @type {any} */ each) => each.given_up ? html`<span class="invalid">given up: ${each.given_up}</span>` : each.catching_up ? "catches up, then votes" : "";
-  return html`<div class="wide" tabindex="0" role="region" aria-label="Members"><table><thead><tr><th>node</th><th>role</th><th class="n">durable to</th><th class="n">lag</th><th>for clients</th><th>for peers</th><th>disk</th><th></th></tr></thead>
+  return html`<div class="wide" tabindex="0" role="region" aria-label="Members"><table><thead><tr><th>node</th><th>role</th><th class="n">durable to</th><th class="n">lag</th><th>for clients</th><th>for peers</th><th>disk</th><th>state</th></tr></thead>
     <tbody>${members.members.map((/** @type {any} */ each) => html`<tr key=${each.node}><td>${each.node}${each.node === own ? html` <span class="faint">(this one)</span>` : null}</td>
       <td>${each.node === lead ? html`<b>leader</b>` : each.role}</td><td class="n">${number(each.match)}</td><td class="n">${number(each.lag)}</td>
       <td>${each.node === own ? each.url : html`<a href=${`${each.url}/#/operate`}>${each.url}</a>`}</td><td>${each.peer}</td><td><code>${each.disk}</code></td><td>${state(each)}</td></tr>`)}</tbody></table></div>`;
