@@ -19,7 +19,9 @@ export class AccessPage extends Page {
   constructor(props) {
     super(props);
     this.everyMs = EVERY_MS;
-    [this.kind, this.name] = [...props.parameters][0] || ["", ""];
+    const [[kind, name] = ["", ""]] = props.parameters;
+    this.kind = /** @type {string} */ (kind);
+    this.name = /** @type {string} */ (name);
     /** @type {any} what it is about, also once it is deleted: the outcome is still shown */
     this.last = null;
   }
@@ -40,7 +42,7 @@ export class AccessPage extends Page {
 
   /** What all actions have. @param {any} fields of the body, by the values @param {(values: any) => string} shell */
   common(fields, shell, blocked = "") {
-    return { me: this.state.me, needs: [ACCESS], blocked, onContact: this.props.onContact, onDone: () => this.reload(), shell,
+    return { me: this.state.me, needs: [ACCESS], blocked, onDone: () => this.reload(), shell,
       request: (/** @type {any} */ values, /** @type {any} */ made) => ({ method: "POST", path: "/v1/access", json: fields(values, made) }),
       unknown: () => "The tables show whether it was carried out. It may simply be sent again.",
       done: (/** @type {any} */ answer) => `It counts from record ${number(answer.index)} on.` };

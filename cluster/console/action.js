@@ -28,12 +28,12 @@ const TIMEOUT_S = 20; // above the node's own deadline of 10 s, whose answer say
  * - `run(request, progress)`: sends it in another way; `progress(text)` shows how far it is. Promises the answer
  * - `done(answer, values, made)`: the words about the answer
  * - `unknown(values, made)`: where to look when no answer came. Not given: it only reads, so nothing has changed
- * - `onContact(problem)`: the page's, for a login that has ended; `onDone()`: after it is done
+ * - `onDone()`: after it is done
  * @typedef {{name: string, about?: any, danger?: boolean, fields?: Field[], me?: any, needs?: string[], blocked?: any,
  *   effect?: (values: any) => Promise<{words: any, values?: object}>, prepare?: (values: any) => Promise<any>, request: (values: any, made?: any) => Request,
  *   shell: (values: any) => string, run?: (request: Request, progress: (text: string) => void) => Promise<any>,
  *   done: (answer: any, values: any, made?: any) => any, unknown?: (values: any, made?: any) => any,
- *   onContact?: (problem: any) => void, onDone?: () => void}} ActionProps
+ *   onDone?: () => void}} ActionProps
  */
 
 /**
@@ -101,7 +101,6 @@ export class Action extends Component {
 
   /** Shows a problem; after the end of a login the confirmation waits for the next one. @param {any} problem @param {string} step */
   refuse(problem, step) {
-    if (problem.status === 401) this.props.onContact?.(problem);
     this.setState({ problem, step: problem.status === 401 ? "confirm" : step });
   }
 

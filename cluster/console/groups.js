@@ -2,7 +2,7 @@
  * Shows the consumer groups: where each stands, how far it is behind and since when, and moves or deletes one.
  * @module
  */
-import { html, Page, Trouble, duration, number } from "./lib.js";
+import { html, Page, Trouble, duration, nodeNow, number } from "./lib.js";
 import { Action, grantOf, lacks, quoted } from "./action.js";
 import { Chart } from "./charts.js";
 
@@ -36,7 +36,7 @@ export class GroupsPage extends Page {
       const kept = history.get(name) || { times: [], lags: [] };
       history.set(name, { times: [...kept.times, Date.now() / 1000].slice(-POLLS_KEPT), lags: [...kept.lags, lag].slice(-POLLS_KEPT) });
     }
-    return { found, explained, now: Date.now() };
+    return { found, explained, now: nodeNow() };
   }
 
   render() {
@@ -87,7 +87,7 @@ export class GroupsPage extends Page {
   /** @param {any} group @param {string} blocked */
   actions(group, blocked) {
     const path = `/v1/consumers/${encodeURIComponent(group.name)}`;
-    const common = { blocked, me: this.props.me, needs: [grantOf("write", "groups", group.name)], onContact: this.props.onContact, onDone: () => this.reload(),
+    const common = { blocked, me: this.props.me, needs: [grantOf("write", "groups", group.name)], onDone: () => this.reload(),
       unknown: () => "Look at its next index and generation above: they change if it was carried out." };
     const fenced = group.owner ? ` Its owner ${group.owner} is fenced, and must claim it again.` : "";
     return html`<${Action} ...${common} name="Reset the group" about="Moves it to any place, whoever owns it: records are read again, or skipped."

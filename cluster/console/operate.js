@@ -35,7 +35,7 @@ export class OperatePage extends Page {
 
   /** What all actions on the members have. */
   get common() {
-    return { me: this.props.me, needs: [MEMBERS], onContact: this.props.onContact, onDone: () => this.reload(),
+    return { me: this.props.me, needs: [MEMBERS], onDone: () => this.reload(),
       unknown: () => "Look at the table of the members above: it shows whether the change has begun." };
   }
 

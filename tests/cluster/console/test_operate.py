@@ -81,7 +81,7 @@ def token_field(shown: Page) -> Locator:
 def log_in(shown: Page, token: str) -> None:
     """Fills the form that asks for a token."""
     token_field(shown).fill(token)
-    shown.get_by_role("button", name="Show the cluster").click()
+    shown.get_by_role("button", name="Log in", exact=True).click()
 
 
 def test_a_group_is_moved_after_its_numbers_were_shown_and_confirmed_once(
@@ -171,7 +171,7 @@ def test_without_an_answer_the_outcome_is_unknown_and_says_where_to_look(browser
             cluster.kill(1)
             expect(found.get_by_text("Unknown.", exact=True)).to_be_visible()
             expect(found.get_by_text("A trim may simply be sent again.")).to_be_visible()
-            expect(shown.get_by_text("no answer; the last one came")).to_be_visible()
+            expect(shown.get_by_text("Node 1 does not answer")).to_be_visible()
             assert sent.count("POST") == 1
 
 
