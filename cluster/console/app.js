@@ -10,6 +10,8 @@ import { KeysPage } from "./keys.js";
 import { GroupsPage } from "./groups.js";
 import { DataPage } from "./data.js";
 import { ExplainPage } from "./explain.js";
+import { OperatePage } from "./operate.js";
+import { AccessPage } from "./access.js";
 
 /** Name in the address, title, page, and the key that goes there (empty: it is not in the menu). @type {[string, string, any, string][]} */
 const PAGES = [
@@ -20,6 +22,8 @@ const PAGES = [
   ["groups", "Groups", GroupsPage, "g"],
   ["data", "Data", DataPage, "d"],
   ["explain", "Explain", ExplainPage, "e"],
+  ["operate", "Operate", OperatePage, "p"],
+  ["access", "Access", AccessPage, "a"],
 ];
 const MENU = PAGES.filter(([, , , key]) => key);
 const SLOW_MS = 1000; // until the frame says that an answer is late
@@ -123,7 +127,10 @@ class App extends Component {
   }
 
   componentDidMount() {
-    addEventListener("hashchange", () => this.setState({ ...place(), opens: false, trouble: "" }, () => this.heading?.focus()));
+    addEventListener("hashchange", () => {
+      this.setState({ ...place(), opens: false, trouble: "" }, () => this.heading?.focus());
+      this.identify();
+    });
     addEventListener("keydown", (event) => this.key(event));
     addEventListener("login", (/** @type {any} */ event) => this.setState({ asks: event.detail }));
     this.identify();
@@ -165,7 +172,7 @@ class App extends Component {
   }
 
   render() {
-    const { path, parameters, problem, contact, asks, refusal, helps, areOn, visit, version } = this.state;
+    const { path, parameters, problem, contact, asks, refusal, helps, areOn, visit, version, me } = this.state;
     const [, title, Shown] = PAGES.find(([name]) => name === path) || [path, "No such page", Missing];
     const isSilent = problem?.status === 0;
     return html`
@@ -177,7 +184,7 @@ class App extends Component {
         ${asks ? html`<${Login} onToken=${this.onToken} words=${asks} refusal=${refusal} />` : null}
         ${isSilent && !asks ? this.silence(problem) : null}
         <div hidden=${!!asks} class=${isSilent ? "old" : ""}>
-          <${Shown} key=${`${visit} ${path} ${parameters}`} path=${path} parameters=${parameters} onContact=${this.onContact} /></div>
+          <${Shown} key=${`${visit} ${path} ${parameters}`} path=${path} parameters=${parameters} me=${me} onContact=${this.onContact} /></div>
       </main>
       ${version ? html`<footer class="faint"><p>raftlog ${version.version}, ${version.modules} modules, log <code>${version.log}</code></p></footer>` : null}`;
   }

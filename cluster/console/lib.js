@@ -27,12 +27,13 @@ export const nodeNow = () => Date.now() + aheadMs;
 
 /** A problem that the node answered, or why there is no answer. */
 export class Problem extends Error {
-  /** @param {number} status 0: no answer came @param {string} code @param {string} detail @param {string} [missing] */
-  constructor(status, code, detail, missing) {
+  /** @param {number} status 0: no answer came @param {string} code @param {string} detail @param {any} [answer] its body */
+  constructor(status, code, detail, answer = {}) {
     super(detail);
     this.status = status;
     this.code = code;
-    this.missing = missing || "";
+    this.answer = answer;
+    this.missing = answer.missing || "";
   }
 }
 
@@ -40,11 +41,11 @@ export class Problem extends Error {
  * The answer of this node. Throws Problem. Without a login the frame asks for one.
  * @param {string} method
  * @param {string} path
- * @param {{signal?: AbortSignal, json?: object, bytesMax?: number}} [more] `bytesMax`: a larger answer is not read
+ * @param {{signal?: AbortSignal, json?: object, bytesMax?: number, timeoutMs?: number}} [more] `bytesMax`: a larger answer is not read
  * @returns {Promise<any>}
  */
-export async function send(method, path, { signal, json, bytesMax = Infinity } = {}) {
-  const late = AbortSignal.timeout(TIMEOUT_MS);
+export async function send(method, path, { signal, json, bytesMax = Infinity, timeoutMs = TIMEOUT_MS } = {}) {
+  const late = AbortSignal.timeout(timeoutMs);
   const request = { since: performance.now() };
   waiting.add(request);
   try {
@@ -65,10 +66,10 @@ export async function send(method, path, { signal, json, bytesMax = Infinity } =
     const body = await answer.json();
     if (answer.ok) return body;
     if (answer.status === 401 && path !== LOGIN) dispatchEvent(new CustomEvent("login", { detail: body.detail }));
-    throw new Problem(answer.status, body.code || "", body.detail || answer.statusText, body.missing);
+    throw new Problem(answer.status, body.code || "", body.detail || answer.statusText, body);
   } catch (error) {
     if (error instanceof Problem || signal?.aborted) throw error;
-    const why = late.aborted ? `no answer within ${TIMEOUT_MS / 1000} s` : "the node cannot be reached";
+    const why = late.aborted ? `no answer within ${timeoutMs / 1000} s` : "the node cannot be reached";
     throw new Problem(0, "unreachable", why);
   } finally {
     waiting.delete(request);
@@ -139,6 +140,15 @@ export class Page extends Component {
   ask(path, more) {
     return send("GET", path, { signal: this.gone.signal, ...more });
   }
+}
+
+/** Gives the browser a file. @param {string} name @param {BlobPart[]} parts */
+export function save(name, parts) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(parts));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 /** @param {number | null | undefined} value */
