@@ -16,7 +16,7 @@ from tests.cluster.fake_node import FakeNode, serve
 pytestmark = pytest.mark.serial
 
 SECONDS = 10
-MENU = ("overview", "log", "keys", "groups", "data", "explain")
+MENU = ("overview", "log", "keys", "groups", "data", "explain", "operate", "access")
 
 
 def passing(shown: Page) -> Callable[[], list[str]]:
