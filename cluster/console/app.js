@@ -36,14 +36,14 @@ function place() {
 }
 
 /** Asks for a token, so that a password manager can fill it in. @param {any} props */
-function Login({ onToken, words, refusal }) {
+function Login({ onToken, ended, refusal }) {
   const submit = (/** @type {any} */ event) => {
     event.preventDefault();
     onToken(event.target.elements.token.value);
   };
   return html`<section class="login" aria-labelledby="login">
     <h2 id="login">This cluster asks for a user</h2>
-    <p>${words}</p>
+    <p>${ended ? `The login of ${ended} has ended. The page keeps what was typed until the next one.` : "Give a token of a user. A password manager can keep it."}</p>
     <${Trouble} problem=${refusal} />
     <form class="tools" onSubmit=${submit}>
       <input type="text" name="username" value="raftlog" autocomplete="username" hidden />
@@ -105,7 +105,7 @@ class App extends Component {
     this.onToken = async (/** @type {string} */ token) => {
       try {
         await send("POST", LOGIN, { json: { token: token.trim() } });
-        this.setState({ asks: "", refusal: null, problem: null });
+        this.setState({ asks: false, refusal: null, problem: null });
         await this.identify();
         dispatchEvent(new Event("resume"));
       } catch (refusal) {
@@ -132,7 +132,7 @@ class App extends Component {
       this.identify();
     });
     addEventListener("keydown", (event) => this.key(event));
-    addEventListener("login", (/** @type {any} */ event) => this.setState({ asks: event.detail }));
+    addEventListener("login", () => this.setState({ asks: true }));
     this.identify();
   }
 
@@ -181,7 +181,7 @@ class App extends Component {
       ${helps ? html`<${Help} onClose=${this.closeHelp} areOn=${areOn} toggle=${this.toggleKeys} />` : null}
       <main>
         <h1 class="unseen" tabindex="-1" ref=${(/** @type {any} */ box) => { this.heading = box; }}>${title}</h1>
-        ${asks ? html`<${Login} onToken=${this.onToken} words=${asks} refusal=${refusal} />` : null}
+        ${asks ? html`<${Login} onToken=${this.onToken} ended=${me?.user} refusal=${refusal} />` : null}
         ${isSilent && !asks ? this.silence(problem) : null}
         <div hidden=${!!asks} class=${isSilent ? "old" : ""}>
           <${Shown} key=${`${visit} ${path} ${parameters}`} path=${path} parameters=${parameters} me=${me} onContact=${this.onContact} /></div>
@@ -199,8 +199,8 @@ class App extends Component {
       <nav id="pages" class=${opens ? "opens" : ""} aria-label="Pages">${MENU.map(([name, title]) => html`
         <a href="#/${name}" aria-current=${shown === name ? "page" : undefined}>${title}</a>`)}</nav>
       <div class="frame">
-        ${me?.user ? html`<span class="faint">${me.user}</span>` : null}
-        ${me?.user && me.named_by === "token" ? html`<button type="button" onClick=${this.onLogout}>Log out</button>` : null}
+        ${me?.user ? html`<span class="who"><span class="faint">${me.user}</span>
+          ${me.named_by === "token" ? html` <button type="button" onClick=${this.onLogout}>Log out</button>` : null}</span>` : null}
         <button type="button" aria-pressed=${zone.utc} title="Times in UTC, or local" onClick=${this.toggleZone}>UTC</button>
         <button type="button" aria-label="Keys" title="Keys" aria-haspopup="dialog" onClick=${() => this.setState({ helps: true })}>?</button>
         <${Contact} problem=${problem} contact=${contact} />

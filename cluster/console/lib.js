@@ -65,7 +65,7 @@ export async function send(method, path, { signal, json, bytesMax = Infinity, ti
     }
     const body = await answer.json();
     if (answer.ok) return body;
-    if (answer.status === 401 && path !== LOGIN) dispatchEvent(new CustomEvent("login", { detail: body.detail }));
+    if (answer.status === 401 && path !== LOGIN) dispatchEvent(new Event("login"));
     throw new Problem(answer.status, body.code || "", body.detail || answer.statusText, body);
   } catch (error) {
     if (error instanceof Problem || signal?.aborted) throw error;

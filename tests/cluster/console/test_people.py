@@ -104,13 +104,15 @@ def test_axe_finds_nothing_on_any_page(url: str, browser: Browser, theme: Litera
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_where_the_console_refuses(browser: Browser, theme: Literal["light", "dark"]) -> None:
+@pytest.mark.parametrize(("theme", "width"), [("light", 1_200), ("dark", PHONE)])
+def test_axe_finds_nothing_where_the_console_refuses(
+    browser: Browser, theme: Literal["light", "dark"], width: int
+) -> None:
     """The login with a wrong token; each page of a user without rights; a node that is gone."""
     world = AccessWorld()
     token = world.user("stranger", "read on keys:a/*")
     gone = "net::ERR"
-    with held(serve(world.node)) as served, page(browser, served.url, theme=theme, allowed=gone) as shown:
+    with held(serve(world.node)) as served, page(browser, served.url, theme=theme, width=width, allowed=gone) as shown:
         shown.get_by_label("Token").fill("rl_wrong")
         shown.get_by_role("button", name="Show the cluster").click()
         expect(shown.get_by_role("alert")).to_be_visible()
