@@ -55,6 +55,7 @@ PARAMETERS: Final = READ_PARAMETERS | {
     "internal",
     "encoding",
     "effects",
+    "value_bytes",
 }
 SLICE_RECORDS: Final = 1_000
 """Records decoded row by row without a pause of the event loop: some milliseconds,"""
@@ -74,6 +75,7 @@ class LogQuery:
     with_internal: bool
     is_follow: bool
     are_effects_brief: bool  # in raw chunks, if possible
+    value_bytes: int | None = None  # of JSON: longer values are cut
     sees: Permissions | None = None  # of a reader that may not see every record; None: it may
 
 
@@ -100,6 +102,9 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
     are_effects_brief = query.choice("effects", EFFECTS) == "brief"
     if are_effects_brief and form != "raw":
         raise ApiError(Code.BAD_REQUEST, f"effects=brief is for format=raw, not for {form}")
+    value_bytes = query.number("value_bytes")
+    if value_bytes is not None and form != "json":
+        raise ApiError(Code.BAD_REQUEST, f"value_bytes is for format=json, not for {form}")
     if "from" in query and "from_time" in query:
         raise ApiError(Code.BAD_REQUEST, "both from and from_time are given: give one")
     wait_ms = query.number_or("wait", 0, 0, limits.wait_max_ms)
@@ -119,7 +124,9 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
         start = await service.node.find_time(from_time)
     if start is None:
         start = service.node.oldest
-    asked = LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief)
+    asked = LogQuery(
+        start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief, value_bytes
+    )
     return replace(asked, sees=_sight(service, call, asked)) if service.node.machine.access.is_on else asked
 
 
@@ -168,7 +175,7 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
     """Takes the requested records of one more entry. Returns whether another entry may follow."""
     shows_users = query.with_internal and (query.sees is None or needs.sees_members(query.sees))
     names = principals(entry) if shows_users else {}
-    if query.format != "msgpack" and not names:
+    if query.format != "msgpack" and query.value_bytes is None and not names:
         count = min(end - found.next, left - len(found.shown))
         lines = plain_json(entry, effects, found.next, count, bytes_max - found.size, query.encoding)
         if lines is not None:
@@ -186,10 +193,9 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
             if query.format == "msgpack":
                 found.shown.append(as_packed(row))
             else:
-                record, name = as_record(row, query.encoding), names.get(row.index)
-                record = record if name is None else msgspec.structs.replace(record, principal=name)
+                record = as_record(row, query.encoding, query.value_bytes, names.get(row.index))
                 found.shown.append(encode_json(record))
-            found.size += row_bytes(row)
+            found.size += row_bytes(row) if query.value_bytes is None else len(found.shown[-1])
     return True
 
 

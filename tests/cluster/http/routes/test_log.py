@@ -49,6 +49,22 @@ async def test_bare_body_is_one_value(served: Served) -> None:
         assert record["client_time_ms"] == 12
 
 
+async def test_values_are_cut_where_asked(served: Served) -> None:
+    """Text between characters, bytes anywhere, those of a transaction too; the whole length stands beside it."""
+    appended = (await ask(served.port, "POST", "/v1/log", "zwölf".encode())).json()
+    await ask(served.port, "POST", "/v1/log", b"\xff\x00\x01")
+    txn = {"then": [{"operation": "put", "key": "k", "value": "long"}]}
+    await ask(served.port, "POST", "/v1/kv/txn", msgspec.json.encode(txn), JSON)
+    text, data, changed = await records(served, f"/v1/log?from={appended['first']}&value_bytes=3")
+    assert (text["value"], text["value_bytes"]) == ("zw", 6)
+    assert (data["value_b64"], "value_bytes" in data) == ("/wAB", False)
+    assert changed["changes"][0]["value"] == "lon"  # type: ignore[index]
+    text, *_ = await records(served, f"/v1/log?from={appended['first']}&value_bytes=6")
+    assert (text["value"], "value_bytes" in text) == ("zwölf", False)
+    problem = (await ask(served.port, "GET", "/v1/log?format=ndjson&value_bytes=3")).problem()
+    assert "value_bytes is for format=json, not for ndjson" in problem.message
+
+
 @pytest.mark.parametrize(
     ("target", "headers", "key"),
     [
