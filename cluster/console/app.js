@@ -8,6 +8,7 @@ import { LogPage } from "./log.js";
 import { EntryPage } from "./entry.js";
 import { KeysPage } from "./keys.js";
 import { GroupsPage } from "./groups.js";
+import { Band, withMoment } from "./moment.js";
 
 /** @type {[string, string, any][]} path, name in the menu (empty: none), page */
 const PAGES = [
@@ -21,7 +22,7 @@ const PAGES = [
 /** The page and its parameters, by the part of the address behind `#/`. */
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { path: path || "overview", parameters: new URLSearchParams(query || "") };
+  return { path: path || "overview", parameters: withMoment(path || "overview", new URLSearchParams(query || "")) };
 }
 
 /** Asks for a token, so that a password manager can fill it in. */
@@ -89,6 +90,7 @@ class App extends Component {
     if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input, select, textarea")) return;
     const page = { o: "overview", l: "log", k: "keys", g: "groups" }[event.key];
     if (page) location.hash = `#/${page}`;
+    if (event.key === "t") this.setState({ band: !this.state.band });
     if (event.key === "?") this.setState({ keys: !this.state.keys });
     if (event.key === "/") {
       event.preventDefault();
@@ -97,7 +99,8 @@ class App extends Component {
   }
 
   render() {
-    const { path, parameters, problem, refusal, contact, version, me, now, keys } = this.state;
+    const { path, parameters, problem, refusal, contact, version, me, now, keys, band } = this.state;
+    const asOf = parameters.get("as_of");
     const [, , Shown] = PAGES.find(([name]) => name === path) || PAGES[0];
     const silentMs = now - contact;
     const needsToken = problem?.status === 401;
@@ -106,6 +109,7 @@ class App extends Component {
         <h1>raftlog ${version ? html`<span class="faint">node ${version.node}</span>` : null}</h1>
         <nav aria-label="Pages">${PAGES.map(([name, label]) => label && html`
           <a href="#/${name}" aria-current=${(path === "entry" ? "log" : path) === name ? "page" : undefined}>${label}</a>`)}</nav>
+        <button type="button" class="travel" aria-pressed=${Boolean(asOf || band)} onClick=${() => this.setState({ band: !band })}>Time travel</button>
         <span class="contact faint" role="status">
           ${me?.user ? html`${me.user} ${me.named_by === "token" ? html`<button type="button" onClick=${this.onLogout}>Log out</button>` : null} ` : null}
           ${problem && problem.status === 0
@@ -113,11 +117,12 @@ class App extends Component {
             : html`<span class="valid">●</span> live`}
         </span>
       </header>
-      ${keys ? html`<p class="faint">Keys: <code>o</code> overview, <code>l</code> log, <code>k</code> keys, <code>g</code> groups, <code>/</code> search, <code>?</code> this line</p>` : null}
+      ${keys ? html`<p class="faint">Keys: <code>o</code> overview, <code>l</code> log, <code>k</code> keys, <code>g</code> groups, <code>t</code> time travel, <code>/</code> search, <code>?</code> this line</p>` : null}
       ${needsToken
         ? html`<${Login} onToken=${this.onToken} problem=${problem} refusal=${refusal} />`
-        : html`<main class=${problem?.status === 0 ? "old" : ""}>
-            <${Shown} key=${path + parameters} parameters=${parameters} onContact=${this.onContact} /></main>`}
+        : html`${asOf || band ? html`<${Band} index=${asOf} path=${path} onClose=${() => this.setState({ band: false })} />` : null}
+          <main class=${problem?.status === 0 ? "old" : ""}>
+            <${Shown} key=${path + parameters} parameters=${parameters} onContact=${this.onContact} me=${me} /></main>`}
       ${version ? html`<footer class="faint"><p>raftlog ${version.version}, ${version.modules} modules, log <code>${version.log}</code></p></footer>` : null}`;
   }
 }

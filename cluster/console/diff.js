@@ -31,9 +31,15 @@ export function lineDiff(before, after) {
   const found = before.slice(0, start).map((each) => [" ", each]);
   let [i, j] = [0, 0];
   while (i < one.length || j < other.length) {
-    if (isSmall && i < one.length && j < other.length && one[i] === other[j]) [i, j] = [i + 1, (found.push([" ", one[i]]), j + 1)];
-    else if (i < one.length && (!isSmall || j === other.length || longest[(i + 1) * width + j] >= longest[i * width + j + 1])) found.push(["-", one[i++]]);
-    else found.push(["+", other[j++]]);
+    const [left, right] = [i < one.length, j < other.length];
+    if (isSmall && left && right && one[i] === other[j]) {
+      found.push([" ", one[i++]]);
+      j++;
+    } else if (left && (!isSmall || !right || longest[(i + 1) * width + j] >= longest[i * width + j + 1])) {
+      found.push(["-", one[i++]]);
+    } else {
+      found.push(["+", other[j++]]);
+    }
   }
   return [...found, .../** @type {[string, string][]} */ (before.slice(before.length - end).map((each) => [" ", each]))];
 }
@@ -72,11 +78,21 @@ export function fieldDiff(before, after) {
 /** @param {any} of a version or record */
 const lines = ({ value, value_b64 }) => (value !== undefined ? visible(value) : String(shownAs("hex", undefined, bytesOf(undefined, value_b64)))).split("\n");
 
-/** What differs between two versions {value, value_b64, value_bytes, deleted}; null: there was none. @param {any} props */
-export function Diff({ before, after }) {
+/** Lines with their marks. @param {[string, string | null][]} shown null: lines that are left out */
+function marked(shown) {
+  return html`<div class="value" tabindex="0" role="region" aria-label="Differences"><pre class="diff">${shown.map(([mark, text]) => html`
+    <span class=${mark === "-" ? "removed" : mark === "+" ? "added" : "faint"}>${text === null ? "  …" : `${mark} ${text}`}</span>`)}</pre></div>`;
+}
+
+/** What differs between two versions {value, value_b64, value_bytes, deleted}; null: there was none. `brief`: without the value where the other is missing. @param {any} props */
+export function Diff({ before, after, brief }) {
   const [gone, isGone] = [!before || before.deleted, !after || after.deleted];
   if (gone && isGone) return html`<p class="faint">There was no value before, and there is none after.</p>`;
-  if (gone || isGone) return html`<p class=${gone ? "valid" : "invalid"}>${gone ? "There was no value before." : "The value is gone."}</p>`;
+  if (gone || isGone) {
+    const all = lines(gone ? after : before);
+    return html`<p class=${gone ? "valid" : "invalid"}>${gone ? "There was no value before." : "The value is gone."}</p>
+      ${brief ? null : marked([.../** @type {[string, string][]} */ (all.slice(0, SHOWN_MAX).map((each) => [gone ? "+" : "-", each])), ...(all.length > SHOWN_MAX ? [/** @type {[string, null]} */ ([" ", null])] : [])])}`;
+  }
   const cut = before.value_bytes !== undefined || after.value_bytes !== undefined;
   const note = cut ? html`<p class="faint">Compared are the starts of both: ${size(before.value_bytes)} before, ${size(after.value_bytes)} after.</p>` : null;
   const fields = cut || before.value === undefined || after.value === undefined ? null : fieldDiff(before.value, after.value);
@@ -89,7 +105,6 @@ export function Diff({ before, after }) {
   const found = lineDiff(lines(before), lines(after));
   const near = found.map(([mark], at) => mark !== " " || found.slice(Math.max(0, at - AROUND), at + AROUND + 1).some(([other]) => other !== " "));
   if (!near.includes(true)) return html`${note}<p class="faint">${cut ? "They are equal." : "The value is the same."}</p>`;
-  const shown = found.map((each, at) => (near[at] ? each : null)).filter((each, at) => each || near[at - 1]).slice(0, SHOWN_MAX);
-  return html`${note}<div class="value" tabindex="0" role="region" aria-label="Differences"><pre class="diff">${shown.map((each) => (each
-    ? html`<span class=${each[0] === "-" ? "removed" : each[0] === "+" ? "added" : "faint"}>${each[0]} ${each[1]}\n</span>` : html`<span class="faint">  …\n</span>`))}</pre></div>`;
+  const shown = found.map((each, at) => /** @type {[string, string | null]} */ (near[at] ? each : [" ", null])).filter((_, at) => near[at] || near[at - 1]).slice(0, SHOWN_MAX);
+  return html`${note}${marked(shown)}`;
 }

@@ -12,12 +12,13 @@ const TIMEOUT_MS = 5000;
 
 /** A problem that the node answered, or why there is no answer. */
 export class Problem extends Error {
-  /** @param {number} status 0: no answer came @param {string} code @param {string} detail @param {string} [missing] */
-  constructor(status, code, detail, missing) {
+  /** @param {number} status 0: no answer came @param {string} code @param {string} detail @param {any} [answer] its body */
+  constructor(status, code, detail, answer = {}) {
     super(detail);
     this.status = status;
     this.code = code;
-    this.missing = missing || "";
+    this.answer = answer;
+    this.missing = answer.missing || "";
   }
 }
 
@@ -25,11 +26,11 @@ export class Problem extends Error {
  * The answer of this node. Throws Problem.
  * @param {string} method
  * @param {string} path
- * @param {{signal?: AbortSignal, json?: object}} [more]
+ * @param {{signal?: AbortSignal, json?: object, timeoutMs?: number}} [more]
  * @returns {Promise<any>}
  */
-export async function send(method, path, { signal, json } = {}) {
-  const late = AbortSignal.timeout(TIMEOUT_MS);
+export async function send(method, path, { signal, json, timeoutMs = TIMEOUT_MS } = {}) {
+  const late = AbortSignal.timeout(timeoutMs);
   let answer;
   try {
     answer = await fetch(path, {
@@ -41,10 +42,10 @@ export async function send(method, path, { signal, json } = {}) {
     });
     const body = await answer.json();
     if (answer.ok) return body;
-    throw new Problem(answer.status, body.code || "", body.detail || answer.statusText, body.missing);
+    throw new Problem(answer.status, body.code || "", body.detail || answer.statusText, body);
   } catch (error) {
     if (error instanceof Problem || signal?.aborted) throw error;
-    const why = late.aborted ? `no answer within ${TIMEOUT_MS / 1000} s` : "the node cannot be reached";
+    const why = late.aborted ? `no answer within ${timeoutMs / 1000} s` : "the node cannot be reached";
     throw new Problem(0, "unreachable", why);
   }
 }

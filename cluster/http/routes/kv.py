@@ -189,9 +189,10 @@ class _Token(NamedTuple):
 
 async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer:
     """One page of a range. All pages are as of the revision of the first, and carry its index."""
-    query = call.query(_RANGE)
+    query = call.query(_RANGE | _GET)
     if "key" in query or "key_b64" in query:
         return await finished(service, call, get(service, call))
+    query = call.query(_RANGE)
     start, end = _bounds(query)
     limits = service.limits
     limit = query.number_or("limit", min(1_000, limits.page_records_max), 1, limits.page_records_max)

@@ -81,6 +81,15 @@ async def test_versions_as_of_a_revision(served: Served) -> None:
     assert problem.code == "key_not_found"
 
 
+async def test_versions_of_a_key_that_is_no_text(served: Served) -> None:
+    """The key is a parameter then; of a range there are no versions."""
+    await send(served, "PUT", "/v1/kv/%FF..", b"1")
+    found = await send(served, "GET", "/v1/kv?key_b64=/y4u&versions=2")
+    assert [each["value"] for each in found["versions"]] == ["1"]
+    problem = (await ask(served.port, "GET", "/v1/kv?prefix=a&versions=2")).problem()
+    assert "unknown parameter 'versions'" in problem.message
+
+
 async def test_a_deleted_key_has_versions_from_an_index(served: Served) -> None:
     """Without one it is not found, and the message says how to go on."""
     await send(served, "PUT", "/v1/kv/k", b"1")
