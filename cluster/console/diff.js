@@ -78,6 +78,9 @@ export function fieldDiff(before, after) {
 /** @param {any} of a version or record */
 const lines = ({ value, value_b64 }) => (value !== undefined ? visible(value) : String(shownAs("hex", undefined, bytesOf(undefined, value_b64)))).split("\n");
 
+/** @param {any} of a version or record */
+const length = ({ value, value_b64, value_bytes }) => size(value_bytes ?? bytesOf(value, value_b64).length);
+
 /** Lines with their marks. @param {[string, string | null][]} shown null: lines that are left out */
 function marked(shown) {
   return html`<div class="value" tabindex="0" role="region" aria-label="Differences"><pre class="diff">${shown.map(([mark, text]) => html`
@@ -94,7 +97,7 @@ export function Diff({ before, after, brief }) {
       ${brief ? null : marked([.../** @type {[string, string][]} */ (all.slice(0, SHOWN_MAX).map((each) => [gone ? "+" : "-", each])), ...(all.length > SHOWN_MAX ? [/** @type {[string, null]} */ ([" ", null])] : [])])}`;
   }
   const cut = before.value_bytes !== undefined || after.value_bytes !== undefined;
-  const note = cut ? html`<p class="faint">Compared are the starts of both: ${size(before.value_bytes)} before, ${size(after.value_bytes)} after.</p>` : null;
+  const note = cut ? html`<p class="faint">Compared are the starts of both: ${length(before)} before, ${length(after)} after.</p>` : null;
   const fields = cut || before.value === undefined || after.value === undefined ? null : fieldDiff(before.value, after.value);
   if (fields?.length) {
     return html`<div class="wide" tabindex="0" role="region" aria-label="Differences"><table class="diff"><thead><tr><th>field</th><th>before</th><th>after</th></tr></thead><tbody>

@@ -44,7 +44,7 @@ export class Edit extends Component {
     const common = { me, onContact, onDone, needs: id.key === undefined ? [] : [grantOf("write", "keys", id.key)],
       unknown: () => "Look at the newest version of this key: it shows whether the write was applied.",
       done: (/** @type {any} */ answer) => `Revision ${number(answer.revision)}, record ${number(answer.index)}.` };
-    const words = (/** @type {string[]} */ ...texts) => (id.key === undefined ? ["--base64", "--", id.key_b64, ...texts.map((each) => btoa(String.fromCharCode(...bytesOf(each))))] : ["--", ...[id.key, ...texts].map(quoted)]).join(" ");
+    const words = (/** @type {string[]} */ ...texts) => (id.key === undefined ? ["--base64", "--", id.key_b64, ...texts.map((each) => btoa(String.fromCharCode(...bytesOf(each, undefined))))] : ["--", ...[id.key, ...texts].map(quoted)]).join(" ");
     const request = (/** @type {object} */ write) => ({ method: "POST", path: "/v1/kv/batch", json: { writes: [{ ...id, if_revision: revision, ...write }] } });
     const old = mine ?? base?.value;
     const isText = !base || old !== undefined;

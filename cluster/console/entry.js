@@ -32,11 +32,11 @@ export class EntryPage extends Page {
     const optional = (/** @type {string} */ path) => this.ask(path).catch((problem) => ({ problem }));
     const beside = (/** @type {number} */ index) => (index < 1 ? {} : optional(`/v1/explain/${index}?value_bytes=0`));
     const first = Math.max(entry.entry_first, Math.min(this.index - ROWS / 2, entry.entry_last - ROWS + 1));
-    const [before, after, rows, schema] = await Promise.all([
+    const [before, after, rows, schema] = /** @type {any[]} */ (await Promise.all([
       beside(entry.entry_first - 1), beside(entry.entry_last + 1),
       entry.entry_last > entry.entry_first ? optional(`/v1/log?from=${first}&to=${Math.min(first + ROWS, entry.entry_last + 1)}&internal=true&value_bytes=100&consistency=stale`) : {},
       record.session ? optional(`/v1/kv?prefix=raftlog/import/${String(record.session).padStart(20, "0")}&limit=1&consistency=stale`) : {},
-    ]);
+    ]));
     this.setState({ before, after, rows: rows.records || [], schema: schemaOf(schema.kvs?.[0]?.value) });
     await this.compare();
   }
@@ -59,7 +59,7 @@ export class EntryPage extends Page {
     const asOf = this.props.parameters.get("as_of");
     const step = (/** @type {number} */ by, /** @type {string} */ text) => html`<a href="#/entry?at=${this.index + by}">${text}</a>`;
     const head = html`<div class="tools"><h2>Record ${Number.isSafeInteger(this.index) ? number(this.index) : visible(this.at)}</h2>
-      ${this.index > 1 && entry ? step(-1, "← before") : null} ${entry ? step(1, "after →") : null} <a href="#/log?at=${encodeURIComponent(this.at)}">in the log</a>
+      ${this.index > 1 && Number.isSafeInteger(this.index) ? step(-1, "← before") : null} ${entry ? step(1, "after →") : null} <a href="#/log?at=${encodeURIComponent(this.at)}">in the log</a>
       ${entry?.record ? html` <a href="#/keys?as_of=${this.index}">the keys as of it</a>` : null}</div>`;
     if (!entry) {
       return html`${head}${problem ? html`<${Trouble} problem=${problem} retry=${() => this.reload()} />

@@ -3,6 +3,7 @@
  * @module
  */
 import { html, Page, Trouble, number } from "./lib.js";
+import { lacks } from "./action.js";
 
 const STEP = 1000; // records looked at with one request
 const FOUND_STEP = 100; // found records after which the search waits for its reader
@@ -48,7 +49,7 @@ export function FilterForm({ filter, onFilter }) {
   </form></details>`;
 }
 
-/** What a filter finds. props: {filter, place: index to begin at (0: the end), oldest, last, row: draws a record, head: over them} */
+/** What a filter finds. props: {filter, place: index to begin at (0: the end), oldest, last, row: draws a record, head: over them, me} */
 export class Search extends Page {
   /** @param {any} props */
   constructor(props) {
@@ -61,6 +62,7 @@ export class Search extends Page {
     this.running = null;
     /** @type {Set<number> | null} */
     this.sessions = null;
+    this.hidden = 0; // records that this user may not see
   }
 
   async load() {
@@ -72,10 +74,16 @@ export class Search extends Page {
   async imports() {
     const { filter } = this.props;
     if (!filter.import) return new Set();
-    const listed = await this.ask("/v1/kv?prefix=raftlog/import/&limit=500&consistency=stale");
-    const named = listed.kvs.filter((/** @type {any} */ each) => (each.value || "").includes(`"source":${JSON.stringify(filter.import).slice(0, -1)}`));
-    if (!named.length) throw new Error(`No import of ${filter.import} is known. The names of imports stand in the keys with the prefix raftlog/import/`);
-    return new Set(named.map((/** @type {any} */ each) => Number(each.key.slice("raftlog/import/".length))));
+    const sessions = new Set();
+    let more = "";
+    do {
+      const listed = await this.ask(`/v1/kv?prefix=raftlog/import/&limit=500&consistency=stale${more}`);
+      const named = listed.kvs.filter((/** @type {any} */ each) => (each.value || "").includes(`"source":${JSON.stringify(filter.import).slice(0, -1)}`));
+      for (const each of named) sessions.add(Number(each.key.slice("raftlog/import/".length)));
+      more = listed.continuation ? `&continuation=${encodeURIComponent(listed.continuation)}` : "";
+    } while (more);
+    if (!sessions.size) throw new Error(`No import of ${filter.import} is known. The names of imports stand in the keys with the prefix raftlog/import/`);
+    return sessions;
   }
 
   /** The records of [from, to). @param {number} from @param {number} to */
@@ -101,7 +109,9 @@ export class Search extends Page {
         const { oldest, last, filter } = this.props;
         const [from, to] = backwards ? [Math.max(oldest, this.low - STEP), this.low] : [this.high, Math.min(this.high + STEP, last + 1)];
         if (from >= to) break;
-        const hits = (await this.read(from, to)).filter((each) => passes(each, filter, /** @type {any} */ (this.sessions)));
+        const records = await this.read(from, to);
+        this.hidden += to - from - records.length;
+        const hits = records.filter((each) => passes(each, filter, /** @type {any} */ (this.sessions)));
         this.found = backwards ? [...hits, ...this.found] : [...this.found, ...hits];
         if (backwards) this.low = from;
         else this.high = to;
@@ -125,7 +135,8 @@ export class Search extends Page {
   }
 
   render() {
-    const { oldest, last, row, head } = this.props;
+    const { oldest, last, row, head, filter, me } = this.props;
+    const missing = filter.user && lacks(me, "operate on cluster");
     const [found, range] = [this.found.length, `${number(this.low)} to ${number(this.high - 1)}`];
     const words = this.low === this.high ? "Nothing is looked at yet." : found || this.running ? `Looked at ${range}: ${number(found)} found.` : `Nothing from ${range}.`;
     const button = (/** @type {boolean} */ backwards, /** @type {string} */ text, /** @type {boolean} */ more) => html`
@@ -134,6 +145,8 @@ export class Search extends Page {
         ${button(true, "Earlier", this.low > oldest)}${button(false, "Later", this.high <= last)}
         ${this.running ? html`<button type="button" onClick=${() => this.stop()}>Stop</button>` : null}</div>
       <${Trouble} problem=${this.state.problem} />
+      ${missing ? html`<p class="unknown">Not permitted to see who wrote a record. The missing grant: <code>${missing}</code></p>` : null}
+      ${this.hidden ? html`<p class="unknown">${number(this.hidden)} of them are hidden from this user: they name keys that it may not read, or the members.</p>` : null}
       ${this.found.length ? head : null}
       <div class="list found" tabindex="0" role="region" aria-label="Found records">${this.found.map(row)}</div>`;
   }

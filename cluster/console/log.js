@@ -163,7 +163,7 @@ export class LogPage extends Page {
       <${FilterForm} filter=${this.filter} onFilter=${(/** @type {any} */ filter) => { location.hash = this.address(filter); }} />
       <${Trouble} problem=${problem} retry=${() => this.reload()} />
       ${isFiltered ? null : html`<${Density} density=${density} jump=${(/** @type {number} */ index) => this.jump(index)} />`}
-      ${isFiltered ? html`<${Search} filter=${this.filter} place=${Number(this.props.parameters.get("at"))} oldest=${oldest} last=${last} head=${head()}
+      ${isFiltered ? html`<${Search} filter=${this.filter} place=${Number(this.props.parameters.get("at"))} oldest=${oldest} last=${last} head=${head()} me=${this.props.me}
           row=${(/** @type {any} */ record) => html`<${Row} key=${record.index} index=${record.index} record=${record} form=${form} />`} />` : this.list()}`;
   }
 

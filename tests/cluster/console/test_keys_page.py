@@ -200,7 +200,7 @@ def test_a_missing_right_is_named(browser: Browser) -> None:
     token = world.user("reader", "read on keys:a/*", "read on log")
     with held(serve(world.node)) as served, page(browser, f"{served.url}/#/keys?key=a/1") as shown:
         shown.get_by_label("Token").fill(token.text)
-        shown.get_by_role("button", name="Show the cluster").click()
+        shown.keyboard.press("Enter")
         shown.get_by_text("Write it").click()
         expect(shown.get_by_text("write on keys:a/1")).to_be_visible()
         shown.evaluate("location.hash = '#/keys?prefix=b'")
@@ -214,6 +214,7 @@ PURE = """async () => {
   const many = Array.from({ length: 3000 }, (_, at) => `line ${at}`);
   return {
     lines: lineDiff(["a", "b", "c"], ["b", "x", "c"]).map((each) => each.join("")),
+    moved: lineDiff(["a", "b", "q"], ["x", "a", "b", "r"]).map((each) => each.join("")),
     same: lineDiff([], []), large: lineDiff(["s", ...many, "e"], ["s", ...many.map((each) => each + "!"), "e"]).length,
     fields: fieldDiff('{"a": {"b": [1, 2.0]}, "c": {}, "d": 1}', '{"a": {"b": [1, 2]}, "c": [], "e": "x,y"}'),
     none: fieldDiff("[1]", "x"), deep: fieldDiff("[".repeat(10000) + "]".repeat(10000), "[]"),
@@ -232,6 +233,7 @@ def test_differences_and_forms(url: str, browser: Browser) -> None:
     with page(browser, f"{url}/#/keys") as shown:
         found = shown.evaluate(PURE)
     assert found["lines"] == ["-a", " b", "+x", " c"]
+    assert found["moved"] == ["+x", " a", " b", "-q", "+r"]
     assert (found["same"], found["large"]) == ([], 6_002)
     assert found["fields"] == [["a.b[1]", "2.0", "2"], ["c", "{}", "[]"], ["d", "1", None], ["e", None, '"x,y"']]
     assert (found["none"], found["deep"]) == (None, None)

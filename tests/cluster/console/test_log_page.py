@@ -13,9 +13,12 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from raftlog import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.raft.types import EntryKind
 from tests.browser import held, page
 from tests.cluster.console.sending import sent
 from tests.cluster.fake_node import serve
+from tests.cluster.http.access_world import AccessWorld
+from tests.cluster.nodes import put_block
 from tests.support import wait_until
 
 pytestmark = pytest.mark.serial
@@ -121,6 +124,8 @@ def test_a_search_is_stopped_and_continued_both_ways(url: str, browser: Browser)
         let_go()
         status = shown.get_by_role("status").filter(has_text="Nothing from")
         expect(status).to_contain_text(f"Nothing from {middle:,} to ")
+        shown.evaluate("true")
+        assert not waiting
         shown.get_by_role("button", name="Earlier").click()
         expect(shown.get_by_role("button", name="Stop")).to_be_visible()
         let_go()
@@ -262,6 +267,21 @@ def test_an_index_that_is_none_is_refused_in_words(url: str, browser: Browser) -
             go(shown, f"entry?at={at}")
             expect(shown.get_by_role("alert").filter(has_text=words)).to_be_visible()
             expect(shown.get_by_role("link", name="The log", exact=True)).to_be_visible()
+
+
+def test_records_that_a_user_may_not_see_are_counted(browser: Browser) -> None:
+    """A search says how many it could not look at, and which grant shows the users."""
+    world = AccessWorld()
+    token = world.user("reader", "read on keys:a/*", "read on log")
+    for key in (b"a/1", b"b/1", b"b/2"):
+        world.node.append(EntryKind.COMMANDS, put_block(key, b"value"), 1)
+    with held(serve(world.node)) as served, page(browser, f"{served.url}/#/log?operation=put&user=root") as shown:
+        shown.get_by_label("Token").fill(token.text)
+        shown.keyboard.press("Enter")
+        expect(shown.get_by_text("operate on cluster", exact=True)).to_be_visible()
+        expect(shown.get_by_text(re.compile(r"^\d+ of them are hidden from this user"))).to_be_visible()
+        go(shown, "log?operation=put")
+        expect(shown.get_by_label("Found records").locator(".row")).to_have_text([re.compile("a/1refused value")])
 
 
 def test_a_trimmed_record_names_the_oldest(browser: Browser) -> None:
