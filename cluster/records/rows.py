@@ -206,6 +206,12 @@ def as_record(
     )
 
 
+def plain_count(entry: Entry, effects: Effects, first: int, count: int) -> int:
+    """How many of the entry's next `count` records are nothing but values; 0 if any of them is not."""
+    runs = _plain_runs(entry, first, count) if effects.is_plain and entry.kind is EntryKind.COMMANDS else None
+    return 0 if runs is None else sum(len(run.values) for run in runs)
+
+
 class _Run(NamedTuple):
     """Consecutive records that differ only in their values."""
 
