@@ -96,7 +96,7 @@ export class Compare extends Page {
       ${found.map((/** @type {any} */ each) => html`<details key=${keyQuery(each)} class="compared" onToggle=${(/** @type {any} */ event) => event.target.open && !each.values && this.open(each)}>
         <summary><span class=${/** @type {any} */ (marks)[each.what]}>${each.what}</span> <bdi>${keyText(each).slice(0, 300)}</bdi>${" "}
           <span class="faint">${[each.old, each.now].map((of) => (of ? `version ${number(of.version)}` : "none")).join(" → ")}</span></summary>
-        <${Trouble} problem=${each.problem} />${each.values ? html`<${Diff} before=${each.values[0]} after=${each.values[1]} />` : null}
+        <${Trouble} problem=${each.problem} />${each.values ? html`<${Diff} of=${keyText(each).slice(0, 300)} before=${each.values[0]} after=${each.values[1]} />` : null}
         <a href="#/keys?${keyQuery(each)}">its versions</a></details>`)}
       ${ends ? null : html`<p><button type="button" onClick=${() => this.reload()}>Go on</button></p>`}`;
   }

@@ -81,26 +81,26 @@ const lines = ({ value, value_b64 }) => (value !== undefined ? visible(value) : 
 /** @param {any} of a version or record */
 const length = ({ value, value_b64, value_bytes }) => size(value_bytes ?? bytesOf(value, value_b64).length);
 
-/** Lines with their marks. @param {[string, string | null][]} shown null: lines that are left out */
-function marked(shown) {
-  return html`<div class="value" tabindex="0" role="region" aria-label="Differences"><pre class="diff">${shown.map(([mark, text]) => html`
+/** Lines with their marks. @param {[string, string | null][]} shown null: lines that are left out @param {string} of */
+function marked(shown, of) {
+  return html`<div class="value" tabindex="0" role="region" aria-label="Differences of ${of}"><pre class="diff">${shown.map(([mark, text]) => html`
     <span class=${mark === "-" ? "removed" : mark === "+" ? "added" : "faint"}>${text === null ? "  …" : `${mark} ${text}`}</span>`)}</pre></div>`;
 }
 
-/** What differs between two versions {value, value_b64, value_bytes, deleted}; null: there was none. `brief`: without the value where the other is missing. @param {any} props */
-export function Diff({ before, after, brief }) {
+/** What differs between two versions {value, value_b64, value_bytes, deleted}; null: there was none. `brief`: without the value where the other is missing; `of`: for its label. @param {any} props */
+export function Diff({ before, after, brief, of }) {
   const [gone, isGone] = [!before || before.deleted, !after || after.deleted];
   if (gone && isGone) return html`<p class="faint">There was no value before, and there is none after.</p>`;
   if (gone || isGone) {
     const all = lines(gone ? after : before);
     return html`<p class=${gone ? "valid" : "invalid"}>${gone ? "There was no value before." : "The value is gone."}</p>
-      ${brief ? null : marked([.../** @type {[string, string][]} */ (all.slice(0, SHOWN_MAX).map((each) => [gone ? "+" : "-", each])), ...(all.length > SHOWN_MAX ? [/** @type {[string, null]} */ ([" ", null])] : [])])}`;
+      ${brief ? null : marked([.../** @type {[string, string][]} */ (all.slice(0, SHOWN_MAX).map((each) => [gone ? "+" : "-", each])), ...(all.length > SHOWN_MAX ? [/** @type {[string, null]} */ ([" ", null])] : [])], of)}`;
   }
   const cut = before.value_bytes !== undefined || after.value_bytes !== undefined;
   const note = cut ? html`<p class="faint">Compared are the starts of both: ${length(before)} before, ${length(after)} after.</p>` : null;
   const fields = cut || before.value === undefined || after.value === undefined ? null : fieldDiff(before.value, after.value);
   if (fields?.length) {
-    return html`<div class="wide" tabindex="0" role="region" aria-label="Differences"><table class="diff"><thead><tr><th>field</th><th>before</th><th>after</th></tr></thead><tbody>
+    return html`<div class="wide" tabindex="0" role="region" aria-label="Differences of ${of}"><table class="diff"><thead><tr><th>field</th><th>before</th><th>after</th></tr></thead><tbody>
       ${fields.slice(0, SHOWN_MAX).map(([path, old, now]) => html`<tr><td>${visible(path)}</td>
         <td class="removed">${old === undefined ? "" : visible(old)}</td><td class="added">${now === undefined ? "" : visible(now)}</td></tr>`)}</tbody></table></div>
       ${fields.length > SHOWN_MAX ? html`<p class="faint">and ${fields.length - SHOWN_MAX} more fields</p>` : null}`;
@@ -109,5 +109,5 @@ export function Diff({ before, after, brief }) {
   const near = found.map(([mark], at) => mark !== " " || found.slice(Math.max(0, at - AROUND), at + AROUND + 1).some(([other]) => other !== " "));
   if (!near.includes(true)) return html`${note}<p class="faint">${cut ? "They are equal." : "The value is the same."}</p>`;
   const shown = found.map((each, at) => /** @type {[string, string | null]} */ (near[at] ? each : [" ", null])).filter((_, at) => near[at] || near[at - 1]).slice(0, SHOWN_MAX);
-  return html`${note}${marked(shown)}`;
+  return html`${note}${marked(shown, of)}`;
 }

@@ -61,7 +61,7 @@ export class Edit extends Component {
       ${theirs === undefined ? null : html`<section class="lost" role="region" aria-label="Both values"><h3>Another client wrote this key first</h3>
         <div class="parts"><div><b>Now</b>, ${theirs ? `revision ${number(theirs.revision)}` : "deleted"}<pre class="value">${theirs ? theirs.value ?? "bytes" : ""}</pre></div>
           ${mine === undefined ? null : html`<div><b>Yours</b>, not written<pre class="value">${mine}</pre></div>`}</div>
-        ${mine === undefined ? null : html`<${Diff} before=${theirs} after=${{ value: mine }} />`}
+        ${mine === undefined ? null : html`<${Diff} of="both values" before=${theirs} after=${{ value: mine }} />`}
         <p class="tools">${mine === undefined ? null : html`<button type="button" onClick=${() => this.take(mine)}>Take yours, and confirm it once more</button>`}
           <button type="button" onClick=${() => { this.take(undefined); onDone(); }}>Take theirs</button></p></section>`}`;
   }

@@ -19,9 +19,13 @@ export class EntryPage extends Page {
   }
 
   async load() {
-    const entry = await this.ask(`/v1/explain/${encodeURIComponent(this.at)}?value_bytes=${VALUE_BYTES}`);
+    this.everyMs = 0;
+    const entry = await this.ask(`/v1/explain/${encodeURIComponent(this.at)}?value_bytes=${VALUE_BYTES}`).catch((problem) => {
+      if (problem.code === "future_index") this.everyMs = 1000;
+      throw problem;
+    });
     const isDone = entry.replicas.every((/** @type {any} */ each) => each.is_durable) || entry.replicas.every((/** @type {any} */ each) => each.is_durable === undefined || each.node === entry.node);
-    this.everyMs = isDone ? 0 : 1000;
+    if (!isDone) this.everyMs = 1000;
     if (entry.record && !this.state.entry?.record) setTimeout(() => this.more(entry));
     return { entry };
   }
@@ -121,7 +125,7 @@ export class EntryPage extends Page {
           ${each.after?.deleted ? html`<span class="unknown">deleted</span>` : each.after ? html`<span class="faint">version ${number(each.after.version)}</span>` : null}
           ${each.before ? html`<a href="#/entry?at=${each.before.index}">before: record ${number(each.before.index)}</a>` : null}</p>
         ${each.problem ? html`<${Trouble} problem=${each.problem} />` : !each.before && each.ends === "trimmed" ? html`<p class="faint">The record of the version before is trimmed.</p>`
-          : html`<${Diff} before=${each.before} after=${each.after} brief=${each.change === record} />`}</section>`)}
+          : html`<${Diff} of=${keyText(each.change).slice(0, 300)} before=${each.before} after=${each.after} brief=${each.change === record} />`}</section>`)}
       ${effects.length < Math.min(count, this.shown) ? html`<p class="faint">Asking for the versions …</p>` : count > this.shown ? html`<p><button type="button" onClick=${more}>${number(count - this.shown)} more keys</button></p>` : null}`;
   }
 

@@ -78,7 +78,7 @@ export class KeysPage extends Page {
         <button type="submit">Show</button> <span class="unknown" role="status">${hint || ""}</span></form>
       <${Trouble} problem=${problem} retry=${() => this.reload()} />
       ${compared ? html`<${Compare} prefix=${this.prefix} before=${compared[0]} after=${compared[1]} />` : range ? this.list(range)
-        : versions && !missing ? this.history(versions) : missing ? html`<h2 class="key"><bdi>${keyText(this.id)}</bdi></h2>${this.edit(null)}` : problem ? null : html`<p class="faint">Asking the node …</p>`}`;
+        : versions && !missing ? this.history(versions) : missing ? html`<h2 class="keyname"><bdi>${keyText(this.id)}</bdi></h2>${this.edit(null)}` : problem ? null : html`<p class="faint">Asking the node …</p>`}`;
   }
 
   /** @param {any} range */
@@ -93,7 +93,7 @@ export class KeysPage extends Page {
 
   /** @param {any} found */
   history(found) {
-    return html`<h2 class="key"><bdi>${keyText(this.id)}</bdi></h2>
+    return html`<h2 class="keyname"><bdi>${keyText(this.id)}</bdi></h2>
       ${found.versions.map((/** @type {any} */ each, /** @type {number} */ at) => {
         const before = found.versions[at + 1];
         const value = each.deleted ? html`<p class="unknown">deleted</p>` : html`<${Value} text=${each.value} b64=${each.value_b64} whole=${each.value_bytes}
@@ -102,7 +102,7 @@ export class KeysPage extends Page {
           <p class="version"><b>${each.deleted ? "deletion" : `version ${number(each.version)}`}</b> <span class="faint">revision ${number(each.revision)}, <a href="#/entry?at=${each.index}">record ${number(each.index)}</a>, <${Time} ms=${each.time_ms} day /></span></p>
           ${at ? html`<details><summary>Value</summary>${value}</details>` : value}
           ${at ? null : this.edit(each)}
-          ${before ? html`<p class="faint">Changed since the version before:</p><${Diff} before=${before} after=${each} />` : null}</section>`;
+          ${before ? html`<p class="faint">Changed since the version before:</p><${Diff} of=${`version ${each.version}`} before=${before} after=${each} />` : null}</section>`;
       })}
       ${found.next ? html`<p><button type="button" onClick=${() => this.more()}>Older versions</button></p>`
         : html`<p class="faint">${found.ends === "trimmed" ? "Older records are trimmed." : "The key did not exist before."}</p>`}`;

@@ -2,7 +2,7 @@
  * Time travel: the record up to which the whole console shows the log and the keys, in the address as `as_of`.
  * @module
  */
-import { html, Page, Problem, Time, number } from "./lib.js";
+import { html, Page, Problem, Time, number, zone } from "./lib.js";
 
 const SHOWN = ["log", "entry", "keys"]; // pages that show the state as of then
 let kept = "";
@@ -43,7 +43,7 @@ export async function find(page, text) {
   if (/^\d+$/.test(digits)) {
     return Number.isSafeInteger(Number(digits)) ? { index: Number(digits), hint: "" } : { hint: `${text} is no index: they are below 2^53` };
   }
-  const ms = Date.parse(text);
+  const ms = Date.parse(zone.utc && /:\d\d[\d:.]*$/.test(text) ? `${text}Z` : text);
   if (Number.isNaN(ms)) return { hint: `${text} is neither an index nor a time such as 2026-11-29 14:00` };
   const found = await page.ask(`/v1/log?from_time=${Math.max(0, ms)}&limit=1&internal=true&value_bytes=0&consistency=stale`);
   const [record] = found.records;

@@ -151,8 +151,8 @@ export class Value extends Component {
         this.setState({ problem });
       }
     };
-    return html`<div class="value" tabindex="0" role="region" aria-label="Value"><pre>${shown ?? `It is not ${chosen}.`}${cut ? "…" : ""}</pre></div>
-      <p class="forms faint"><span role="group" aria-label="Form of the value">${FORMS.map((form) => html`<button type="button" aria-pressed=${form === chosen}
+    return html`<div class="value" tabindex="0" role="region" aria-label="Value of ${name.replace("-", " ")}"><pre>${shown ?? `It is not ${chosen}.`}${cut ? "…" : ""}</pre></div>
+      <p class="forms faint"><span role="group" aria-label="Form of the value of ${name.replace("-", " ")}">${FORMS.map((form) => html`<button type="button" aria-pressed=${form === chosen}
         onClick=${() => this.setState({ form })}>${form}</button>`)}</span>
         ${size(whole ?? bytes.length)}${cut ? ", cut here" : ""}${chosen === "text" && text === undefined ? ", not UTF-8" : ""}
         <button type="button" onClick=${download}>Download</button>

@@ -64,12 +64,12 @@ def test_the_console_goes_back_to_a_moment(url: str, browser: Browser) -> None:
         shown.get_by_role("link", name="config/b").click()
         expect(shown.locator("pre", has_text="two")).to_be_visible()
         expect(shown.get_by_text("go back to now")).to_be_visible()
-        shown.get_by_role("link", name="Log").click()
+        shown.locator("nav").get_by_role("link", name="Log").click()
         expect(shown.locator(".list .row").last).to_contain_text("gone")
         assert f"as_of={at}" in shown.url
-        shown.get_by_role("link", name="Groups").click()
+        shown.locator("nav").get_by_role("link", name="Groups").click()
         expect(band).to_contain_text("This page cannot go back: it shows now.")
-        shown.get_by_role("link", name="Keys").click()
+        shown.locator("nav").get_by_role("link", name="Keys").click()
         expect(shown.get_by_text("3 keys, as of revision")).to_be_visible()
         shown.get_by_role("link", name="Back to now").click()
         expect(band).to_have_count(0)
@@ -140,7 +140,7 @@ def test_odd_keys_are_text_and_lead_to_their_versions(url: str, browser: Browser
             shown.locator("nav").get_by_role("link", name="Keys").click()
             shown.get_by_role("link", name=name, exact=True).click()
             expect(shown.locator("pre", has_text="odd")).to_be_visible()
-            expect(shown.locator("h2.key")).to_have_text(name)
+            expect(shown.locator("h2.keyname")).to_have_text(name)
         assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
