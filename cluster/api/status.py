@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from raftlog.cluster.api.errors import Outcome
 from raftlog.cluster.api.values import LeaderHint, Position
 
 
@@ -49,6 +50,16 @@ def fingerprint(incarnation: str) -> str:
     return hashlib.sha256(incarnation.encode()).hexdigest()[:FINGERPRINT_CHARS]
 
 
+class SnapshotAnswer(msgspec.Struct, frozen=True):
+    """`POST /v1/snapshot`: this node's newest snapshot, which holds all that it had applied when it was asked."""
+
+    node: int
+    snapshot: int  # the index that it ends at
+    index: int
+    term: int
+    outcome: Outcome = Outcome.APPLIED
+
+
 class FollowerStatus(msgspec.Struct, frozen=True):
     """The leader's view of one follower."""
 
@@ -83,6 +94,15 @@ class ConsumerStatus(msgspec.Struct, frozen=True):
     updated_ms: int  # time of the entry that changed it last
 
 
+class ReplicaDigest(msgspec.Struct, frozen=True):
+    """The newest digest point that a member has reported, and its state there."""
+
+    node: int
+    point: int
+    value: str  # hex
+    is_same: bool | None  # as this node's state at that point; None: this node has not got it, or has forgotten it
+
+
 class DigestStatus(msgspec.Struct, frozen=True):
     """What digest points say of this node's state."""
 
@@ -91,6 +111,7 @@ class DigestStatus(msgspec.Struct, frozen=True):
     agreed: int = 0  # of the newest at which this state was a majority's; 0: none since the start
     age_ms: int = -1  # since that was found; -1: never
     differ: int = 0  # of the newest at which no majority has one state: nothing is written; 0: there is none
+    replicas: list[ReplicaDigest] = []  # this node's and what others reported to it since its start
 
 
 class ScrubStatus(msgspec.Struct, frozen=True):

@@ -45,6 +45,7 @@ DIGEST: Final = view(
     Column("log", lambda row: (row.get("log_digest") or {}).get("xor")),
     raw=lambda row: (row["state"]["xor"] + "\n").encode(),
 )
+SNAPSHOT: Final = view("node", "snapshot", raw="snapshot")
 SESSION: Final = view("session", "ttl_ms", "index", raw="session")
 RECEIPT: Final = view("session", "sequence", "state", "result", "first", "last", "revision", raw="state")
 SETTING: Final = view("key", "value", raw="value")
@@ -239,6 +240,15 @@ def digest_command(
         cli.printer.one(as_row(client.digest(index, log_from=log_from)), DIGEST)
 
 
+def snapshot_command(cli: Cli) -> None:
+    """Save the state of one node as a snapshot now: of the first URL.
+
+    Nodes do it by themselves when enough log has come.
+    """
+    with SyncClient(cli.endpoints[0], bound=True, sessions=False, deadline_s=cli.deadline_s) as client:
+        cli.printer.one(as_row(client.save_snapshot()), SNAPSHOT)
+
+
 SessionNumber = Annotated[int, typer.Argument(help="The session.", min=1)]
 SequenceNumber = Annotated[int, typer.Argument(help="The sequence.", min=1)]
 
@@ -315,6 +325,7 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     command(app, "status")(status_command)
     command(app, "digest")(digest_command)
+    command(app, "snapshot", writes=True)(snapshot_command)
     session = typer.Typer(no_args_is_help=True, help="Sessions and receipts: was a write applied?")
     command(session, "open", writes=True)(session_open_command)
     command(session, "keep", writes=True)(session_keep_command)

@@ -77,6 +77,7 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
             "Show the leader, and each node's term, commit, match, lag in records and seconds, and last contact.",
         ),
         CommandHelp("digest", "Show the digest of the state, by which replicas and exports are compared."),
+        CommandHelp("snapshot", "Save the state of one node as a snapshot now: of the first URL."),
         CommandHelp("session", "Sessions and receipts: was a write applied?", is_group=True),
         CommandHelp("settings", "The settings of a node.", is_group=True),
         CommandHelp("version", "Show the version, whether compiled or interpreted modules run, and the interpreter."),
@@ -173,7 +174,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Data": ("del", "range", "txn", "watch", "compact", "session"),
     "Log": ("import", "import-postgres", "sink", "consumers", "digest", "audit"),
     "Cluster": (
-        *("create", "format", "node", "settings", "explain", "top", "members", "leader"),
+        *("create", "format", "node", "settings", "explain", "top", "members", "leader", "snapshot"),
         *("backup", "restore", "recover", "disk", "debug", "doctor"),
     ),
     "Access": ("access", "role", "user", "token", "cert", "profile"),

@@ -18,7 +18,7 @@ from raftlog.cluster.api.kv import BatchAnswer, BatchItem, CompactionAnswer, Com
 from raftlog.cluster.api.observe import HistoryAnswer
 from raftlog.cluster.api.records import Appended, TrimAnswer
 from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
-from raftlog.cluster.api.status import DigestAnswer, Status
+from raftlog.cluster.api.status import DigestAnswer, SnapshotAnswer, Status
 from raftlog.cluster.client import answers
 from raftlog.cluster.client.arguments import checked
 from raftlog.cluster.client.flow import ApiRequest
@@ -417,6 +417,14 @@ def transfer_leadership(to: int | None = None) -> ApiRequest[member_types.Transf
 
 
 _transferred = answers.plain(member_types.TransferAnswer)
+
+
+def save_snapshot() -> ApiRequest[SnapshotAnswer]:
+    """Has the node that gets the request save its state; a client with one URL and `bound` asks that node alone."""
+    return ApiRequest("POST", "/v1/snapshot", _saved, is_plain=True)
+
+
+_saved = answers.plain(SnapshotAnswer)
 
 
 # -- paths and parameters -------------------------------------------------------------------------------------

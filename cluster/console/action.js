@@ -8,38 +8,46 @@ const TIMEOUT_S = 20; // above the node's own deadline of 10 s, whose answer say
 
 /**
  * What a form asks for. `kind`: "text" (if not given), "number" (a whole one from 1 on), "choice" (one of `choices`),
- * "many" (any of `choices`; the value is a list), "check" (a boolean), "lines" (a text of several lines).
- * @typedef {{name: string, label: string, kind?: string, value?: any, choices?: [string, string][], optional?: boolean, hint?: string}} Field
+ * "many" (any of `choices`; the value is a list), "check" (a boolean), "lines" (a text of several lines). `when(values)`: whether
+ * it is asked for at all.
+ * @typedef {{name: string, label: string, kind?: string, value?: any, choices?: [string, string][], optional?: boolean,
+ *   hint?: string, when?: (values: any) => boolean}} Field
  *
- * A request as `send` takes it.
- * @typedef {{method: string, path: string, json?: object}} Request
+ * A request as `send` takes it; `file`: where curl is to put the answer.
+ * @typedef {{method: string, path: string, json?: object, file?: string}} Request
  *
  * What an Action is given:
  * - `name`: what the button says, as in "Delete the group"; `about`: what it does, in a sentence
+ * - `danger`: what it takes away does not come back
  * - `fields`: of the form; none: there is only the button. Their content outlives a refusal and a login
  * - `me`: `/v1/access/me`; `needs`: the grants without which the form is disabled; `blocked`: another reason why it is
- * - `effect(values)`: a promise of the words that say what will happen, asked of the node before the confirmation
+ * - `effect(values)`: promises `{words, values}`, asked of the node before the confirmation: what will happen, and values
+ *   that take the place of the form's from then on, or are added to them
  * - `request(values, made)`: the Request. `made` is what `prepare(values)` promised just before; undefined: for the curl
  * - `shell(values)`: the words after `raftlog`, joined
  * - `run(request, progress)`: sends it in another way; `progress(text)` shows how far it is. Promises the answer
  * - `done(answer, values, made)`: the words about the answer
  * - `unknown(values, made)`: where to look when no answer came. Not given: it only reads, so nothing has changed
- * - `onContact(problem)`: the page's, for a login that has ended; `onDone()`: after it is done
- * @typedef {{name: string, about?: any, fields?: Field[], me?: any, needs?: string[], blocked?: any,
- *   effect?: (values: any) => Promise<any>, prepare?: (values: any) => Promise<any>, request: (values: any, made?: any) => Request,
+ * - `onDone()`: after it is done
+ * @typedef {{name: string, about?: any, danger?: boolean, fields?: Field[], me?: any, needs?: string[], blocked?: any,
+ *   effect?: (values: any) => Promise<{words: any, values?: object}>, prepare?: (values: any) => Promise<any>, request: (values: any, made?: any) => Request,
  *   shell: (values: any) => string, run?: (request: Request, progress: (text: string) => void) => Promise<any>,
  *   done: (answer: any, values: any, made?: any) => any, unknown?: (values: any, made?: any) => any,
- *   onContact?: (problem: any) => void, onDone?: () => void}} ActionProps
+ *   onDone?: () => void}} ActionProps
  */
 
-/** One action: form, confirmation, progress, outcome. Its props are ActionProps. */
+/**
+ * One action: form, confirmation, progress, outcome. Its props are ActionProps. Give the element around it a `key`: else
+ * Preact may make it anew, without its content, when an element before it changes its kind.
+ */
 export class Action extends Component {
   /** @param {ActionProps} props */
   constructor(props) {
     super(props);
-    const values = Object.fromEntries((props.fields || []).map((each) => [each.name, each.value ?? blank(each)]));
-    /** @type {any} step: form | confirm | sent | done | refused | unknown */
-    this.state = { step: "form", values };
+    /** @type {any} step: form | confirm | sent | done | refused | unknown; known: what `effect` found */
+    this.state = { step: "form", values: initial(props.fields), known: null };
+    /** @type {HTMLElement | null} */
+    this.button = null;
     /** @type {number | undefined} */
     this.clock = undefined;
   }
@@ -48,12 +56,21 @@ export class Action extends Component {
     clearInterval(this.clock);
   }
 
+  /** The form's values, with what `effect` found. A choice that is gone gives way to the first one. */
+  values() {
+    const values = { ...this.state.values };
+    for (const { name, kind, choices = [] } of this.props.fields || []) {
+      if (kind === "choice" && !choices.some(([each]) => each === values[name])) values[name] = choices[0]?.[0] ?? "";
+    }
+    return { ...values, ...this.state.known?.values };
+  }
+
   /** Opens the confirmation, with what will happen. */
   async ask() {
     const { effect } = this.props;
-    this.setState({ step: "confirm", effect: null, problem: null });
+    this.setState({ step: "confirm", known: null, problem: null });
     try {
-      this.setState({ effect: effect ? await effect(this.state.values) : "" });
+      this.setState({ known: effect ? await effect(this.values()) : {} });
     } catch (problem) {
       this.refuse(problem, "confirm");
     }
@@ -62,16 +79,16 @@ export class Action extends Component {
   /** Sends the request, once. */
   async go() {
     const { prepare, request, run, unknown, onDone } = /** @type {ActionProps} */ (this.props);
-    const { values } = this.state;
+    const values = this.values();
     const began = Date.now();
     this.setState({ step: "sent", seconds: 0, progress: "", problem: null, made: undefined });
     this.clock = setInterval(() => this.setState({ seconds: Math.round((Date.now() - began) / 1000) }), 1000);
     try {
       const made = await prepare?.(values);
       this.setState({ made });
-      const { method, path, json } = request(values, made);
+      const asked = request(values, made);
       const progress = (/** @type {string} */ text) => this.setState({ progress: text });
-      const answer = run ? await run({ method, path, json }, progress) : await send(method, path, { json, timeoutMs: TIMEOUT_S * 1000 });
+      const answer = run ? await run(asked, progress) : await send(asked.method, asked.path, { json: asked.json, timeoutMs: TIMEOUT_S * 1000 });
       this.setState({ step: "done", answer });
       onDone?.();
     } catch (problem) {
@@ -84,21 +101,21 @@ export class Action extends Component {
 
   /** Shows a problem; after the end of a login the confirmation waits for the next one. @param {any} problem @param {string} step */
   refuse(problem, step) {
-    if (problem.status === 401) this.props.onContact?.(problem);
     this.setState({ problem, step: problem.status === 401 ? "confirm" : step });
   }
 
   /** Back to the form. @param {boolean} [empty] */
   close(empty) {
-    if (empty) this.setState({ values: Object.fromEntries((this.props.fields || []).map((/** @type {Field} */ each) => [each.name, each.value ?? blank(each)])) });
-    this.setState({ step: "form", problem: null, answer: null, made: undefined });
+    const values = empty ? initial(this.props.fields) : this.state.values;
+    this.setState({ step: "form", values, known: null, problem: null, answer: null, made: undefined }, () => this.button?.focus());
   }
 
   render() {
     const { name, about, fields = [], needs = [], me, blocked } = this.props;
-    const { step, values } = this.state;
+    const { step } = this.state;
+    const values = this.values();
     const missing = needs.map((/** @type {string} */ each) => lacks(me, each)).find(Boolean);
-    const set = (/** @type {Field} */ field, /** @type {any} */ value) => this.setState({ values: { ...values, [field.name]: value } });
+    const set = (/** @type {Field} */ field, /** @type {any} */ value) => this.setState({ values: { ...this.state.values, [field.name]: value } });
     const submit = (/** @type {any} */ event) => {
       event.preventDefault();
       this.ask();
@@ -107,41 +124,42 @@ export class Action extends Component {
       <h3>${name}</h3>
       ${about ? html`<p class="faint">${about}</p>` : null}
       <form onSubmit=${submit}><fieldset disabled=${Boolean(missing || blocked || step !== "form")}>
-        ${fields.map((/** @type {Field} */ each) => html`<${Input} key=${each.name} field=${each} value=${values[each.name]} set=${(/** @type {any} */ value) => set(each, value)} />`)}
-        <button type="submit">${name} …</button></fieldset></form>
+        ${fields.filter((/** @type {Field} */ each) => each.when?.(values) ?? true).map((/** @type {Field} */ each) => html`<${Input} key=${each.name} field=${each} value=${values[each.name]} set=${(/** @type {any} */ value) => set(each, value)} />`)}
+        <button type="submit" ref=${(/** @type {any} */ button) => { this.button = button; }}>${name} …</button></fieldset></form>
       ${missing ? html`<p class="unknown">Not permitted. The missing grant: <code>${missing}</code></p>` : blocked ? html`<p class="unknown">${blocked}</p>` : null}
       ${step === "form" ? null : this.panel()}</section>`;
   }
 
   panel() {
-    const { name, effect, done, unknown, request, shell, me } = this.props;
-    const { step, values, problem, answer, made, seconds, progress } = this.state;
+    const { name, danger, done, unknown, request, shell, me } = this.props;
+    const { step, known, problem, answer, made, seconds, progress } = this.state;
+    const values = this.values();
     const retry = () => (step === "confirm" ? this.ask() : this.go());
     if (step === "confirm") {
-      const waits = effect && this.state.effect === null;
+      const waits = known === null;
       return html`<${Panel} key="confirm" label=${`Confirm: ${name}`} onEscape=${() => this.close()}>
         ${waits && !problem ? html`<p class="faint">Asking the node what will happen …</p>` : null}
-        ${this.state.effect ? html`<p>${this.state.effect}</p>` : null}
-        <p class="faint">The same from a terminal:</p>
-        <${Copied} text=${`raftlog -e ${location.origin} ${shell(values)}`} /><${Copied} text=${curl(request(values), me)} />
+        ${known?.words ? html`<p>${known.words}</p>` : null}
+        ${waits ? null : html`<p class="faint">The same from a terminal:</p>
+          <${Copied} text=${`raftlog -e ${location.origin} ${shell(values)}`} /><${Copied} text=${curl(request(values), me)} />`}
         <${Trouble} problem=${problem} retry=${waits ? retry : undefined} />
-        <p class="tools"><button type="button" class="yes" disabled=${waits} onClick=${() => this.go()}>Yes, ${name[0].toLowerCase() + name.slice(1)}</button>
+        <p class="tools"><button type="button" class=${danger ? "yes danger" : "yes"} disabled=${waits} onClick=${() => this.go()}>Yes, ${name[0].toLowerCase() + name.slice(1)}</button>
           <button type="button" onClick=${() => this.close()}>Cancel</button></p></${Panel}>`;
     }
     if (step === "sent") {
       return html`<${Panel} key="sent" label=${name}><p role="status">${progress || `Sent. The answer takes ${seconds} s so far, and may take ${TIMEOUT_S}.`}</p></${Panel}>`;
     }
     if (step === "done") {
-      return html`<${Panel} key="done" kind="done" label=${name}><p role="status"><b class="valid">Done.</b> ${done(answer, values, made)}</p>
+      return html`<${Panel} key="done" kind="done" label=${name}><div role="status"><b class="valid">Done.</b> ${done(answer, values, made)}</div>
         <p class="tools"><button type="button" onClick=${() => this.close(true)}>Close</button></p></${Panel}>`;
     }
-    const leader = problem.answer?.leader;
+    const leader = problem.answer?.leader?.node !== problem.answer?.node && problem.answer?.leader;
     const again = problem.status === 0 || problem.answer?.retryable;
     return html`<${Panel} key=${step} kind=${step} label=${name}>
       <p role="alert">${step === "unknown"
         ? html`<b class="unknown">Unknown.</b> It may have been carried out: ${problem.message}.`
-        : html`<b class="invalid">Refused.</b> Nothing was changed: ${problem.message}${problem.missing ? html`. The missing grant: <code>${problem.missing}</code>` : null}`}</p>
-      ${step === "unknown" ? html`<p>${unknown(values, made)}</p>` : null}
+        : html`<b class="invalid">${problem.status ? "Refused." : "No answer."}</b> Nothing was changed: ${problem.message}${problem.missing ? html`. The missing grant: <code>${problem.missing}</code>` : null}`}</p>
+      ${step === "unknown" ? html`<div>${unknown(values, made)}</div>` : null}
       ${leader ? html`<p>Node ${leader.node} leads: <a href=${leader.url + location.hash}>its console</a></p>` : null}
       <p class="tools">${step === "refused" && again ? html`<button type="button" onClick=${retry}>Try again</button>` : null}
         <button type="button" onClick=${() => this.close()}>Back to the form</button></p></${Panel}>`;
@@ -184,9 +202,10 @@ function Input({ field, value, set }) {
     : html`<input type="text" value=${value} required=${!optional} placeholder=${hint} autocomplete="off" spellcheck=${false} onInput=${typed} />`}</label>`;
 }
 
-/** @param {Field} field */
-function blank(field) {
-  return field.kind === "check" ? false : field.kind === "many" ? [] : field.kind === "choice" ? field.choices?.[0]?.[0] ?? "" : "";
+/** @param {Field[]} [fields] */
+function initial(fields = []) {
+  const blank = (/** @type {Field} */ field) => (field.kind === "check" ? false : field.kind === "many" ? [] : field.choices?.[0]?.[0] ?? "");
+  return Object.fromEntries(fields.map((each) => [each.name, each.value ?? blank(each)]));
 }
 
 /** A text to copy: a command, a token. props: {text, label?} */
@@ -212,11 +231,11 @@ export class Copied extends Component {
 }
 
 /** The request as a command of curl, with the user's own proof. @param {Request} request @param {any} me */
-function curl({ method, path, json }, me) {
+function curl({ method, path, json, file }, me) {
   const proof = !me?.is_on ? "" : me.named_by === "token" ? ' -H "Authorization: Bearer $(cat "$RAFTLOG_TOKEN_FILE")"' : ' --cert "$RAFTLOG_CERTIFICATE" --key "$RAFTLOG_KEY"';
   const trust = location.protocol === "https:" ? ' --cacert "$RAFTLOG_CA"' : "";
   const verb = method === "GET" || (method === "POST" && json) ? "" : ` -X ${method}`;
-  return `curl${verb}${trust}${proof} ${quoted(location.origin + path)}${json ? ` -d ${quoted(JSON.stringify(json))}` : ""}`;
+  return `curl${verb}${file ? ` -o ${quoted(file)}` : ""}${trust}${proof} ${quoted(location.origin + path)}${json ? ` -d ${quoted(JSON.stringify(json))}` : ""}`;
 }
 
 /** A word of a shell's command. @param {string | number} text */

@@ -10,6 +10,8 @@ import { KeysPage } from "./keys.js";
 import { GroupsPage } from "./groups.js";
 import { DataPage } from "./data.js";
 import { ExplainPage } from "./explain.js";
+import { OperatePage } from "./operate.js";
+import { AccessPage } from "./access.js";
 import { Band, withMoment } from "./moment.js";
 
 /** Name in the address, title, page, and the key that goes there (empty: it is not in the menu). @type {[string, string, any, string][]} */
@@ -21,6 +23,8 @@ const PAGES = [
   ["groups", "Groups", GroupsPage, "g"],
   ["data", "Data", DataPage, "d"],
   ["explain", "Explain", ExplainPage, "e"],
+  ["operate", "Operate", OperatePage, "p"],
+  ["access", "Access", AccessPage, "a"],
 ];
 const MENU = PAGES.filter(([, , , key]) => key);
 const SLOW_MS = 1000; // until the frame says that an answer is late
@@ -45,7 +49,7 @@ function Login({ onToken, words, refusal }) {
     <form class="tools" onSubmit=${submit}>
       <input type="text" name="username" value="raftlog" autocomplete="username" hidden />
       <label>Token <input type="password" name="token" autocomplete="current-password" required size="44" /></label>
-      <button type="submit">Log in</button>
+      <button type="submit">Show the cluster</button>
     </form>
     <p class="faint"><code>raftlog token create</code> makes a token.</p>
   </section>`;
@@ -125,7 +129,10 @@ class App extends Component {
   }
 
   componentDidMount() {
-    addEventListener("hashchange", () => this.setState({ ...place(), opens: false, trouble: "" }, () => document.activeElement?.closest(".band") || this.heading?.focus()));
+    addEventListener("hashchange", () => {
+      this.setState({ ...place(), opens: false, trouble: "" }, () => document.activeElement?.closest(".band") || this.heading?.focus());
+      this.identify();
+    });
     addEventListener("keydown", (event) => this.key(event));
     addEventListener("login", (/** @type {any} */ event) => this.setState({ asks: event.detail }));
     this.identify();

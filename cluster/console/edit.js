@@ -7,7 +7,7 @@ import { Action, grantOf, quoted } from "./action.js";
 import { Diff } from "./diff.js";
 import { VALUE_BYTES, bytesOf, keyQuery } from "./value.js";
 
-/** The forms that write and delete a key. props: {id: {key, key_b64}, version: the newest (null: none), me, onContact, onDone} */
+/** The forms that write and delete a key. props: {id: {key, key_b64}, version: the newest (null: none), me, onWritten(index), onDone} */
 export class Edit extends Component {
   /** @param {any} props */
   constructor(props) {
@@ -38,10 +38,10 @@ export class Edit extends Component {
   }
 
   render() {
-    const { id, me, onContact, onDone } = this.props;
+    const { id, me, onDone } = this.props;
     const { base, theirs, mine, at } = this.state;
     const revision = base ? base.revision : 0;
-    const common = { me, onContact, onDone, needs: id.key === undefined ? [] : [grantOf("write", "keys", id.key)],
+    const common = { me, onDone, needs: id.key === undefined ? [] : [grantOf("write", "keys", id.key)],
       unknown: () => "Look at the newest version of this key: it shows whether the write was applied.",
       done: (/** @type {any} */ answer) => `Revision ${number(answer.revision)}, record ${number(answer.index)}.` };
     const words = (/** @type {string[]} */ ...texts) => (id.key === undefined ? ["--base64", "--", id.key_b64, ...texts.map((each) => btoa(String.fromCharCode(...bytesOf(each, undefined))))] : ["--", ...[id.key, ...texts].map(quoted)]).join(" ");
@@ -50,12 +50,12 @@ export class Edit extends Component {
     const isText = !base || old !== undefined;
     const blocked = !isText ? "The value is no text: write it from a terminal, with raftlog put --base64." : old?.includes("\r") ? "Its lines end with a carriage return, which a form drops: write it from a terminal, with raftlog put." : base?.value_bytes ? "The value is too long for a form: write it from a terminal, with raftlog put." : "";
     const lost = (/** @type {any} */ text) => (/** @type {any} */ now) => this.setState({ theirs: now, mine: text });
-    return html`<div class="parts">
+    return html`<div class="actions">
       <${Action} key=${`put ${at}`} name=${base ? "Write a new value" : "Write the key"} ...${common} blocked=${blocked} about=${base ? `It is written only if the key is still at revision ${number(revision)}.` : "It is written only if there is still no such key."}
         fields=${[{ name: "value", label: "Value", kind: "lines", value: isText ? old || "" : "", optional: true }]}
         request=${({ value }) => request({ value })} shell=${({ value }) => `put --if-revision ${revision} ${words(value)}`}
         run=${(/** @type {any} */ sent) => this.write(sent, lost(sent.json.writes[0].value))} />
-      ${base ? html`<${Action} key=${`delete ${at}`} name="Delete the key" ...${common} about="Its versions stay readable until the log is trimmed."
+      ${base ? html`<${Action} key=${`delete ${at}`} name="Delete the key" danger ...${common} about="Its versions stay readable until the log is trimmed."
         request=${() => request({ delete: true })} shell=${() => `del --if-revision ${revision} ${words()}`}
         run=${(/** @type {any} */ sent) => this.write(sent, lost(undefined))} />` : null}</div>
       ${theirs === undefined ? null : html`<section class="lost" role="region" aria-label="Both values"><h3>Another client wrote this key first</h3>

@@ -110,11 +110,11 @@ export class KeysPage extends Page {
 
   /** The forms that change the key, unless the page shows another time than now. @param {any} version */
   edit(version) {
-    const { parameters, me, onContact } = this.props;
+    const { parameters, me } = this.props;
     if (parameters.get("as_of") || parameters.get("from")) return html`<p class="faint">This is not the key as it is now: <a href="#/keys?${keyQuery(this.id)}&as_of=">go back to now</a> to change it.</p>`;
     const onWritten = (/** @type {number} */ index) => { this.written = index; };
     return html`<details class="edit"><summary>${version ? "Change or delete it" : "Write it"}</summary>
-      <${Edit} id=${this.id} version=${version?.deleted ? null : version} me=${me} onContact=${onContact} onWritten=${onWritten} onDone=${() => this.reload()} /></details>`;
+      <${Edit} id=${this.id} version=${version?.deleted ? null : version} me=${me} onWritten=${onWritten} onDone=${() => this.reload()} /></details>`;
   }
 
   /** @param {any} version */

@@ -143,6 +143,15 @@ export class Page extends Component {
   }
 }
 
+/** Gives the browser a file. @param {string} name @param {BlobPart[]} parts */
+export function save(name, parts) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(parts));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
 /** @param {number | null | undefined} value */
 export function number(value) {
   if (value === null || value === undefined) return "–";

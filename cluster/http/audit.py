@@ -27,6 +27,7 @@ _CHANGING: Final = frozenset(
         ("POST", "/v1/members"),
         ("POST", "/v1/leader/transfer"),
         ("GET", "/v1/backup"),
+        ("POST", "/v1/snapshot"),
         ("POST", "/v1/log/trim"),
         ("POST", "/v1/kv/compact"),
         ("DELETE", "/v1/kv"),

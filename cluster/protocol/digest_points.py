@@ -188,6 +188,16 @@ class DigestPoints:
         _trim(values)
         self._heard[peer] = (incarnation, values)
 
+    def newest_reports(self, configuration: Configuration) -> list[tuple[NodeId, int, bytes, bool | None]]:
+        """Each member that has reported: its newest point, its value there, and whether this replica's is the same."""
+        known = {node: values for node, (disk, values) in self._heard.items() if _has(configuration, node, disk)}
+        newest = {node: max(values) for node, values in {**known, self._node: self._own}.items() if values}
+        rows = []
+        for node, index in sorted(newest.items()):
+            value, own = (self._own if node == self._node else known[node])[index], self._own.get(index)
+            rows.append((node, index, value, None if own is None else own == value))
+        return rows
+
     def is_reported(self, configuration: Configuration, index: int) -> bool:
         """Whether every voter has reported that point, and hence runs and has applied it."""
         voters = (member for member in configuration.members if configuration.is_voter(member.node))
@@ -207,8 +217,7 @@ class DigestPoints:
         for index, own in self._own.items():
             values = {self._node: own}
             for node, (incarnation, heard) in self._heard.items():
-                member = configuration.member(node)
-                if member is not None and member.incarnation == incarnation and index in heard:
+                if _has(configuration, node, incarnation) and index in heard:
                     values[node] = heard[index]
             right = right_value(configuration, values)
             if right is None:
@@ -223,6 +232,11 @@ class DigestPoints:
                 raise Diverged(node=self._node, index=index, agreed=agreed, leader=leader)
         self.differ = differ
         return Judgement(self.agreed, differ)
+
+
+def _has(configuration: Configuration, node: NodeId, incarnation: str) -> bool:
+    member = configuration.member(node)
+    return member is not None and member.incarnation == incarnation
 
 
 def _trim(values: dict[int, bytes]) -> None:

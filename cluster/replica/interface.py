@@ -123,6 +123,9 @@ class NodeInterface(Protocol):
     async def first_entry(self) -> Entry:
         """The entry at index 1, even if a snapshot has replaced it in the log."""
 
+    async def save_snapshot(self, deadline: float) -> int:
+        """Saves this node's present state. Returns the index at which its newest snapshot ends. Raises ApiError."""
+
     async def transfer(self, to: int, deadline: float) -> float:
         """Hands leadership to node `to` (0: the voter with the longest log).
 

@@ -228,6 +228,9 @@ class Replica:
     async def first_entry(self) -> Entry:
         return await node_members.first_entry(self.state)
 
+    async def save_snapshot(self, deadline: float) -> int:
+        return await snapshots.save_now(self.state, deadline)
+
     async def transfer(self, to: NodeId, deadline: float) -> float:
         return await node_members.transfer(self.state, to, deadline)
 

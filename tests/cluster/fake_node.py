@@ -317,6 +317,10 @@ class FakeNode:
         """The configuration that names this node."""
         return self.log[0][0]
 
+    async def save_snapshot(self, deadline: float) -> int:
+        """As if it were saved at once."""
+        return self.applied
+
     async def transfer(self, to: int, deadline: float) -> float:
         """As if somebody took over at once."""
         self.transfers.append(to)

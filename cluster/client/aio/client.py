@@ -292,6 +292,7 @@ class Client:
     members = _calls(requests.members)
     change_members = _calls(requests.change_members)
     transfer_leadership = _calls(requests.transfer_leadership)
+    save_snapshot = _calls(requests.save_snapshot)
 
     # Any request.
 

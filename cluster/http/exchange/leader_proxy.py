@@ -93,13 +93,18 @@ def _is_safe(service: Service, call: Call, url: str) -> bool:
     credentials = service.credentials
     if credentials is None or url.startswith("https://"):
         return True
-    return credentials.takes_plain and "Authorization" not in call.headers
+    return credentials.takes_plain and _token(call) is None
+
+
+def _token(call: Call) -> str | None:
+    """The header of the sender's token, also of the one behind its login: the leader does not know this node's."""
+    return call.headers.get("Authorization") or (call.login and f"Bearer {call.login.token}")
 
 
 def _principal(service: Service, call: Call) -> tuple[tuple[str, str], ...]:
     """The sender of the request: the token again, or the name in the client's certificate, for which this node
     vouches by its own."""
-    if (text := call.headers.get("Authorization")) is not None:
+    if (text := _token(call)) is not None:
         return (("Authorization", text),)
     name = service.access.name(call)
     return ((H_PRINCIPAL, name),) if name else ()

@@ -12,8 +12,9 @@ import msgspec
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import BACKUP
 from raftlog.cluster.api.members import MemberSeen
-from raftlog.cluster.api.status import SetDigestHex
+from raftlog.cluster.api.status import SetDigestHex, SnapshotAnswer
 from raftlog.cluster.http.exchange.answer import HttpAnswer
+from raftlog.cluster.http.exchange.body import read_body
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream
@@ -37,7 +38,8 @@ async def get_status(service: Service, call: Call) -> HttpAnswer:
     is_insecure = service.settings.is_exposed and service.settings.security.insecure
     status = msgspec.structs.replace(service.node.status(), is_insecure=is_insecure)
     if permissions is not None and not permissions.allows(needs.OPERATE):
-        status = msgspec.structs.replace(status, state=_NO_DIGEST)  # a digest would confirm a guess of a value
+        digests = msgspec.structs.replace(status.digests, replicas=[])  # a digest would confirm a guess of a value
+        status = msgspec.structs.replace(status, state=_NO_DIGEST, digests=digests)
         if not permissions.allows(needs.WATCH):  # enough to find the leader and a place in the log
             return service.answer(msgspec.structs.replace(status, followers=[]))
     consumers = await service.lags.farthest(service.limits.consumers_shown_max)
@@ -161,6 +163,16 @@ async def _stream_backup(service: Service, call: Call) -> Stream:
             return stream
         stream.end(encoder.end(mark, configuration, index))
     return stream
+
+
+async def save_snapshot(service: Service, call: Call) -> HttpAnswer:
+    """Saves this node's state as a snapshot, and answers once it is on the disk."""
+    call.query()
+    if await read_body(service, call):
+        raise ApiError(Code.BAD_REQUEST, "POST /v1/snapshot takes no body: it is about this node's present state")
+    node = service.node
+    snapshot = await node.save_snapshot(call.deadline)
+    return service.answer(SnapshotAnswer(node.node_id, snapshot, node.applied, node.term))
 
 
 def _text(service: Service, body: bytes, status: int = 200, content_type: str = TEXT) -> HttpAnswer:

@@ -112,6 +112,7 @@ ROUTES: Final = (
     Route("GET", "/v1/access/can", Need.PRINCIPAL, access.can, for_operators=True),
     Route("GET", "/v1/digest", needs.READ_LOG, digest.get_digest),
     Route("GET", "/v1/backup", needs.OPERATE, operator.get_backup),
+    Route("POST", "/v1/snapshot", needs.OPERATE, operator.save_snapshot, **_CHANGES_ALL),
     Route("GET", "/v1/explain/leaderless", needs.WATCH, explain.explain_leaderless, True),
     Route("GET", "/v1/explain/{index}", needs.WATCH, explain.explain_index, for_operators=True, is_passed_on=True),
     Route("GET", "/v1/overview", needs.WATCH, observe.get_overview, True),

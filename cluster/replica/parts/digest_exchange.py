@@ -8,7 +8,7 @@ The replica calls `follow` after each new digest point, and the housekeeping cal
 from __future__ import annotations
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.status import DigestStatus
+from raftlog.cluster.api.status import DigestStatus, ReplicaDigest
 from raftlog.cluster.protocol.digest_points import POINT_BLOCK, Diverged
 from raftlog.cluster.protocol.forward_frames import decode_points, encode_points
 from raftlog.cluster.replica.state import ReplicaState
@@ -73,7 +73,9 @@ def status(replica: ReplicaState) -> DigestStatus:
     watch = replica.watch
     points = watch.points
     age_ms = -1 if watch.agreed_at is None else int((clock.monotonic() - watch.agreed_at) * 1_000)
-    return DigestStatus(points.count, points.newest, points.agreed, age_ms, points.differ)
+    rows = points.newest_reports(replica.core.state.configuration)
+    replicas = [ReplicaDigest(node, index, value.hex(), is_same) for node, index, value, is_same in rows]
+    return DigestStatus(points.count, points.newest, points.agreed, age_ms, points.differ, replicas)
 
 
 def _ask(replica: ReplicaState, mono: float) -> None:

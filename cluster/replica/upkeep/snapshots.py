@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
 from raftlog.cluster.records.snapshot_stream import chunks_of, decode_preamble, paced
 from raftlog.cluster.replica.state import ReplicaState
@@ -72,6 +73,26 @@ def save(replica: ReplicaState) -> bool:
     replica.applier.begin_counting()
     snapshots.saving = replica.driver.spawn(_save(replica))
     return True
+
+
+async def save_now(replica: ReplicaState, deadline: float) -> int:
+    """Saves the present state, unless the newest snapshot has it, and waits for the end. Returns where it ends.
+
+    Raises ApiError busy while a snapshot is received, or sent to a follower that needs it; timeout; disk_full."""
+    snapshots, wanted = replica.snapshots, replica.applier.mark.index
+    while snapshots.index < wanted:
+        own = snapshots.saving is None
+        if own and not save(replica):
+            raise ApiError(
+                Code.BUSY, "this node receives a snapshot, or sends one to a follower: ask again when that is done"
+            )
+        assert snapshots.saving is not None
+        _, running = await asyncio.wait([snapshots.saving], timeout=max(0.0, deadline - clock.monotonic()))
+        if running:
+            raise ApiError(Code.TIMEOUT, "the snapshot is still being saved; the event snapshot_saved is its end")
+        if own and snapshots.index < wanted:
+            raise ApiError(Code.DISK_FULL, "the disk of this node has no room for a snapshot: free space, ask again")
+    return snapshots.index
 
 
 def _is_due(replica: ReplicaState) -> bool:

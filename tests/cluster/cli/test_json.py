@@ -72,6 +72,7 @@ SAMPLES: dict[str, list[str]] = {
     "members replace": ["members", "replace", "1", "--join-file", "{folder}/join.toml"],
     "members address": ["members", "address", "1", "--url", "http://127.0.0.1:8"],
     "leader transfer": ["leader", "transfer"],
+    "snapshot": ["snapshot"],
     "create": ["create", "127.0.0.1", "--folder", "{folder}/made"],
     "cert ca": ["cert", "ca", "--folder", "{folder}/tls"],
     "cert node": ["cert", "node", "1", "--cluster", "{folder}/cluster.toml", "--folder", "{folder}/tls"],

@@ -70,7 +70,7 @@ def world_of(*names: str, node: int = 1) -> AccessWorld:
 def log_in(shown: Page, world: AccessWorld, name: str) -> None:
     """By the form."""
     shown.get_by_label("Token").fill(world.tokens[name].text)
-    shown.get_by_role("button", name="Log in").click()
+    shown.get_by_role("button", name="Show the cluster").click()
     expect(shown.get_by_role("button", name="Log out")).to_be_visible()
     expect(shown.get_by_text(name, exact=True)).to_be_visible()
 
@@ -158,9 +158,10 @@ def test_a_form_outlives_the_end_of_its_login(browser: Browser) -> None:
     world = world_of("alice", "bob")
     with held(serve(world.node)) as served, page(browser, served.url) as shown:
         log_in(shown, world, "alice")
-        shown.goto(f"{served.url}/#/keys")
-        for name, text in (("alice", "typed by alice"), ("bob", "")):
+        shown.goto(f"{served.url}/#/keys?prefix=a/")
+        for name, text in (("alice", "typed by alice"), ("bob", "a/")):
             search = shown.get_by_role("searchbox")
+            expect(shown.get_by_text("as of revision")).to_be_visible()
             search.fill("typed by alice")
             shown.context.clear_cookies()
             shown.evaluate("dispatchEvent(new Event('resume'))")  # as after minutes of silence
@@ -187,6 +188,6 @@ def test_wrong_tokens_end_in_a_sentence(browser: Browser) -> None:
         for number in range(WRONG_MAX + 1):
             shown.get_by_label("Token").fill(f"rl_wrong_{number}")
             with shown.expect_response("**/v1/login") as reply:
-                shown.get_by_role("button", name="Log in").click()
+                shown.get_by_role("button", name="Show the cluster").click()
             assert reply.value.status == (401 if number < WRONG_MAX else 429)
         expect(shown.get_by_role("alert")).to_contain_text(f"{WRONG_MAX} wrong tokens")

@@ -107,10 +107,9 @@ def test_one_look_says_which_node_leads_that_all_is_well_and_what_the_last_entry
         expect(card(shown, killed).locator(".role")).to_have_text("follower")
     targets = [each.partition("/v1/")[2] for each in asked]
     whole = [each for each in targets if each.startswith("history") and "rows=" not in each]
-    new = [each for each in targets if each.startswith("history") and "rows=" in each]
     assert len(whole) <= 1
-    assert new
-    assert not [each for each in targets if each.startswith(("status", "members"))]
+    assert "overview" in targets
+    assert not [each for each in targets if each.startswith(("status", "members", "explain"))]
 
 
 def test_explain_draws_the_links_the_steps_of_a_record_and_the_readers(cluster: LocalCluster, browser: Browser) -> None:

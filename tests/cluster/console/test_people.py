@@ -115,11 +115,11 @@ def test_axe_finds_nothing_where_the_console_refuses(browser: Browser, theme: Li
     gone = "net::ERR"
     with held(serve(world.node)) as served, page(browser, served.url, theme=theme, allowed=gone) as shown:
         shown.get_by_label("Token").fill("rl_wrong")
-        shown.get_by_role("button", name="Log in").click()
+        shown.get_by_role("button", name="Show the cluster").click()
         expect(shown.get_by_role("alert")).to_be_visible()
         judge(shown, "the login")
         shown.get_by_label("Token").fill(token.text)
-        shown.get_by_role("button", name="Log in").click()
+        shown.get_by_role("button", name="Show the cluster").click()
         expect(shown.get_by_role("button", name="Log out")).to_be_visible()
         for place in [str(each.get_attribute("href")) for each in shown.locator("nav a").all()]:
             shown.goto(f"{served.url}/{place}")
@@ -138,6 +138,8 @@ def test_the_keyboard_goes_everywhere(url: str, browser: Browser) -> None:
         assert focused(shown) == "Skip to the page"
         shown.keyboard.press("Enter")
         assert focused(shown) == "Overview"
+        shown.keyboard.press("Tab")
+        assert focused(shown) != "Overview"
         shown.keyboard.press("k")
         expect(shown.get_by_role("heading", name="Keys", exact=True)).to_be_focused()
         settled(shown).keyboard.press("/")

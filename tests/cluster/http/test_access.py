@@ -208,6 +208,7 @@ async def test_a_grant_allows_its_keys_and_no_others(grant: str, method: str, ke
         ("POST", "/v1/sessions", b"", True),
         ("GET", "/metrics", None, False),
         ("GET", "/v1/backup", None, False),
+        ("POST", "/v1/snapshot", b"", False),
         ("GET", "/v1/digest", None, False),
         ("GET", "/v1/access/can?user=root&grant=read+on+log", None, False),
     ],

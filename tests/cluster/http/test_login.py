@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ import pytest
 
 from raftlog.cluster.admission.logins import LIFE_S, LOGINS_MAX, SILENCE_S, WRONG_MAX, WRONG_S, Logins
 from raftlog.cluster.api.errors import ApiError
+from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.runtime import clock
 from raftlog.statemachine.access.commands import AccessAction
 from tests.cluster.fake_node import Served, serve
@@ -130,6 +132,27 @@ async def test_a_page_of_another_site_has_no_use_of_the_cookie(
         assert world.node.machine.get(b"a/1") is None
         own = {"Origin": "http://127.0.0.1"}  # as the header Host of `ask`
         assert (await browser.ask(served, "PUT", "/v1/kv/a/1", b"v", own)).status == 200
+
+
+async def test_a_follower_passes_the_token_of_a_login_on_to_the_leader(world: AccessWorld) -> None:
+    """The leader does not know the follower's logins, and without TLS no certificate vouches for a name."""
+    world.user("omar", "members on cluster")
+    seen: list[bytes] = []
+
+    async def leader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    server = await asyncio.start_server(leader, "127.0.0.1", 0)
+    async with server, pages(world) as served:
+        browser = Browser()
+        await browser.log_in(served, world.tokens["omar"].text)
+        world.node.leader = LeaderHint(2, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        assert (
+            await browser.ask(served, "POST", "/v1/members", b'{"change":"remove","node":3}')
+        ).problem().code == "leader_lost"
+    assert b"Bearer " + world.tokens["omar"].text.encode() in seen[0]
+    assert b"Cookie" not in seen[0]
 
 
 async def test_a_login_ends_with_its_token_its_user_and_its_log_out(world: AccessWorld) -> None:

@@ -6,8 +6,10 @@ from base64 import b64encode
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
+from raftlog.cluster.api.status import DigestStatus, ReplicaDigest
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.access.admission import encode_admission
 from raftlog.statemachine.access.commands import AccessAction
@@ -119,6 +121,18 @@ async def test_no_way_shows_a_fact_that_its_reader_may_not_see(planted: AccessWo
                     continue
                 shapes = [data, data.hex().encode(), *(b64encode(data[at:])[:-4] for at in range(3))]
                 assert not any(len(shape) > 6 and shape in body for shape in shapes), (user, way, fact)
+
+
+async def test_states_of_replicas_are_shown_to_operators_alone(
+    planted: AccessWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are digests of the state, by which a reader could check its guess of a value."""
+    digests = DigestStatus(replicas=[ReplicaDigest(1, 10, "abcd", True)])
+    status = msgspec.structs.replace(planted.node.status(), digests=digests)
+    monkeypatch.setattr(planted.node, "status", lambda: status)
+    for user in USERS:
+        shown = (await answer(planted, user, "/v1/status")).json()["digests"]["replicas"]
+        assert bool(shown) is permissions(user).allows(parse_grant("operate on cluster")), user
 
 
 async def test_a_reader_of_all_keys_gets_all_of_them_from_raw_segments(planted: AccessWorld) -> None:

@@ -154,6 +154,16 @@ def test_a_point_is_reported_once_every_named_voter_disk_has_reported_it() -> No
     assert not DigestPoints(1).is_reported(configuration(1), 10), "it has not applied it itself"
 
 
+def test_each_member_has_its_newest_report_and_whether_it_is_the_same() -> None:
+    """Its own too. A report of a replaced disk is none; a point that this node has not is not compared."""
+    points = points_of(1, A, _2=A, _3=B)
+    assert points.newest_reports(THREE) == [(1, 10, A, True), (2, 10, A, True), (3, 10, B, False)]
+    points.take(2, disk(2), ((20, A),))
+    points.take(3, disk(9), ((10, A),))
+    assert points.newest_reports(THREE) == [(1, 10, A, True), (2, 20, A, None)]
+    assert DigestPoints(1).newest_reports(THREE) == []
+
+
 def test_a_point_is_due_after_enough_entries_or_while_states_differ() -> None:
     """After so many entries, one at a time; again and again while states differ. No more than are remembered."""
     entries = 9

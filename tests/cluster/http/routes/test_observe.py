@@ -1,4 +1,4 @@
-"""`/v1/overview`, `/v1/events` and `/v1/log/density`: a node now, what happened on it, and when its log was written."""
+"""A node now, what happened on it, when its log was written, a saved state: `/v1/overview`, `/v1/events` and others."""
 
 from __future__ import annotations
 
@@ -145,3 +145,11 @@ async def test_density_leaves_the_event_loop_free(served: Served) -> None:
     served.node.find_time = find_time
     await ask(served.port, "GET", "/v1/log/density?buckets=500")
     assert turns == 501
+
+
+async def test_a_snapshot_is_asked_for_without_a_body(served: Served) -> None:
+    """It is about one node's present state, so there is nothing to say."""
+    answer = (await ask(served.port, "POST", "/v1/snapshot")).json()
+    assert (answer["node"], answer["snapshot"], answer["outcome"]) == (1, served.node.applied, "applied")
+    assert "takes no body" in (await ask(served.port, "POST", "/v1/snapshot", b'{"node": 2}')).problem().message
+    assert "unknown" in (await ask(served.port, "POST", "/v1/snapshot?node=2")).problem().message

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.api.errors import Code
-from raftlog.cluster.files.errors import StoredSnapshotDamaged
+from raftlog.cluster.api.errors import ApiError, Code, Outcome
+from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.upkeep import backfill, snapshots
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -303,6 +303,38 @@ async def test_a_node_whose_log_begins_late_answers_410_below_it(tmp_path: Path)
             parts = f"/v1/digest?index={last}&log_from={oldest}"
             mine, theirs = [(await ask(each.port, "GET", parts)).json() for each in (here, there)]
             assert mine["log_digest"] == theirs["log_digest"]
+
+
+async def test_a_snapshot_is_saved_by_hand_once_for_each_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer has all that was applied before. The same state is not saved again. One under way is waited for until
+    the deadline, and goes on behind it. While it cannot begin, or has no room, the answer says so."""
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+        state = leader.state
+        await leader.submit(put_block(b"k", b"v"), 1, deadline=deadline())
+        applied = leader.applied
+        assert await leader.save_snapshot(deadline()) >= applied
+        before = state.snapshots.index
+        assert await leader.save_snapshot(deadline()) == before
+        await leader.submit(put_block(b"k", b"w"), 1, deadline=deadline())
+        with pytest.raises(ApiError) as late:
+            await leader.save_snapshot(0.0)
+        assert (late.value.code, late.value.row.outcome) == (Code.TIMEOUT, Outcome.UNKNOWN)
+        assert await leader.save_snapshot(deadline()) >= leader.applied - 1
+        await leader.submit(put_block(b"k", b"x"), 1, deadline=deadline())
+        with monkeypatch.context() as patch:
+            patch.setattr(snapshots, "_may_save", lambda _: False)
+            with pytest.raises(ApiError, match="ask again") as busy:
+                await leader.save_snapshot(deadline())
+        assert busy.value.code is Code.BUSY
+
+        async def no_room(*_: object) -> None:
+            raise NoSpace("planted")
+
+        monkeypatch.setattr(state.disk, "save_snapshot", no_room)
+        with pytest.raises(ApiError) as full:
+            await leader.save_snapshot(deadline())
+        assert full.value.code is Code.DISK_FULL
 
 
 async def test_a_snapshot_is_saved_after_the_set_number_of_records(tmp_path: Path) -> None:
