@@ -138,6 +138,8 @@ class EntryView(msgspec.Struct, frozen=True, omit_defaults=True):
     entry_first: int | None = None  # of the entry that holds it
     entry_last: int | None = None
     entry_bytes: int | None = None
+    entry_crc: str | None = None  # CRC32C of its header in hex,
+    previous_crc: str | None = None  # and that of the entry before, which its own header names
     clock_ms: int | None = None
     groups_past: list[str] = []  # consumer groups whose position is after it
     groups_before: list[str] = []

@@ -43,6 +43,7 @@ class KeyVersion(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     value: str | None = None
     value_b64: str | None = None
+    value_bytes: int | None = None  # of the whole value, where the parameter `value_bytes` cut it
 
 
 class KeyVersions(msgspec.Struct, frozen=True):

@@ -99,6 +99,7 @@ class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         None  # of transactions and range deletes: the command's own bytes do not name the keys
     )
     principal: str | None = None  # with internal=true and `operate on cluster`: the user that wrote it
+    value_bytes: int | None = None  # of the whole value, where the parameter `value_bytes` cut it
 
 
 class LogRecordPacked(msgspec.Struct, frozen=True, omit_defaults=True):

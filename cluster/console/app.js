@@ -12,6 +12,7 @@ import { DataPage } from "./data.js";
 import { ExplainPage } from "./explain.js";
 import { OperatePage } from "./operate.js";
 import { AccessPage } from "./access.js";
+import { Band, withMoment } from "./moment.js";
 
 /** Name in the address, title, page, and the key that goes there (empty: it is not in the menu). @type {[string, string, any, string][]} */
 const PAGES = [
@@ -32,7 +33,7 @@ const LOOK_MS = 500;
 /** The page and its parameters, by the part of the address behind `#/`. */
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { path: path || "overview", parameters: new URLSearchParams(query || "") };
+  return { path: path || "overview", parameters: withMoment(path || "overview", new URLSearchParams(query || "")) };
 }
 
 /** Asks for a token, so that a password manager can fill it in. @param {any} props */
@@ -83,7 +84,7 @@ class Contact extends Component {
 
 /** The keys of the keyboard, until `Esc`. @param {any} props */
 function Help({ onClose, areOn, toggle }) {
-  const rows = [...MENU.map(([, title, , key]) => [key, title]), ["/", "search on this page"], ["u", "local time or UTC"], ["?", "these keys"], ["Esc", "close"]];
+  const rows = [...MENU.map(([, title, , key]) => [key, title]), ["/", "search on this page"], ["t", "time travel"], ["u", "local time or UTC"], ["?", "these keys"], ["Esc", "close"]];
   const show = (/** @type {any} */ box) => box && !box.open && box.showModal();
   return html`<dialog class="help" aria-labelledby="help" ref=${show} onClose=${onClose}>
     <h2 id="help">Keys</h2>
@@ -119,6 +120,7 @@ class App extends Component {
     };
     this.closeHelp = () => this.setState({ helps: false });
     this.toggleKeys = () => this.setState({ areOn: !this.state.areOn });
+    this.toggleBand = () => this.setState({ band: !this.state.band });
     this.toggleZone = () => this.setState({ utc: (zone.utc = !zone.utc) });
     /** @type {HTMLElement | null} */
     this.heading = null;
@@ -128,7 +130,7 @@ class App extends Component {
 
   componentDidMount() {
     addEventListener("hashchange", () => {
-      this.setState({ ...place(), opens: false, trouble: "" }, () => this.heading?.focus());
+      this.setState({ ...place(), opens: false, trouble: "" }, () => document.activeElement?.closest(".band") || this.heading?.focus());
       this.identify();
     });
     addEventListener("keydown", (event) => this.key(event));
@@ -164,6 +166,7 @@ class App extends Component {
     const page = MENU.find(([, , , key]) => key === event.key);
     if (page) location.hash = `#/${page[0]}`;
     else if (event.key === "?") this.setState({ helps: true });
+    else if (event.key === "t") this.toggleBand();
     else if (event.key === "u") this.toggleZone();
     else if (event.key === "/") {
       event.preventDefault();
@@ -172,7 +175,8 @@ class App extends Component {
   }
 
   render() {
-    const { path, parameters, problem, contact, asks, refusal, helps, areOn, visit, version, me } = this.state;
+    const { path, parameters, problem, contact, asks, refusal, helps, areOn, visit, version, me, band } = this.state;
+    const asOf = parameters.get("as_of");
     const [, title, Shown] = PAGES.find(([name]) => name === path) || [path, "No such page", Missing];
     const isSilent = problem?.status === 0;
     return html`
@@ -184,13 +188,14 @@ class App extends Component {
         ${asks ? html`<${Login} onToken=${this.onToken} ended=${me?.user} refusal=${refusal} />` : null}
         ${isSilent && !asks ? this.silence(problem) : null}
         <div hidden=${!!asks} class=${isSilent ? "old" : ""}>
-          <${Shown} key=${`${visit} ${path} ${parameters}`} path=${path} parameters=${parameters} me=${me} onContact=${this.onContact} /></div>
+          ${asOf || band ? html`<${Band} index=${asOf} path=${path} onClose=${this.toggleBand} />` : null}
+          <${Shown} key=${`${visit} ${path} ${parameters}`} path=${path} parameters=${parameters} onContact=${this.onContact} me=${me} /></div>
       </main>
       ${version ? html`<footer class="faint"><p>raftlog ${version.version}, ${version.modules} modules, log <code>${version.log}</code></p></footer>` : null}`;
   }
 
   head() {
-    const { path, problem, contact, version, me, opens } = this.state;
+    const { path, parameters, problem, contact, version, me, opens, band } = this.state;
     const shown = path === "entry" ? "log" : path;
     return html`<header class="head">
       <a class="brand" href="#/overview">raftlog ${version ? html`<span class="faint">node ${version.node}</span>` : null}</a>
@@ -201,6 +206,7 @@ class App extends Component {
       <div class="frame">
         ${me?.user ? html`<span class="who"><span class="faint">${me.user}</span>
           ${me.named_by === "token" ? html` <button type="button" onClick=${this.onLogout}>Log out</button>` : null}</span>` : null}
+        <button type="button" aria-pressed=${Boolean(band || parameters.get("as_of"))} title="The log and the keys as of an earlier moment" onClick=${this.toggleBand}>Time travel</button>
         <button type="button" aria-pressed=${zone.utc} title="Times in UTC, or local" onClick=${this.toggleZone}>UTC</button>
         <button type="button" aria-label="Keys" title="Keys" aria-haspopup="dialog" onClick=${() => this.setState({ helps: true })}>?</button>
         <${Contact} problem=${problem} contact=${contact} />

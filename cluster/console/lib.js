@@ -41,10 +41,10 @@ export class Problem extends Error {
  * The answer of this node. Throws Problem. Without a login the frame asks for one.
  * @param {string} method
  * @param {string} path
- * @param {{signal?: AbortSignal, json?: object, bytesMax?: number, timeoutMs?: number}} [more] `bytesMax`: a larger answer is not read
+ * @param {{signal?: AbortSignal, json?: object, timeoutMs?: number, bytesMax?: number}} [more] `bytesMax`: a larger answer is not read
  * @returns {Promise<any>}
  */
-export async function send(method, path, { signal, json, bytesMax = Infinity, timeoutMs = TIMEOUT_MS } = {}) {
+export async function send(method, path, { signal, json, timeoutMs = TIMEOUT_MS, bytesMax = Infinity } = {}) {
   const late = AbortSignal.timeout(timeoutMs);
   const request = { since: performance.now() };
   waiting.add(request);
@@ -116,18 +116,19 @@ export class Page extends Component {
     clearTimeout(this.timer);
     if (this.asking) return;
     this.asking = true;
-    let againMs = this.everyMs;
+    let againMs = 0;
     try {
       const found = await this.load();
       this.setState({ ...found, problem: null, at: Date.now() });
       this.props.onContact?.(null, found);
+      againMs = this.everyMs;
     } catch (error) {
       if (this.gone.signal.aborted) return;
       if (!(error instanceof Problem)) reportError(error);
       this.setState({ problem: error });
       this.props.onContact?.(error);
       const status = error instanceof Problem ? error.status : 500;
-      againMs = status === 401 ? 0 : againMs || (status === 0 ? AGAIN_MS : 0);
+      againMs = status === 401 ? 0 : this.everyMs || (status === 0 ? AGAIN_MS : 0);
     } finally {
       this.asking = false;
     }

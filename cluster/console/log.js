@@ -3,34 +3,48 @@
  * @module
  */
 import { html, Page, Time, Trouble, moment, number } from "./lib.js";
+import { FilterForm, Search, filterOf } from "./filter.js";
+import { find, momentOf } from "./moment.js";
+import { FORMS, keyText, oneLine } from "./value.js";
 
 const ROW = 26; // pixels, as in console.css
 const CHUNK = 50; // records in a request
 const CHUNKS_KEPT = 40;
+const ASKED_MAX = 4; // requests for records at a time
 const HEIGHT_MAX = 8_000_000; // pixels that every browser can scroll
 const BUCKETS = 120;
+const VALUE_BYTES = 200; // of a value in the list
+
+/** Over the list. Drawn anew each time: Preact keeps what it drew in the element. */
+const head = () => html`<div class="listhead" aria-hidden="true"><span>index</span><span class="when">time</span><span>kind</span><span>key</span><span>value</span></div>`;
 
 export class LogPage extends Page {
   /** @param {any} props */
   constructor(props) {
     super(props);
     /** @type {any} */
-    this.state = { top: 0, follows: !props.parameters.get("at") };
-    /** @type {Map<number, any[] | null>} by their first index; null: they are being fetched */
+    const { parameters } = props;
+    this.asOf = Number(parameters.get("as_of")) || 0;
+    this.filter = filterOf(parameters);
+    this.state = { top: 0, follows: !parameters.get("at") && !this.asOf, form: parameters.get("form") || "" };
+    /** @type {Map<number, {records: any[], next: number, busy: boolean}>} by their first index */
     this.chunks = new Map();
     /** @type {HTMLElement | null} */
     this.box = null;
-    this.wanted = Number(props.parameters.get("at")) || 0;
+    this.wanted = Number(parameters.get("at")) || this.asOf;
+    if (this.asOf) this.everyMs = 0;
   }
 
   async load() {
+    const until = this.asOf ? `&to_time=${(await momentOf(this, this.props.parameters.get("as_of"))).time_ms + 1}` : "";
     const [status, density] = await Promise.all([
       this.ask("/v1/status"),
-      this.state.density && Date.now() < this.state.densityDue ? null : this.ask(`/v1/log/density?buckets=${BUCKETS}&consistency=stale`),
+      this.state.density && Date.now() < this.state.densityDue ? null : this.ask(`/v1/log/density?buckets=${BUCKETS}&consistency=stale${until}`),
     ]);
     const more = density ? { density, densityDue: Date.now() + 10_000 } : {};
+    const last = Math.min(status.applied, this.asOf || Infinity);
     setTimeout(() => this.settle());
-    return { oldest: status.oldest, last: status.applied, ...more };
+    return { oldest: status.oldest, last, seen: this.state.follows ? last : this.state.seen ?? last, ...more };
   }
 
   /** Goes to the record that the address names, or to the end. */
@@ -41,7 +55,7 @@ export class LogPage extends Page {
   }
 
   get count() {
-    return this.state.last - this.state.oldest + 1;
+    return Math.max(0, this.state.last - this.state.oldest + 1);
   }
 
   get height() {
@@ -62,97 +76,126 @@ export class LogPage extends Page {
     const at = Math.max(0, Math.min(this.count - 1, index - this.state.oldest));
     const real = this.height - this.box.clientHeight;
     const whole = this.count * ROW - this.box.clientHeight;
-    this.setState({ follows: index >= this.state.last });
+    this.setState({ follows: !this.asOf && index >= this.state.last });
     this.box.scrollTop = whole > 0 ? ((at * ROW) / whole) * real : 0;
+  }
+
+  /** Puts filter, form and place into the address. @param {Record<string, string>} filter */
+  address(filter) {
+    const at = this.state.follows || !this.box ? this.props.parameters.get("at") || "" : Math.floor(this.virtualTop() / ROW) + this.state.oldest;
+    const named = { at: this.state.follows ? "" : String(at), form: this.state.form, as_of: this.asOf ? String(this.asOf) : "", ...filter };
+    return `#/log?${new URLSearchParams(Object.entries(named).filter(([, text]) => text))}`;
+  }
+
+  onScroll() {
+    if (!this.box) return;
+    this.setState({ top: this.box.scrollTop });
+    clearTimeout(this.noted);
+    this.noted = setTimeout(() => this.gone.signal.aborted || history.replaceState(null, "", this.address(this.filter)), 300);
+  }
+
+  /** Lets the list stand still; what comes is counted. */
+  pause() {
+    if (this.state.follows) this.setState({ follows: false, seen: this.state.last });
   }
 
   /** @param {number} first */
   async fetchChunk(first) {
-    this.chunks.set(first, null);
+    const chunk = this.chunks.get(first) || { records: [], next: Math.max(first, this.state.oldest), busy: true };
+    this.chunks.set(first, { ...chunk, busy: true });
     try {
-      const page = await this.ask(`/v1/log?from=${Math.max(first, this.state.oldest)}&to=${first + CHUNK}&limit=${CHUNK}&internal=true&consistency=stale`);
-      this.chunks.set(first, page.records);
+      const page = await this.ask(`/v1/log?from=${chunk.next}&to=${first + CHUNK}&limit=${CHUNK}&internal=true&value_bytes=${VALUE_BYTES}&consistency=stale`);
+      this.chunks.set(first, { records: [...chunk.records, ...page.records], next: page.next, busy: false });
       for (const old of this.chunks.keys()) {
         if (this.chunks.size <= CHUNKS_KEPT) break;
         this.chunks.delete(old);
       }
-      if (first + CHUNK > page.next) setTimeout(() => this.chunks.delete(first), 900); // it is not whole yet
-      this.setState({ problem: null });
+      this.setState({});
     } catch (problem) {
       this.chunks.delete(first);
       if (!this.gone.signal.aborted) this.setState({ problem });
     }
   }
 
-  /** @param {number} index */
+  /** The record, "hidden" where this user may not see it, or null while it is fetched. @param {number} index */
   record(index) {
     const first = index - (index % CHUNK);
-    const found = this.chunks.get(first);
-    if (found === undefined) this.fetchChunk(first);
-    return found ? found.find((each) => each.index === index) || "hidden" : null;
+    const chunk = this.chunks.get(first);
+    if (chunk && index < chunk.next) return chunk.records.find((each) => each.index === index) || "hidden";
+    const asked = [...this.chunks.values()].filter((each) => each.busy).length;
+    if (!chunk?.busy && asked < ASKED_MAX && !this.state.problem) this.fetchChunk(first);
+    return null;
   }
 
   /** @param {any} event */
   async seek(event) {
     event.preventDefault();
-    const text = event.target.elements.place.value.trim();
-    if (/^\d+$/.test(text)) return this.jump(Number(text));
-    const ms = Date.parse(text);
-    if (Number.isNaN(ms)) return this.setState({ hint: `${text} is neither an index nor a time such as 2026-11-29 14:00` });
     try {
-      const page = await this.ask(`/v1/log?from_time=${Math.max(0, ms)}&limit=1&internal=true&consistency=stale`);
-      this.setState({ hint: page.records.length ? "" : "no record is that new" });
-      this.jump(page.records.length ? page.records[0].index : this.state.last);
+      const { index, hint } = await find(this, event.target.elements.place.value.trim());
+      const { oldest, last } = this.state;
+      const beyond = index === undefined || hint ? "" : index > last ? `the newest record is ${number(last)}` : index < oldest ? `records before ${number(oldest)} are trimmed: they cannot be read any more` : "";
+      this.setState({ hint: hint || beyond });
+      if (index !== undefined) this.jump(index);
     } catch (problem) {
       this.setState({ problem });
     }
   }
 
   render() {
-    const { oldest, last, problem, follows, density, hint } = this.state;
+    const { oldest, last, problem, follows, density, hint, form, seen } = this.state;
     if (last === undefined) return problem ? html`<${Trouble} problem=${problem} retry=${() => this.reload()} />` : html`<p class="faint">Asking the node …</p>`;
+    const isFiltered = Object.keys(this.filter).length > 0;
+    const follow = () => {
+      this.setState({ follows: !follows, seen: last });
+      setTimeout(() => this.settle());
+    };
+    const choose = (/** @type {any} */ event) => {
+      this.setState({ form: event.target.value });
+      setTimeout(() => history.replaceState(null, "", this.address(this.filter)));
+    };
+    return html`
+      <form class="tools" onSubmit=${(/** @type {any} */ event) => this.seek(event)}>
+        <label>Go to <input type="search" name="place" placeholder="index or time" size="22" /></label>
+        ${this.asOf || isFiltered ? null : html`<button type="button" aria-pressed=${follows} onClick=${follow}>Follow${!follows && last > seen ? ` (${number(last - seen)} new)` : ""}</button>`}
+        <label>Values as <select onChange=${choose}><option value="">they are</option>${FORMS.map((each) => html`<option value=${each} selected=${form === each}>${each}</option>`)}</select></label>
+        <span class="faint">records ${number(oldest)} to ${number(last)}</span>
+        <span class="unknown" role="status">${hint || ""}</span>
+      </form>
+      <${FilterForm} filter=${this.filter} onFilter=${(/** @type {any} */ filter) => { location.hash = this.address(filter); }} />
+      <${Trouble} problem=${problem} retry=${() => this.reload()} />
+      ${isFiltered ? null : html`<${Density} density=${density} jump=${(/** @type {number} */ index) => this.jump(index)} />`}
+      ${isFiltered ? html`<${Search} filter=${this.filter} place=${Number(this.props.parameters.get("at"))} oldest=${oldest} last=${last} head=${head()} me=${this.props.me}
+          row=${(/** @type {any} */ record) => html`<${Row} key=${record.index} index=${record.index} record=${record} form=${form} />`} />` : this.list()}`;
+  }
+
+  list() {
+    const { oldest, form } = this.state;
     const top = this.virtualTop();
     const first = Math.floor(top / ROW);
     const seen = Math.ceil((this.box?.clientHeight || 600) / ROW) + 1;
     const rows = [];
     for (let at = first; at < Math.min(this.count, first + seen); at++) {
-      rows.push(html`<${Row} key=${oldest + at} index=${oldest + at} record=${this.record(oldest + at)}
+      rows.push(html`<${Row} key=${oldest + at} index=${oldest + at} record=${this.record(oldest + at)} form=${form}
         top=${this.state.top + at * ROW - top} />`);
     }
-    return html`
-      <form class="tools" onSubmit=${(/** @type {any} */ event) => this.seek(event)}>
-        <label>Go to <input type="search" name="place" placeholder="index or time" size="22" /></label>
-        <button type="button" aria-pressed=${follows} onClick=${() => { this.setState({ follows: !follows }); setTimeout(() => this.settle()); }}>Follow</button>
-        <span class="faint">records ${number(oldest)} to ${number(last)}</span>
-        <span class="unknown" role="status">${hint || ""}</span>
-      </form>
-      <${Trouble} problem=${problem} />
-      <${Density} density=${density} jump=${(/** @type {number} */ index) => this.jump(index)} />
-      <div class="listhead" aria-hidden="true"><span>index</span><span class="when">time</span><span>kind</span><span>key</span><span>value</span></div>
-      <div class="list" tabindex="0" role="region" aria-label="Records" ref=${(/** @type {any} */ box) => { this.box = box; }}
-        onScroll=${() => this.box && this.setState({ top: this.box.scrollTop })}
-        onWheel=${() => this.setState({ follows: false })}>
+    return html`${head()}<div class="list" tabindex="0" role="region" aria-label="Records" ref=${(/** @type {any} */ box) => { this.box = box; }}
+        onScroll=${() => this.onScroll()} onWheel=${() => this.pause()} onPointerDown=${() => this.pause()} onKeyDown=${() => this.pause()}>
         <div style=${{ height: `${this.height}px` }}></div>${rows}
       </div>`;
   }
 }
 
-/** One record, or that it is being fetched. @param {any} props */
-function Row({ index, record, top }) {
-  const place = { transform: `translateY(${top}px)`, top: 0 };
+/** One record, or that it is being fetched. `top`: where it stands, in pixels. @param {any} props */
+function Row({ index, record, top, form }) {
+  const place = top === undefined ? {} : { transform: `translateY(${top}px)`, top: 0 };
   if (!record || record === "hidden") {
     const text = record ? "a record that this user may not see" : "…";
     return html`<div class="row faint" style=${place}><span>${number(index)}</span><span class="when"></span><span></span><span>${text}</span></div>`;
   }
   return html`<a class="row" style=${place} href="#/entry?at=${index}">
     <span>${number(index)}</span><span class="when faint"><${Time} ms=${record.time_ms} /></span>
-    <span class="faint">${record.operation || record.kind}</span>
-    <span>${shown(record.key, record.key_b64)}</span><span>${shown(record.value, record.value_b64)}</span></a>`;
-}
-
-/** @param {string | undefined} text @param {string | undefined} b64 */
-function shown(text, b64) {
-  return text !== undefined ? text.slice(0, 200) : b64 !== undefined ? `base64 ${b64.slice(0, 60)}` : "";
+    <span class="faint">${(record.operation || record.kind).replaceAll("_", " ")}</span>
+    <bdi>${keyText(record)}</bdi><bdi>${record.result === "applied" ? "" : html`<span class="unknown">${record.result.replaceAll("_", " ")}</span> `}${oneLine(record, form)}</bdi></a>`;
 }
 
 /** When the log was written: a bar leads to the first record of its time. @param {any} props */

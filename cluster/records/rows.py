@@ -161,10 +161,12 @@ def _change_columns(
 # Rows as public structs.
 
 
-def as_record(row: LogRow, encoding: Encoding = "auto") -> LogRecord:
-    """The row as JSON shows it."""
+def as_record(
+    row: LogRow, encoding: Encoding = "auto", value_bytes: int | None = None, principal: str | None = None
+) -> LogRecord:
+    """The row as JSON shows it, with at most `value_bytes` bytes of its value and of each changed value."""
     key, key_b64 = both(row.key, encoding)
-    value, value_b64 = both(row.value, encoding)
+    value, value_b64 = both(cut(row.value, value_bytes), encoding)
     headers: list[tuple[str, str]] | None = None
     headers_b64: list[tuple[str, str]] | None = None
     if row.headers is not None:
@@ -173,7 +175,9 @@ def as_record(row: LogRow, encoding: Encoding = "auto") -> LogRecord:
             headers_b64 = [(name, to_b64(content)) for name, content in row.headers]
         else:
             headers = [(name, text or "") for (name, _), text in zip(row.headers, texts, strict=True)]
-    changes = None if row.changes is None else [_change_json(change, None, encoding) for change in row.changes]
+    changes = (
+        None if row.changes is None else [_change_json(change, None, encoding, value_bytes) for change in row.changes]
+    )
     return LogRecord(
         row.index,
         row.term,
@@ -197,7 +201,15 @@ def as_record(row: LogRow, encoding: Encoding = "auto") -> LogRecord:
         row.create,
         row.version,
         changes,
+        principal,
+        whole_bytes(row.value, value_bytes),
     )
+
+
+def plain_count(entry: Entry, effects: Effects, first: int, count: int) -> int:
+    """How many of the entry's next `count` records are nothing but values; 0 if any of them is not."""
+    runs = _plain_runs(entry, first, count) if effects.is_plain and entry.kind is EntryKind.COMMANDS else None
+    return 0 if runs is None else sum(len(run.values) for run in runs)
 
 
 class _Run(NamedTuple):
@@ -287,6 +299,19 @@ def _value_lines(entry: Entry, revision: int, run: _Run, values: list[bytes], en
         for value, text in zip(values, texts, strict=True)
     ]
     return [b'{"index":%d%b%b%b' % (index, start, member, end) for index, member in enumerate(members, run.first)]
+
+
+def whole_bytes(value: bytes | None, most: int | None) -> int | None:
+    """How many bytes the value has, if it is cut."""
+    return None if value is None or most is None or len(value) <= most else len(value)
+
+
+def cut(value: bytes | None, most: int | None) -> bytes | None:
+    """At most so many bytes of the value (None: all), of text whole characters."""
+    if value is None or most is None or len(value) <= most:
+        return value
+    start = value[:most]
+    return start if as_text(value, "auto") is None else start.decode(errors="ignore").encode()
 
 
 def as_packed(row: LogRow) -> LogRecordPacked:
@@ -383,13 +408,15 @@ def watch_messages(
             yield WatchMessage(index, entry.term, entry.time_ms, effect.revision, changes)
 
 
-def _change_json(change: ChangeRow, prior_index: int | None, encoding: Encoding) -> ChangeJson:
+def _change_json(
+    change: ChangeRow, prior_index: int | None, encoding: Encoding, value_bytes: int | None = None
+) -> ChangeJson:
     return ChangeJson(
         change.deleted,
         change.create,
         change.mod,
         change.version,
         *both(change.key, encoding),
-        *both(change.value, encoding),
+        *both(cut(change.value, value_bytes), encoding),
         prior_index,
     )

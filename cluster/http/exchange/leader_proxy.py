@@ -61,7 +61,8 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
     )
     pool = Pool(1, service.credentials)
     try:
-        data = encode_request(call.method, call.path, host, headers, body)
+        target = f"{call.path}?{call.query_text}" if call.query_text else call.path
+        data = encode_request(call.method, target, host, headers, body)
         answer = await pool.send(leader.url, data, left_s + GRACE_S)
     finally:
         pool.close()

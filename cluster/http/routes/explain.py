@@ -21,7 +21,7 @@ from raftlog.cluster.http.exchange.leader_proxy import passed_on
 from raftlog.cluster.http.exchange.query import parse_number
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.log import SLICE_BYTES, check_oldest
-from raftlog.cluster.records.rows import as_record, decode_rows, is_visible
+from raftlog.cluster.records.rows import as_record, decode_rows, is_visible, principals
 from raftlog.cluster.runtime import clock
 from raftlog.statemachine.access import needs
 
@@ -54,7 +54,8 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
 
     A node that does not lead asks the leader, which knows all copies, and answers by itself where that fails.
     """
-    call.query()
+    query = call.query({"value_bytes"})
+    value_bytes = query.number("value_bytes")
     node = service.node
     call.deadline = min(call.deadline, service.clock() + LEADER_WAIT_S)
     with suppress(ApiError):
@@ -78,7 +79,8 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
     sees = service.access.permissions(call)
     if sees is not None and not (sees.allows(needs.READ_LOG) and is_visible(row, sees)):
         row = row._replace(key=None, value=None, headers=None, changes=None)
-    record = as_record(row)
+    shows_user = sees is None or needs.sees_members(sees)
+    record = as_record(row, "auto", value_bytes, principals(entry).get(at) if shows_user else None)
     groups = [(name.decode(), group.next > at) for name, group in node.machine.consumers.rows()]
     past = [name for name, is_past in groups if is_past][:GROUPS_SHOWN_MAX]
     before = [name for name, is_past in groups if not is_past][:GROUPS_SHOWN_MAX]
@@ -97,6 +99,8 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
             entry.first,
             entry.index,
             entry.size,
+            f"{entry.mark.header_crc:08x}",
+            f"{entry.previous_crc:08x}",
             entry.clock_ms,
             past,
             before,

@@ -30,7 +30,7 @@ from raftlog.cluster.http.exchange.call import (
 from raftlog.cluster.http.exchange.outcomes import AppliedRequest, commit, done_of, send_record, submit
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, check_key, unescape
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.http.routes.kv_versions import read_versions
+from raftlog.cluster.http.routes.kv_versions import read_versions, unreadable
 from raftlog.cluster.http.routes.log import ENCODINGS, SLICE_RECORDS
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.records.rows import key_value
@@ -42,7 +42,7 @@ from raftlog.statemachine.commands import KEY_BYTES_MAX, Operation
 _PUT: Final = int(Operation.PUT)
 _DELETE: Final = int(Operation.DELETE)
 _KEY: Final = frozenset({"key", "key_b64"})
-_GET: Final = READ_PARAMETERS | _KEY | {"at", "encoding", "versions", "from"}
+_GET: Final = READ_PARAMETERS | _KEY | {"at", "encoding", "versions", "from", "value_bytes"}
 _WRITE: Final = _KEY | {"if_revision"}
 _BOUNDS: Final = frozenset({"prefix", "prefix_b64", "start", "start_b64", "end", "end_b64"})
 _RANGE: Final = READ_PARAMETERS | _BOUNDS | _KEY | {"limit", "continuation", "at", "keys_only", "encoding"}
@@ -132,11 +132,10 @@ def get(service: Service, call: Call) -> Handled:
 async def _get(service: Service, call: Call, query: Query, what: _What) -> HttpAnswer:
     await read_index(service, call, query)
     if "versions" in query:
-        if what[1] is not None:
-            raise ApiError(Code.BAD_REQUEST, "both at and versions are given: give one")
-        return await read_versions(service, call, query, what[0], what[2])
-    if "from" in query:
-        raise ApiError(Code.BAD_REQUEST, "from is for versions=N: give both")
+        return await read_versions(service, call, query, *what)
+    for name in ("from", "value_bytes"):
+        if name in query:
+            raise ApiError(Code.BAD_REQUEST, f"{name} is for versions=N: give both")
     return got(service, call, None, what)
 
 
@@ -190,9 +189,10 @@ class _Token(NamedTuple):
 
 async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer:
     """One page of a range. All pages are as of the revision of the first, and carry its index."""
-    query = call.query(_RANGE)
+    query = call.query(_RANGE | _GET)
     if "key" in query or "key_b64" in query:
         return await finished(service, call, get(service, call))
+    query = call.query(_RANGE)
     start, end = _bounds(query)
     limits = service.limits
     limit = query.number_or("limit", min(1_000, limits.page_records_max), 1, limits.page_records_max)
@@ -293,10 +293,3 @@ async def compact(service: Service, call: Call) -> HttpAnswer:
 
 def encoding_of(query: Query) -> Encoding:
     return "base64" if query.choice("encoding", ENCODINGS) == "base64" else "auto"
-
-
-def unreadable(error: store.RevisionCompacted | store.FutureRevision) -> ApiError:
-    """The error for a revision that cannot be read: 410 or 425."""
-    if isinstance(error, store.RevisionCompacted):
-        return ApiError(Code.COMPACTED, str(error), revision=error.oldest)
-    return ApiError(Code.FUTURE_INDEX, str(error), revision=error.newest)

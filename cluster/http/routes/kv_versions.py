@@ -5,6 +5,7 @@ Each change in the log has the index of the record that wrote the version before
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Final
 
 from raftlog.cluster.api.encoding import Encoding
@@ -16,23 +17,31 @@ from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.query import Query
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.log import SLICE_BYTES
-from raftlog.cluster.records.rows import watch_messages
+from raftlog.cluster.records.rows import both, cut, watch_messages, whole_bytes
 from raftlog.statemachine import store
 
 VERSIONS_MAX: Final = 100
 """Most versions in one answer. Each may be as large as a value, and answers have a budget."""
 
 
-async def read_versions(service: Service, call: Call, query: Query, key: bytes, encoding: Encoding) -> HttpAnswer:
-    """One page, from the record at `from` or from the newest version on. Raises ApiError."""
+async def read_versions(
+    service: Service, call: Call, query: Query, key: bytes, revision: int | None, encoding: Encoding
+) -> HttpAnswer:
+    """One page, from the record at `from`, or from the newest version (as of the revision) on. Raises ApiError."""
     node, limit = service.node, query.number_or("versions", 1, 1, VERSIONS_MAX)
     service.access.check_read(call, key)
-    at = query.number_or("from", 0, 1)
+    at, value_bytes = query.number_or("from", 0, 1), query.number("value_bytes")
+    if at and revision is not None:
+        raise ApiError(Code.BAD_REQUEST, "both from and at are given with versions: give one")
     if not at:
-        if (newest := node.machine.get(key)) is None:
+        try:
+            newest = node.machine.get(key, revision)
+        except (store.RevisionCompacted, store.FutureRevision) as error:
+            raise unreadable(error) from error
+        if newest is None:
             raise ApiError(
                 Code.KEY_NOT_FOUND,
-                "there is no such key now: for its earlier versions name a record that wrote or deleted it (from=)",
+                "there is no such key then: for its other versions name a record that wrote or deleted it (from=)",
                 index=node.applied,
                 term=node.term,
                 revision=node.machine.revision,
@@ -43,7 +52,8 @@ async def read_versions(service: Service, call: Call, query: Query, key: bytes, 
     found: list[KeyVersion] = []
     size = 0
     while len(found) < limit and size < service.limits.page_bytes_max and at >= node.oldest:
-        change, message = await _change_at(service, at, key, encoding)
+        change, message = await _change_at(service, at, key)
+        value = None if change.value_b64 is None else b64decode(change.value_b64)
         found.append(
             KeyVersion(
                 message.index,
@@ -53,11 +63,11 @@ async def read_versions(service: Service, call: Call, query: Query, key: bytes, 
                 change.deleted,
                 change.create,
                 change.version,
-                change.value,
-                change.value_b64,
+                *both(cut(value, value_bytes), encoding),
+                whole_bytes(value, value_bytes),
             )
         )
-        size += len(change.value or change.value_b64 or "")
+        size += len(found[-1].value or found[-1].value_b64 or "")
         if not call.hold_answer(service, size):
             raise service.load.answers.full()
         at = change.prior_index or 0
@@ -68,10 +78,17 @@ async def read_versions(service: Service, call: Call, query: Query, key: bytes, 
     return service.answer(KeyVersions(found, at if is_more else None, ends, machine.revision, node.applied, node.term))
 
 
-async def _change_at(service: Service, index: int, key: bytes, encoding: Encoding) -> tuple[ChangeJson, WatchMessage]:
-    """The change of the key by the record at that index."""
+async def _change_at(service: Service, index: int, key: bytes) -> tuple[ChangeJson, WatchMessage]:
+    """The change of the key by the record at that index, its value in base64."""
     for entry, effects in await service.node.read_log(index, 1, SLICE_BYTES):
-        for message in watch_messages(entry, effects, index, key, store.next_key(key), encoding):
+        for message in watch_messages(entry, effects, index, key, store.next_key(key), "base64"):
             if message.index == index:
                 return message.changes[-1], message
     raise ApiError(Code.BAD_REQUEST, f"the record at {index} changed no such key: take from= from a page before")
+
+
+def unreadable(error: store.RevisionCompacted | store.FutureRevision) -> ApiError:
+    """The error for a revision that cannot be read: 410 or 425."""
+    if isinstance(error, store.RevisionCompacted):
+        return ApiError(Code.COMPACTED, str(error), revision=error.oldest)
+    return ApiError(Code.FUTURE_INDEX, str(error), revision=error.newest)

@@ -22,13 +22,18 @@ from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json, encode
 from raftlog.cluster.http.exchange.body import decode, read_body
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, long_wait, read_index
 from raftlog.cluster.http.exchange.outcomes import submit
+from raftlog.cluster.http.exchange.query import Query, parse_number
 from raftlog.cluster.http.exchange.service import Service
+from raftlog.cluster.records.log_filter import LogFilter
 from raftlog.cluster.records.rows import (
+    KINDS,
+    OPERATIONS,
     as_packed,
     as_record,
     decode_rows,
     is_user_row,
     is_visible,
+    plain_count,
     plain_json,
     principals,
     row_bytes,
@@ -44,6 +49,9 @@ from raftlog.statemachine.effects import Effects
 FORMATS: Final = ("json", "ndjson", "msgpack", "raw")
 ENCODINGS: Final = ("auto", "base64")
 EFFECTS: Final = ("whole", "brief")
+FILTERS: Final = ("operation", "prefix", "prefix_b64", "session", "user", "header")
+SESSIONS_MAX: Final = 100
+"""Most sessions that one request may name."""
 PARAMETERS: Final = READ_PARAMETERS | {
     "from",
     "to",
@@ -55,6 +63,8 @@ PARAMETERS: Final = READ_PARAMETERS | {
     "internal",
     "encoding",
     "effects",
+    "value_bytes",
+    *FILTERS,
 }
 SLICE_RECORDS: Final = 1_000
 """Records decoded row by row without a pause of the event loop: some milliseconds,"""
@@ -74,6 +84,8 @@ class LogQuery:
     with_internal: bool
     is_follow: bool
     are_effects_brief: bool  # in raw chunks, if possible
+    value_bytes: int | None = None  # of JSON: longer values are cut
+    wanted: LogFilter | None = None  # None: every record
     sees: Permissions | None = None  # of a reader that may not see every record; None: it may
 
 
@@ -100,6 +112,9 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
     are_effects_brief = query.choice("effects", EFFECTS) == "brief"
     if are_effects_brief and form != "raw":
         raise ApiError(Code.BAD_REQUEST, f"effects=brief is for format=raw, not for {form}")
+    value_bytes = query.number("value_bytes")
+    if value_bytes is not None and form != "json":
+        raise ApiError(Code.BAD_REQUEST, f"value_bytes is for format=json, not for {form}")
     if "from" in query and "from_time" in query:
         raise ApiError(Code.BAD_REQUEST, "both from and from_time are given: give one")
     wait_ms = query.number_or("wait", 0, 0, limits.wait_max_ms)
@@ -119,8 +134,34 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
         start = await service.node.find_time(from_time)
     if start is None:
         start = service.node.oldest
-    asked = LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief)
+    asked = LogQuery(
+        start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief, value_bytes
+    )
+    asked = replace(asked, wanted=_filter(query, asked))
     return replace(asked, sees=_sight(service, call, asked)) if service.node.machine.access.is_on else asked
+
+
+def _filter(query: Query, asked: LogQuery) -> LogFilter | None:
+    """The records that the reader asks for. Raises ApiError."""
+    given = [name for name in FILTERS if name in query]
+    if not given:
+        return None
+    if asked.format == "raw":
+        raise ApiError(Code.BAD_REQUEST, f"{given[0]} is not for format=raw, which sends whole entries")
+    operation = query.choice("operation", ("", *OPERATIONS.values(), *KINDS.values())) or None
+    if "user" in query and not asked.with_internal:
+        raise ApiError(Code.BAD_REQUEST, "user needs internal=true: only then records have their users")
+    sessions = query.text("session").split(",") if "session" in query else []
+    if len(sessions) > SESSIONS_MAX:
+        raise ApiError(Code.BAD_REQUEST, f"session names {len(sessions)} sessions: the limit is {SESSIONS_MAX}")
+    name, equals, value = query.text("header").partition("=")
+    return LogFilter(
+        operation,
+        query.bound("prefix"),
+        frozenset(parse_number(each, "parameter session", 1) for each in sessions),
+        query.text("user") if "user" in query else None,
+        (name, value.encode() if equals else None) if "header" in query else None,
+    )
 
 
 def looked_again(service: Service, call: Call, query: LogQuery) -> LogQuery:
@@ -168,7 +209,11 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
     """Takes the requested records of one more entry. Returns whether another entry may follow."""
     shows_users = query.with_internal and (query.sees is None or needs.sees_members(query.sees))
     names = principals(entry) if shows_users else {}
-    if query.format != "msgpack" and not names:
+    wanted = query.wanted
+    if wanted is not None and (skipped := _left_out(wanted, entry, effects, found.next, end)):
+        found.next += skipped
+        return True
+    if wanted is None and query.format != "msgpack" and query.value_bytes is None and not names:
         count = min(end - found.next, left - len(found.shown))
         lines = plain_json(entry, effects, found.next, count, bytes_max - found.size, query.encoding)
         if lines is not None:
@@ -182,15 +227,24 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
             return False
         found.next = row.index + 1
         found.decoded += 1
-        if (query.with_internal or is_user_row(row)) and (query.sees is None or is_visible(row, query.sees)):
+        if not (query.with_internal or is_user_row(row)) or not (query.sees is None or is_visible(row, query.sees)):
+            continue
+        if wanted is None or wanted.takes(row, names.get(row.index)):
             if query.format == "msgpack":
                 found.shown.append(as_packed(row))
             else:
-                record, name = as_record(row, query.encoding), names.get(row.index)
-                record = record if name is None else msgspec.structs.replace(record, principal=name)
+                record = as_record(row, query.encoding, query.value_bytes, names.get(row.index))
                 found.shown.append(encode_json(record))
-            found.size += row_bytes(row)
+            found.size += row_bytes(row) if query.value_bytes is None else len(found.shown[-1])
     return True
+
+
+def _left_out(wanted: LogFilter, entry: Entry, effects: Effects, first: int, end: int) -> int:
+    """How many records of the entry from index `first` on do not pass, without a look at each; 0 if one may."""
+    count = min(end, entry.index + 1) - first
+    if wanted.leaves_out(entry, effects):
+        return count
+    return 0 if wanted.takes_values else plain_count(entry, effects, first, count)
 
 
 async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer:

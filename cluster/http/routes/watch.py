@@ -21,7 +21,8 @@ from raftlog.cluster.http.exchange.follow import Piece
 from raftlog.cluster.http.exchange.query import check_key, parse_number
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
-from raftlog.cluster.http.routes.kv import encoding_of, unreadable
+from raftlog.cluster.http.routes.kv import encoding_of
+from raftlog.cluster.http.routes.kv_versions import unreadable
 from raftlog.cluster.http.routes.log import SLICE_BYTES, SLICE_RECORDS, check_oldest
 from raftlog.cluster.records.rows import watch_messages
 from raftlog.statemachine import store

@@ -22,7 +22,10 @@ from tests.cluster.http.access_world import AccessWorld
 pytestmark = pytest.mark.serial
 
 PHONE = 390
-BESIDE_THE_MENU = ("entry?at=12", "keys?prefix=sensor", "keys?key=sensor/1", "nowhere")
+BESIDE_THE_MENU = (
+    *("entry?at=12", "keys?prefix=sensor", "keys?key=sensor/1", "nowhere", "log?operation=put", "log?as_of=20"),
+    *("keys?prefix=sensor&compare=20", "keys?key=sensor/1&as_of=40"),
+)
 """Places that no entry of the menu leads to."""
 
 

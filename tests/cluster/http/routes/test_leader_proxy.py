@@ -189,7 +189,12 @@ async def test_a_follower_asks_the_leader_what_happened_to_a_record(monkeypatch:
     async with pair() as (leader, follower):
         leader.node.append(EntryKind.NOOP, b"", 1)
         only_there = leader.node.applied
+        entries = [(await ask(leader.port, "GET", f"/v1/explain/{only_there + at}")).json() for at in (-1, 0)]
+        assert entries[1]["previous_crc"] == entries[0]["entry_crc"]
         assert (await ask(follower.port, "GET", f"/v1/explain/{only_there}")).json()["state"] == "applied"
+        appended = (await ask(leader.port, "POST", "/v1/log", b"long")).json()["last"]
+        view = (await ask(follower.port, "GET", f"/v1/explain/{appended}?value_bytes=2")).json()
+        assert (view["record"]["value"], view["record"]["value_bytes"]) == ("lo", 4)
         follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{free_port()}")
         assert (await ask(follower.port, "GET", f"/v1/explain/{only_there}")).problem().code is Code.FUTURE_INDEX
 

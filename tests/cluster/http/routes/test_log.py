@@ -49,6 +49,22 @@ async def test_bare_body_is_one_value(served: Served) -> None:
         assert record["client_time_ms"] == 12
 
 
+async def test_values_are_cut_where_asked(served: Served) -> None:
+    """Text between characters, bytes anywhere, those of a transaction too; the whole length stands beside it."""
+    appended = (await ask(served.port, "POST", "/v1/log", "zwölf".encode())).json()
+    await ask(served.port, "POST", "/v1/log", b"\xff\x00\x01")
+    txn = {"then": [{"operation": "put", "key": "k", "value": "long"}]}
+    await ask(served.port, "POST", "/v1/kv/txn", msgspec.json.encode(txn), JSON)
+    text, data, changed = await records(served, f"/v1/log?from={appended['first']}&value_bytes=3")
+    assert (text["value"], text["value_bytes"]) == ("zw", 6)
+    assert (data["value_b64"], "value_bytes" in data) == ("/wAB", False)
+    assert changed["changes"][0]["value"] == "lon"  # type: ignore[index]
+    text, *_ = await records(served, f"/v1/log?from={appended['first']}&value_bytes=6")
+    assert (text["value"], "value_bytes" in text) == ("zwölf", False)
+    problem = (await ask(served.port, "GET", "/v1/log?format=ndjson&value_bytes=3")).problem()
+    assert "value_bytes is for format=json, not for ndjson" in problem.message
+
+
 @pytest.mark.parametrize(
     ("target", "headers", "key"),
     [
@@ -421,3 +437,73 @@ async def test_a_page_has_as_many_records_as_were_asked_for() -> None:
     async with serve(node) as served:
         page = (await ask(served.port, "GET", "/v1/log?from=1&limit=2")).json()
         assert [record["value"] for record in page["records"]] == ["v0", "v1"]
+
+
+FILTERED: list[tuple[str, list[str]]] = [
+    ("operation=put", ["p"]),
+    ("operation=append", ["plain 1", "plain 2", "keyed", "headed", "other", "session"]),
+    ("prefix=a/", ["keyed", "p"]),
+    ("prefix_b64=/w==", ["headed"]),
+    ("header=trace", ["headed", "other"]),
+    ("header=trace%3Da%3Db", ["headed"]),
+    ("header=trace%3D", []),
+    ("operation=put&prefix=a/", ["p"]),
+    ("operation=txn", [""]),
+    ("prefix=in/", [""]),
+    ("operation=noop&internal=true", [""]),
+    ("user=none&internal=true", []),
+    ("prefix=", ["keyed", "headed", "p", ""]),
+]
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack", "ndjson"])
+async def test_a_filter_shows_the_records_that_pass(form: str) -> None:
+    """By operation or kind, key, changed key, session and header, in every format of records; the page looks at no
+    more records than others, and `next` says how far it is."""
+    async with serve(page_scan_max=8) as served:
+        session = (await ask(served.port, "POST", "/v1/sessions", b"{}", JSON)).json()["session"]
+        batch = [
+            {"value": "plain 1"},
+            {"value": "plain 2"},
+            {"value": "keyed", "key": "a/1"},
+            {"value": "headed", "key_b64": "/wA=", "headers": [["trace", "a=b"]]},
+            {"value": "other", "headers": [["trace", "c"]]},
+        ]
+        await ask(served.port, "POST", "/v1/log", msgspec.json.encode(batch[:2]), JSON)
+        await ask(served.port, "POST", "/v1/log", msgspec.json.encode(batch[2:]), JSON)
+        await ask(served.port, "PUT", "/v1/kv/a/2", b"p")
+        txn = {"then": [{"operation": "put", "key": "in/a", "value": "t"}]}
+        await ask(served.port, "POST", "/v1/kv/txn", msgspec.json.encode(txn), JSON)
+        of_session = {"Raftlog-Session": str(session), "Raftlog-Sequence": "1"}
+        await ask(served.port, "POST", "/v1/log", b"session", of_session)
+        for query, values in [*FILTERED, (f"session={session},9", ["session"]), ("session=9", [])]:
+            found, at, last = [], 1, served.node.applied
+            while at <= last:
+                reply = await ask(served.port, "GET", f"/v1/log?{query}&format={form}&from={at}&to={last + 1}")
+                if form == "ndjson":
+                    shown, (*_, end) = [line for line in reply.lines() if "operation" in line], reply.lines()
+                else:
+                    end = msgpack.unpackb(reply.body) if form == "msgpack" else reply.json()
+                    shown = end["records"]
+                    assert at < end["next"] <= at + 8
+                found += ["" if each["operation"] == "txn" else each.get("value") or "" for each in shown]
+                at = end["next"]
+            wanted = [value if form != "msgpack" else value.encode() or "" for value in values]
+            assert found == wanted, query
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("operation=putt", "operation is 'putt'"),
+        ("user=a", "user needs internal=true"),
+        ("session=x", "parameter session is 'x'"),
+        ("session=", "parameter session is ''"),
+        ("session=" + ",".join(map(str, range(1, 102))), "101 sessions: the limit is 100"),
+        ("format=raw&prefix=a", "prefix is not for format=raw"),
+        ("header=%FF", "header is not UTF-8"),
+    ],
+)
+async def test_a_filter_that_is_none_is_refused(served: Served, query: str, words: str) -> None:
+    """In one sentence that names the parameter."""
+    assert words in (await ask(served.port, "GET", f"/v1/log?{query}")).problem().message

@@ -71,6 +71,25 @@ async def test_versions_end_where_the_log_is_trimmed(served: Served) -> None:
     assert (found["next"], found["ends"]) == (None, "trimmed")
 
 
+async def test_versions_as_of_a_revision(served: Served) -> None:
+    """They begin with the version that was the newest then, and where there was no key, it is not found."""
+    first, second = [await send(served, "PUT", "/v1/kv/k", each) for each in (b"1", "zwölf".encode())]
+    await send(served, "DELETE", "/v1/kv/k")
+    found = await send(served, "GET", f"/v1/kv/k?versions=10&at={second['revision']}&value_bytes=3")
+    assert [(each["value"], each.get("value_bytes")) for each in found["versions"]] == [("zw", 6), ("1", None)]
+    problem = (await ask(served.port, "GET", f"/v1/kv/k?versions=10&at={first['revision'] - 1}")).problem()
+    assert problem.code == "key_not_found"
+
+
+async def test_versions_of_a_key_that_is_no_text(served: Served) -> None:
+    """The key is a parameter then; of a range there are no versions."""
+    await send(served, "PUT", "/v1/kv/%FF..", b"1")
+    found = await send(served, "GET", "/v1/kv?key_b64=/y4u&versions=2")
+    assert [each["value"] for each in found["versions"]] == ["1"]
+    problem = (await ask(served.port, "GET", "/v1/kv?prefix=a&versions=2")).problem()
+    assert "unknown parameter 'versions'" in problem.message
+
+
 async def test_a_deleted_key_has_versions_from_an_index(served: Served) -> None:
     """Without one it is not found, and the message says how to go on."""
     await send(served, "PUT", "/v1/kv/k", b"1")
@@ -88,7 +107,9 @@ async def test_a_deleted_key_has_versions_from_an_index(served: Served) -> None:
         ("versions=0", "bad_request", "from 1 to 100"),
         ("versions=101", "bad_request", "from 1 to 100"),
         ("versions=x", "bad_request", "whole number"),
-        ("versions=2&at=2", "bad_request", "both at and versions"),
+        ("versions=2&at=2&from=3", "bad_request", "both from and at"),
+        ("versions=2&at=99", "future_index", "not reached yet"),
+        ("value_bytes=2", "bad_request", "versions=N"),
         ("from=3", "bad_request", "versions=N"),
         ("versions=2&from=1", "bad_request", "changed no such key"),
         ("versions=2&from=99", "future_index", "applied the log up to"),
