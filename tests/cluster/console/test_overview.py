@@ -155,6 +155,46 @@ def test_a_user_without_the_grant_sees_the_members_and_what_is_missing(browser: 
             shown.get_by_role("button", name="Log out").click()
 
 
+ROWS = """async () => {
+  const { Rows, marks, span } = await import("/console/charts.js");
+  const answer = (end, values, step_s = 1) => ({ step_s, end_ms: end * 1000, columns: { writes: values } });
+  const rows = new Rows();
+  const seen = [rows.target(1)];
+  seen.push(rows.take(answer(100, [1, 2, 3])).columns.writes.join());
+  seen.push(rows.target(1).replace(/rows=.*/, "rows="));
+  seen.push(rows.take(answer(102.1, [2, 3, 4, 5])).columns.writes.join());
+  seen.push(rows.take(answer(102.2, [4, 5])).columns.writes.join());
+  seen.push(rows.take(answer(110, [9, 9])).columns.writes.join(), rows.target(1));
+  seen.push(rows.take(answer(110, [8, 9])).columns.writes.join());
+  seen.push(rows.take(answer(50, [1])).columns.writes.join(), rows.target(1), rows.target(60));
+  rows.take(answer(200, Array(600).fill(0)));
+  seen.push(rows.take(answer(201, [0, 7])).columns.writes.length);
+  const shown = span(answer(200, [1, 1]));
+  const event = (s, level) => ({ time_ms: s * 1000, level, event: "x", fields: {} });
+  const found = marks([event(199, "info"), event(199.1, "error"), event(150, "warning"), event(10, "error")], shown);
+  seen.push(found.map((each) => `${each.level}x${each.events.length}`).join());
+  return seen;
+}"""
+
+
+def test_only_new_rows_of_the_history_are_asked_for_and_a_gap_brings_all(browser: Browser) -> None:
+    """The rows follow each other without a gap or a repeat, 600 at most. After more time than the asked rows cover, or
+    with a clock that was set back, the next answer is whole. Events of one place are one mark of the worst level."""
+    with held(serve()) as served, page(browser, served.url) as shown:
+        assert shown.evaluate(ROWS) == [
+            "/v1/history?step=1",
+            "1,2,3",
+            "/v1/history?step=1&rows=",
+            "1,2,3,4,5",
+            "1,2,3,4,5",
+            *("1,2,3,4,5", "/v1/history?step=1"),
+            "8,9",
+            *("8,9", "/v1/history?step=1", "/v1/history?step=60"),
+            600,
+            "1x1,2x2",
+        ]
+
+
 @pytest.mark.long
 def test_the_page_follows_a_leader_that_moves(cluster: LocalCluster, browser: Browser) -> None:
     """By a transfer, and by the end of the leader: each time the page of a third node names the new one."""
