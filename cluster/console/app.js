@@ -62,7 +62,7 @@ class App extends Component {
     super();
     this.state = { ...place(), problem: null, contact: Date.now(), me: null, now: Date.now() };
     this.onContact = (/** @type {any} */ problem, /** @type {any} */ found) => {
-      const seen = found?.cluster ? { members: found.cluster.members, trouble: found.trouble } : found ? { trouble: "" } : {};
+      const seen = found?.cluster ? { members: found.cluster.members, trouble: found.trouble } : {};
       this.setState(problem ? { problem } : { problem: null, contact: Date.now(), ...seen });
     };
     this.onToken = async (/** @type {string} */ token) => {
