@@ -2,7 +2,7 @@
  * Draws a node's history over time with uPlot, and its events as marks over it, in the colours of the page.
  * @module
  */
-import { html, Component } from "./lib.js";
+import { html, Component, moment } from "./lib.js";
 
 /** @param {string} name */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -14,15 +14,15 @@ const TICKS = [1, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 216
 const AXIS = 26; // pixels of the line of times below a chart
 const SPAN_MIN = 60; // steps that are shown at least: less would stretch the first seconds
 const MARKS = 120; // places for marks of events over the whole span
+const ROWS_MAX = 600; // that a node keeps of seconds
 const NEAR = 6; // pixels between the cursor and a mark that it shows
 
 /** @param {number} seconds @param {number} [every] seconds between two labels */
 function clock(seconds, every = 1) {
-  const moment = new Date(seconds * 1000);
-  return every < 60 ? moment.toLocaleTimeString("en-GB") : moment.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  return moment(seconds * 1000).slice(0, every < 60 ? 8 : 5);
 }
 
-/** Rows of `/v1/history`: all of them at first, then only what is new. */
+/** Rows of `/v1/history`: all of them at first, then only the new ones of seconds; those of minutes once a minute. */
 export class Rows {
   constructor() {
     /** @type {any} */
@@ -30,27 +30,32 @@ export class Rows {
     this.at = 0;
   }
 
-  /** What to ask for. @param {number} step */
-  target(step) {
-    if (this.kept?.step_s !== step) return `/v1/history?step=${step}`;
-    return `/v1/history?step=${step}&rows=${Math.min(600, Math.ceil((performance.now() - this.at) / 1000 / step) + 2)}`;
+  /** Whether all have to be asked for: these few of seconds do not continue them. @param {number} step @param {any} few */
+  lacks(step, few) {
+    if (this.kept?.step_s !== step) return true;
+    if (step !== few.step_s) return performance.now() - this.at > 1000 * step;
+    const fresh = this.fresh(few);
+    return fresh < 0 || fresh > few.columns.writes.length;
   }
 
-  /** The rows so far with those of the answer. A gap, or a clock that was set, lets the next answer bring all. @param {any} answer */
-  take(answer) {
-    const before = this.kept;
-    const came = Object.values(answer.columns)[0].length;
+  /** How many rows of the answer are new. @param {any} answer */
+  fresh(answer) {
+    return Math.round((answer.end_ms - this.kept.end_ms) / 1000 / answer.step_s);
+  }
+
+  /** All rows. @param {any} answer */
+  begin(answer) {
     this.at = performance.now();
-    if (before?.step_s !== answer.step_s) return (this.kept = answer);
-    const fresh = Math.round((answer.end_ms - before.end_ms) / 1000 / answer.step_s);
-    if (fresh < 0 || fresh > came) {
-      this.kept = null;
-      return before;
-    }
-    const most = answer.step_s === 1 ? 600 : 1440;
-    const columns = Object.fromEntries(Object.entries(answer.columns).map(([name, values]) =>
-      [name, [...before.columns[name], ...values.slice(came - fresh)].slice(-most)]));
-    return (this.kept = { ...answer, columns });
+    return (this.kept = answer);
+  }
+
+  /** The rows so far with the new ones of seconds; rows of minutes stay as they are. @param {any} few */
+  go(few) {
+    if (this.kept.step_s !== few.step_s) return this.kept;
+    const fresh = this.fresh(few);
+    const columns = Object.entries(few.columns).map(([name, values]) =>
+      [name, [...this.kept.columns[name], ...values.slice(values.length - fresh)].slice(-ROWS_MAX)]);
+    return (this.kept = { ...few, columns: Object.fromEntries(columns) });
   }
 }
 

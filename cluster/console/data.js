@@ -2,7 +2,7 @@
  * Shows what comes into the log and what leaves it: imports, captures, sinks and readers, as far as this node has them.
  * @module
  */
-import { html, Page, Trouble, Component, duration, number } from "./lib.js";
+import { html, Page, Trouble, Component, duration, nodeNow, number } from "./lib.js";
 
 const IMPORTS = "raftlog/import/"; // an import puts its schema below it, under the number of its session
 const IMPORTS_SHOWN = 50;
@@ -21,7 +21,7 @@ export class DataPage extends Page {
     };
     const [imports, groups] = await Promise.all([
       may(`/v1/kv?prefix=${encodeURIComponent(IMPORTS)}&limit=${IMPORTS_SHOWN}&consistency=stale`), may("/v1/consumers?consistency=stale")]);
-    return { imports, groups, now: Date.now() };
+    return { imports, groups, now: nodeNow() };
   }
 
   constructor(/** @type {any} */ props) {

@@ -9,6 +9,7 @@ import { Verdict, trouble } from "./verdict.js";
 const STEPS = [[1, "10 minutes"], [60, "24 hours"]];
 const EVENTS_SHOWN = 100;
 const OLD_MS = 3_000; // nodes report to each other every second: an older value looks old
+const NEWEST_MS = 2_000; // from one look at the newest record to the next
 const RECORD_BYTES = 65_536; // a larger newest record is not fetched for its tile
 const VALUE_SHOWN = 120; // characters
 
@@ -16,11 +17,13 @@ export class Overview extends Page {
   /** @param {any} props */
   constructor(props) {
     super(props);
+    /** @type {any} */
     this.state = { step: 1 };
     this.rows = new Rows();
     /** @type {any[]} */
     this.events = [];
     this.seen = 0;
+    this.newestDue = 0;
   }
 
   componentDidMount() {
@@ -35,27 +38,32 @@ export class Overview extends Page {
 
   async load() {
     const { step } = this.state;
-    const cluster = await this.ask("/v1/cluster");
-    const newest = await this.newest(cluster.last_user_index);
     try {
-      const [explained, history, events] = await Promise.all([
-        this.ask("/v1/explain/leaderless"),
-        this.ask(this.rows.target(step)),
-        this.ask(this.seen ? `/v1/events?after=${this.seen}` : `/v1/events?limit=${EVENTS_SHOWN}`),
-      ]);
-      this.seen = events.next;
-      this.events = [...events.events.reverse(), ...this.events].slice(0, EVENTS_SHOWN);
-      const rows = this.rows.take(history);
+      const { cluster, leaderless: explained, history, events } = await this.ask("/v1/overview");
+      await this.catchUp(events);
+      const rows = this.rows.lacks(step, history) ? this.rows.begin(await this.ask(`/v1/history?step=${step}`)) : this.rows.go(history);
+      const newest = await this.newest(cluster.last_user_index);
       return { cluster, newest, explained, rows, shown: span(rows), refusal: null, trouble: trouble(cluster, explained) };
     } catch (refusal) {
       if (/** @type {any} */ (refusal).status !== 403) throw refusal;
-      return { cluster, newest, refusal, trouble: trouble(cluster, null) };
+      const cluster = await this.ask("/v1/cluster");
+      return { cluster, newest: await this.newest(cluster.last_user_index), refusal, trouble: trouble(cluster, null) };
     }
+  }
+
+  /** Takes the events that are new; asks for them where the answer may not have all. @param {any} events */
+  async catchUp(events) {
+    if (events.next < this.seen) [this.seen, this.events] = [0, []]; // the process began again
+    let fresh = events.events.filter((/** @type {any} */ each) => each.number > this.seen);
+    if (fresh.length && fresh.length === events.events.length) fresh = (await this.ask(`/v1/events?after=${this.seen}`)).events;
+    this.seen = events.next;
+    this.events = [...fresh.reverse(), ...this.events].slice(0, EVENTS_SHOWN);
   }
 
   /** The newest record of a user, or why it is not shown. @param {number} index */
   async newest(index) {
-    if (!index || this.state.newest?.index === index) return this.state.newest;
+    if (!index || this.state.newest?.index === index || performance.now() < this.newestDue) return this.state.newest;
+    this.newestDue = performance.now() + NEWEST_MS;
     try {
       const page = await this.ask(`/v1/log?from=${index}&to=${index + 1}&consistency=stale`, { bytesMax: RECORD_BYTES });
       return page.records[0] || { index, why: "this user may not see it" };
@@ -74,6 +82,7 @@ export class Overview extends Page {
       <${Verdict} cluster=${cluster} explained=${explained} />
       <${Trouble} problem=${refusal} />
       <${Facts} cluster=${cluster} newest=${newest} />
+      <h2 class="unseen">Nodes</h2>
       <div class="nodes">${cluster.members.map((/** @type {any} */ member) => html`
         <${Node} member=${member} cluster=${cluster} sinceMs=${Date.now() - at} />`)}</div>
       ${rows ? this.charts(rows, shown) : null}

@@ -114,6 +114,7 @@ ROUTES: Final = (
     Route("GET", "/v1/backup", needs.OPERATE, operator.get_backup),
     Route("GET", "/v1/explain/leaderless", needs.WATCH, explain.explain_leaderless, True),
     Route("GET", "/v1/explain/{index}", needs.WATCH, explain.explain_index, for_operators=True, is_passed_on=True),
+    Route("GET", "/v1/overview", needs.WATCH, observe.get_overview, True),
     Route("GET", "/v1/events", needs.WATCH, observe.get_events, True),
     Route("GET", "/v1/history", needs.WATCH, observe.get_history, True),
     Route("GET", "/v1/status", Need.PRINCIPAL, operator.get_status, True),
