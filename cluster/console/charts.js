@@ -77,10 +77,11 @@ export function words(event) {
 export function marks(events, { from, end }) {
   /** @type {Map<number, any>} */
   const places = new Map();
+  const width = Math.ceil((end - from) / MARKS); // whole seconds: a mark stays one while the span moves
   for (const event of events) {
     const seconds = event.time_ms / 1000;
     if (seconds < from || seconds > end) continue;
-    const place = Math.round(((seconds - from) / (end - from)) * MARKS);
+    const place = Math.floor(seconds / width);
     const mark = places.get(place) || { place, seconds, level: 0, events: [] };
     mark.level = Math.max(mark.level, LEVELS.indexOf(event.level));
     mark.events.push(event);
@@ -102,7 +103,7 @@ export class TimeLine extends Component {
     const { told: text } = this.state;
     const say = (/** @type {any} */ mark) => () => this.setState({ told: mark && told(mark) });
     return html`<div class="timeline" role="group" aria-label="Events over time">${marks.map((/** @type {any} */ mark) => html`
-        <button type="button" key=${mark.place} class=${LEVELS[mark.level]} style=${{ left: `${(100 * (mark.seconds - shown.from)) / (shown.end - shown.from)}%` }}
+        <button type="button" key=${mark.events.at(-1).number} class=${LEVELS[mark.level]} style=${{ left: `${(100 * (mark.seconds - shown.from)) / (shown.end - shown.from)}%` }}
           aria-label=${told(mark)} onMouseEnter=${say(mark)} onFocus=${say(mark)} onMouseLeave=${say(null)} onBlur=${say(null)}>
           ${["●", "▲", "■"][mark.level]}</button>`)}
       <span class="from faint">${clock(shown.from, 60)}</span><span class="end faint">now</span></div>
