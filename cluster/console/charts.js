@@ -77,10 +77,11 @@ export function words(event) {
 export function marks(events, { from, end }) {
   /** @type {Map<number, any>} */
   const places = new Map();
+  const width = Math.ceil((end - from) / MARKS); // whole seconds: a mark stays one while the span moves
   for (const event of events) {
     const seconds = event.time_ms / 1000;
     if (seconds < from || seconds > end) continue;
-    const place = Math.round((seconds / (end - from)) * MARKS); // of the clock, so that marks do not regroup as time goes on
+    const place = Math.floor(seconds / width);
     const mark = places.get(place) || { place, seconds, level: 0, events: [] };
     mark.level = Math.max(mark.level, LEVELS.indexOf(event.level));
     mark.events.push(event);

@@ -21,12 +21,12 @@ export class ExplainPage extends Page {
   async load() {
     const [cluster, explained, groups] = await Promise.all([
       this.ask("/v1/cluster"), this.ask("/v1/explain/leaderless"), this.ask("/v1/consumers?consistency=stale")]);
-    const at = this.at || cluster.last_user_index;
-    let entry = null;
-    /** @type {any} */
-    let refusal = null;
+    this.at ||= cluster.last_user_index; // the newest when the page was opened
+    let { entry, refusal } = this.state;
     try {
-      entry = at && (this.at || this.state.entry?.at !== at) ? await this.ask(`/v1/explain/${encodeURIComponent(at)}`) : this.state.entry;
+      const is_done = entry?.replicas.every((/** @type {any} */ each) => each.is_durable);
+      if (this.at && !is_done) entry = await this.ask(`/v1/explain/${encodeURIComponent(this.at)}`);
+      refusal = null;
     } catch (problem) {
       if (!(/** @type {any} */ (problem).status)) throw problem;
       refusal = problem;
@@ -49,7 +49,7 @@ export class ExplainPage extends Page {
         <section><h2>What holds the log</h2><${Held} cluster=${cluster} groups=${groups} view=${explained.nodes[0]} /></section>
       </div>
       <form class="tools" onSubmit=${go}><h2>What happened to record</h2>
-        <input type="search" name="at" aria-label="Index of a record" inputmode="numeric" defaultValue=${this.at ?? cluster.last_user_index} size="12" />
+        <input type="search" name="at" aria-label="Index of a record" inputmode="numeric" defaultValue=${this.at || ""} size="12" />
         <button type="submit">Show</button></form>
       <${Trouble} problem=${refusal} />
       ${entry ? html`<${Steps} entry=${entry} voters=${explained.nodes[0].voters} />` : refusal ? null : html`<p>There is no record of a user yet. <code>raftlog append hello</code> writes one.</p>`}`;
@@ -65,7 +65,8 @@ function ways({ link, contact_ms }) {
 function Links({ cluster, view }) {
   const own = cluster.members.find((/** @type {any} */ each) => each.node === cluster.node);
   const others = cluster.members.filter((/** @type {any} */ each) => each.node !== cluster.node);
-  const [wide, low] = [Math.max(WIDE, 130 * others.length), HIGH - RADIUS - 4];
+  const [wide, high] = [Math.max(WIDE, 130 * others.length), others.length ? HIGH : 2 * RADIUS + 8];
+  const low = high - RADIUS - 4;
   const places = new Map([[cluster.node, [wide / 2, low]]]);
   others.forEach((/** @type {any} */ each, /** @type {number} */ at) => {
     const angle = (Math.PI * (at + 1)) / (others.length + 1);
@@ -78,12 +79,12 @@ function Links({ cluster, view }) {
   const enough = reached.length >= needed;
   const text = `A leader needs the votes of ${needed} of the ${voters.length} voters. Node ${cluster.node} is in contact with ${reached.length} of them${reached.includes(cluster.node) ? ", itself among them" : ""}.`;
   return html`<p>${text} ${enough ? null : html`<b class="invalid">So it cannot be elected, and cannot elect.</b>`}</p>
-    <svg viewBox="0 0 ${wide} ${HIGH}" style=${{ maxWidth: `${wide}px` }} role="img" aria-label=${text}>
+    <svg viewBox="0 0 ${wide} ${high}" style=${{ maxWidth: `${wide}px` }} role="img" aria-label=${text}>
       ${others.map((/** @type {any} */ each) => html`<${Way} from=${places.get(cluster.node)} to=${places.get(each.node)} open=${ways(each)} node=${each.node} own=${cluster.node} />`)}
       ${cluster.members.map((/** @type {any} */ each) => html`<${Member} member=${each} place=${places.get(each.node)} leads=${cluster.leader?.node === each.node}
         vote=${vote(view, each.node)} down=${each !== own && !each.link.is_up} />`)}
     </svg>
-    <p class="key faint">Thick ring: may vote. Dashed ring: a learner. Line: messages arrive. Dashed line with ✕: they do not. Links between other nodes are not known here: ask those nodes, or <code>raftlog explain</code>.</p>`;
+    <p class="note faint">Thick ring: may vote. Dashed ring: a learner. Line: messages arrive. Dashed line with ✕: they do not. Links between other nodes are not known here: ask those nodes, or <code>raftlog explain</code>.</p>`;
 }
 
 /** What that member answered to this candidate. @param {any} view @param {number} node */
@@ -156,5 +157,5 @@ function Held({ cluster, groups, view }) {
         <span class="track" title=${`next ${number(each.next)}, ${number(each.lag)} records behind`}><span class="read" style=${{ width: share(each.next) }}></span></span>
         <span class="n">${each.lag ? `${number(each.lag)} behind` : each.is_node ? "has all" : "read all"}</span></div>`)}</div>
     ${all.length > GROUPS_SHOWN ? html`<p class="faint">And ${number(all.length - GROUPS_SHOWN)} that are closer: <a href="#/groups">Groups</a>.</p>` : null}
-    <p class="key faint">A bar is what a group has read, or a node has on its disk, from the oldest record to the newest. The leader keeps a part of the log for slow nodes.</p>`;
+    <p class="note faint">A bar is what a group has read, or a node has on its disk, from the oldest record to the newest. The leader keeps a part of the log for slow nodes.</p>`;
 }

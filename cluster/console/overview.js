@@ -182,7 +182,12 @@ function Facts({ cluster, newest }) {
 function began({ operation, kind, key, key_b64, value, value_b64 }) {
   const text = value ?? (value_b64 === undefined ? "" : `base64 ${value_b64}`);
   const name = key ?? (key_b64 === undefined ? "" : `base64 ${key_b64}`);
-  return html`<span class="faint">${operation || kind}</span> ${name ? html`<code>${name.slice(0, VALUE_SHOWN)}</code> ` : null}${text.slice(0, VALUE_SHOWN)}${text.length > VALUE_SHOWN ? "…" : ""}`;
+  return html`<span class="faint">${operation || kind}</span> ${name ? html`<code><bdi>${cut(name)}</bdi></code> ` : null}<bdi>${cut(text)}</bdi>`;
+}
+
+/** @param {string} text */
+function cut(text) {
+  return text.length > VALUE_SHOWN ? `${text.slice(0, VALUE_SHOWN)}…` : text;
 }
 
 /** @param {any} props */

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-import time
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +15,15 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.house.rules import ROOT
 
 PICTURE: Final = ROOT / "docs" / "console.png"
-SECONDS: Final = 40.0
-WIDTH, HEIGHT = 1_200, 860
+SECONDS: Final = 60.0
+WIDTH, HEIGHT = 1_200, 890
 
 
-def load(urls: list[str], until: float) -> None:
-    """Writes and reads at every node in turn."""
+def load(urls: list[str], is_over: threading.Event) -> None:
+    """Writes and reads at every node in turn, until that is set."""
     clients = [SyncClient([url]) for url in urls]
     number = 0
-    while time.monotonic() < until:
+    while not is_over.is_set():
         client = clients[number % len(clients)]
         client.put(b"sensor/%d" % (number % 40), json.dumps({"hall": number % 5, "celsius": 20 + number % 7}).encode())
         client.get(b"sensor/1")
@@ -40,13 +40,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder, "nodes"), 3) as cluster:
         cluster.start()
         cluster.wait_ready()
-        load(cluster.urls, time.monotonic() + SECONDS)
+        is_over = threading.Event()
+        loading = threading.Thread(target=load, args=(cluster.urls, is_over))
+        loading.start()
+        loading.join(SECONDS)  # it goes on while the picture is taken
         with SyncClient(cluster.urls) as client:
             leader = client.status().leader
         assert leader is not None
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         command += [f"--window-size={WIDTH},{HEIGHT}", "--virtual-time-budget=4000", f"--screenshot={PICTURE}"]
         subprocess.run([*command, f"--user-data-dir={folder}/profile", leader.url], check=True, capture_output=True)
+        is_over.set()
+        loading.join()
         cluster.kill(*cluster.running)
     print(f"wrote {PICTURE.relative_to(ROOT)}")
 

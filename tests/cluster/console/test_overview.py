@@ -154,6 +154,40 @@ def test_a_user_without_the_grant_sees_the_members_and_what_is_missing(browser: 
             shown.get_by_role("button", name="Log out").click()
 
 
+ROWS = """async () => {
+  const { Rows, marks, span } = await import("/console/charts.js");
+  const answer = (end, values, step_s = 1) => ({ step_s, end_ms: end * 1000, columns: { writes: values } });
+  const rows = new Rows();
+  const seen = [];
+  const take = (few, step = 1) => {
+    const lacks = rows.lacks(step, few);
+    if (!lacks) rows.go(few);
+    seen.push(lacks ? "all" : rows.kept.columns.writes.join());
+  };
+  take(answer(100, [1, 2, 3]));
+  rows.begin(answer(100, [1, 2, 3]));
+  take(answer(102.1, [2, 3, 4, 5]));
+  take(answer(102.2, [4, 5]));
+  take(answer(110, [9, 9]));
+  take(answer(50, [1]));
+  take(answer(103, [6]), 60);
+  rows.begin(answer(200, Array(600).fill(0)));
+  seen.push(rows.go(answer(201, [0, 7])).columns.writes.length);
+  const shown = span(answer(200, [1, 1]));
+  const event = (s, level) => ({ time_ms: s * 1000, level, event: "x", fields: {} });
+  const found = marks([event(199, "info"), event(199.1, "error"), event(150, "warning"), event(10, "error")], shown);
+  seen.push(found.map((each) => `${each.level}x${each.events.length}`).join());
+  return seen;
+}"""
+
+
+def test_new_rows_of_the_history_follow_the_old_ones_and_a_gap_brings_all(browser: Browser) -> None:
+    """No row is missing or there twice, and 600 stay at most. After more time than the few rows cover, with a clock
+    that was set back, or for minutes, all are asked for. Events of one place are one mark of the worst level."""
+    with held(serve()) as served, page(browser, served.url) as shown:
+        assert shown.evaluate(ROWS) == ["all", "1,2,3,4,5", "1,2,3,4,5", "all", "all", "all", 600, "1x1,2x2"]
+
+
 @pytest.mark.long
 def test_the_page_follows_a_leader_that_moves(cluster: LocalCluster, browser: Browser) -> None:
     """By a transfer, and by the end of the leader: each time the page of a third node names the new one."""
