@@ -184,15 +184,17 @@ def _run(
 ) -> dict[str, Any]:
     from raftlog.chaos.deploy import toxiproxy_server
     from raftlog.chaos.deploy.ports import Ports
-    from raftlog.chaos.runs import aftermath, failover, report, run_folder
+    from raftlog.chaos.record.page import write_page
+    from raftlog.chaos.runs import aftermath, failover
     from raftlog.chaos.runs.judgement import judge_run
+    from raftlog.chaos.runs.result import new_folder, save
     from raftlog.chaos.runs.runner import Run, execute
     from raftlog.chaos.runs.scenarios import FAILOVER, needs_of
     from raftlog.chaos.workloads.workload import Arena
 
     toxiproxy_server.server_path()
     ports = Ports(base_port)
-    folder = run_folder.new_folder(out, scenario.name, nodes, seed)
+    folder = new_folder(out, scenario.name, nodes, seed)
     if resume is not None:
         shutil.copy(resume / failover.LOSSES, folder)
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
@@ -223,8 +225,8 @@ def _run(
             run.aftermath.problems += failures
         progress.say("judging")
         judgement = judge_run(run)
-        result = run_folder.save(run, judgement, words)
-        page = report.write_page(folder)
+        result = save(run, judgement, words)
+        page = write_page(folder)
     if result["verdict"] == "valid" and not keep:
         shutil.rmtree(folder / "nodes" / "data", ignore_errors=True)
     if as_json:
@@ -257,11 +259,12 @@ def report_command(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/chaos/latest.")],
 ) -> None:
     """Write the page of a run again and show its result: exit code as that of the run, 8 if it cannot be read."""
-    from raftlog.chaos.runs import report, run_folder
+    from raftlog.chaos.record.folder import load
+    from raftlog.chaos.record.page import write_page
 
     with broken_is_no_verdict():
-        result = run_folder.load(folder)
-        page = report.write_page(folder)
+        result = load(folder)
+        page = write_page(folder)
         console = Console(highlight=False, soft_wrap=True)
         show(result, console)
         console.print(f"report: {page}")
@@ -347,7 +350,7 @@ def _met(result: dict[str, Any], kind: str) -> str:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """The result for people: the verdict and a sentence first, then why, then numbers."""
-    from raftlog.chaos.runs.run_folder import sentence
+    from raftlog.chaos.record.folder import sentence
 
     installed = [each for each in result["faults"] if each["outcome"] == "installed"]
     kinds = len({each["nemesis"] for each in installed})

@@ -22,7 +22,7 @@ import msgspec
 
 from raftlog.chaos.deploy.deployment import START_S, Deployment
 from raftlog.chaos.nemesis import NEMESES, Field
-from raftlog.chaos.runs.availability import quantile
+from raftlog.chaos.record.times import quantile
 from raftlog.chaos.runs.runner import FaultRun, Run, Teller, heal_fault, progress_of
 from raftlog.chaos.runs.schedule import PlannedFault
 from raftlog.chaos.workloads.observer import Observer

@@ -24,6 +24,7 @@ from raftlog.chaos.deploy.processes import waited_s
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
 from raftlog.chaos.nemesis import NEMESES, Field, Skipped
 from raftlog.chaos.nemesis.fault import Need
+from raftlog.chaos.record.times import Stretch
 from raftlog.chaos.runs.aftermath import Aftermath, examine
 from raftlog.chaos.runs.every_node import ENDS_S, bound_s, every_node_serves
 from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents
@@ -33,7 +34,7 @@ from raftlog.chaos.workloads.bank import Bank
 from raftlog.chaos.workloads.direct import DirectLog, DirectStore
 from raftlog.chaos.workloads.lists import Lists
 from raftlog.chaos.workloads.log import Appends
-from raftlog.chaos.workloads.observer import Observer, Stretch
+from raftlog.chaos.workloads.observer import Observer
 from raftlog.chaos.workloads.register import Registers
 from raftlog.chaos.workloads.set import Sets
 from raftlog.chaos.workloads.sink import PREFIX, SinkCopies

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.chaos.runs.availability import quantile, standstill
-from raftlog.chaos.workloads.observer import SILENT, Observer, Stretch, leaders_of, without_leader, without_leader_s
+from raftlog.chaos.record.times import (
+    Stretch,
+    leaders_of,
+    quantile,
+    standstill,
+    without_leader,
+    without_leader_s,
+)
+from raftlog.chaos.workloads.observer import SILENT, Observer
 from raftlog.chaos.workloads.workload import Arena
 
 S = 1_000_000_000

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from raftlog.chaos.judge.history import BadHistory
-from raftlog.chaos.runs import report
+from raftlog.chaos.record import page as report
+from raftlog.chaos.record.folder import BadFolder, history_file, load
 from raftlog.chaos.runs.judgement import judge_run
-from raftlog.chaos.runs.run_folder import BadFolder, history_file, load, save
+from raftlog.chaos.runs.result import save
 from tests.browser import drawn
 from tests.chaos.runs.runs import busy, made, put
 
@@ -107,7 +108,7 @@ def test_much_is_thinned_out_and_trouble_is_not(folder: Path, monkeypatch: pytes
 
 def test_a_run_that_cannot_be_shown_is_an_error(folder: Path) -> None:
     """No run in the folder, a result that is none, a broken line in a history: each is named."""
-    with pytest.raises(BadFolder, match="is this the folder of a chaos run"):
+    with pytest.raises(BadFolder, match="is this the folder of a run"):
         report.data_of(folder.parent)
     path = history_file(folder, "log")
     path.write_bytes(path.read_bytes() + b"x\n")

@@ -1,35 +1,38 @@
-"""Renders the page of a run from its folder: one HTML file without outside resources.
+"""Makes the page of a run from its folder: one HTML file without outside resources.
 
-`chaos/runs/report.html` is the page; this module puts the data in: result.json, and the operations of all histories as
+`page.html` and `page.js` draw it; this module puts the data in: result.json, and the operations of all histories as
 rows. The page has every operation that did not end well, and every operation of keys that are not valid. If the others
 are more than `ROWS_MAX`, it has every nth of them, and says so. Rates and quantiles are those of all operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from raftlog.chaos.judge.history import BadHistory, Operation, read_history
 from raftlog.chaos.judge.model import text_of
-from raftlog.chaos.runs.availability import quantile
-from raftlog.chaos.runs.failover import losses_of
-from raftlog.chaos.runs.run_folder import history_file, load, sentence
-from raftlog.chaos.workloads.observer import Stretch, without_leader
+from raftlog.chaos.record.folder import history_file, load, sentence
+from raftlog.chaos.record.times import Stretch, quantile, without_leader
 from raftlog.cluster.drawing.page import with_data
+from raftlog.cluster.drawing.plots import BarPlot, svg, ticks
 
 PAGE: Final = "report.html"
 ROWS_MAX: Final = 40_000
+PARTS_MAX: Final = 2_000
+"""Most faults, and most stretches of nodes, that a page has: the newest, because a run ends where it broke."""
 TEXT_MAX: Final = 60
 BINS_MAX: Final = 1_200
 BIN_MIN_US: Final = 100_000
 SHARES: Final = (0.5, 0.9, 0.99, 1.0)
 
 Row = tuple[int, int, int, int, int, int, int, str]
-"""Workload, key, process, function, outcome (each a number of a table), beginning and end in µs, text."""
+"""Workload, key, process, function, outcome (each a number of a table), beginning and end in µs, text. The end of an
+operation without an answer is NEVER."""
+
+NEVER: Final = -1
 
 OUTCOMES: Final = ("ok", "fail", "info")
 
@@ -44,14 +47,20 @@ class _Names(dict[str, int]):
 
 def write_page(folder: Path) -> Path:
     """Writes the page of the run in that folder. Raises BadFolder, BadHistory."""
-    page = folder / PAGE
-    page.write_text(page_of(folder), encoding="utf-8")
+    page, data = folder / PAGE, data_of(folder)
+    here = Path(__file__)
+    script = here.with_name("page.js").read_text(encoding="utf-8")
+    plots = "".join(_histogram(kind, took) for kind, took in data["result"].get("losses", {}).items())
+    page.write_text(with_data(here.with_name("page.html"), data, script=script, plots=plots), encoding="utf-8")
     return page
 
 
-def page_of(folder: Path) -> str:
-    """The page as text."""
-    return with_data(Path(__file__).with_name(PAGE), data_of(folder))
+def _histogram(kind: str, took_s: list[float]) -> str:
+    """How many losses of a leader took how long until the next write."""
+    marks = ticks(0, 1001 * max(took_s), 12)
+    counts = [sum(low <= 1000 * each < high for each in took_s) for low, high in pairwise(marks)]
+    labels = [f"{low:g} to {high:g} ms" for low, high in pairwise(marks)]
+    return svg(BarPlot(f"{kind}: from the loss of the leader to the next acknowledged write", labels, counts))
 
 
 def data_of(folder: Path) -> dict[str, Any]:
@@ -85,7 +94,8 @@ def data_of(folder: Path) -> dict[str, Any]:
             )
     stretches = [Stretch(**each) for each in result["stretches"]]
     return {
-        "result": result,
+        "result": result | {name: result[name][-PARTS_MAX:] for name in ("faults", "stretches")},
+        "left_out": {name: max(0, len(result[name]) - PARTS_MAX) for name in ("faults", "stretches")},
         "sentence": sentence(result),
         "tables": {table: list(names) for table, names in words.items()},
         "outcomes": OUTCOMES,
@@ -95,7 +105,6 @@ def data_of(folder: Path) -> dict[str, Any]:
         "rates": rates.summary,
         "latency": latency,
         "leaderless": [[start // 1000, end // 1000] for start, end in without_leader(stretches, load_us * 1000)],
-        "losses": msgspec.to_builtins(losses_of(folder)),
     }
 
 
@@ -144,7 +153,7 @@ def read_file(folder: Path, workload: str) -> list[Operation]:
 
 
 def _key(workload: str, key: Any) -> str:
-    return workload if key is None else f"{workload} {key if isinstance(key, str) else text_of(key)}"
+    return workload if key is None else f"{workload} {key if isinstance(key, str) else text_of(key)}".lstrip()
 
 
 def _rows(
@@ -155,7 +164,7 @@ def _rows(
         if number % step and each.outcome == "ok" and key not in bad:
             continue
         began = (each.called_ns or 0) // 1000
-        ended = (each.returned_ns if each.returned_ns is not None else each.called_ns or 0) // 1000
+        ended = NEVER if each.returned_ns is None else each.returned_ns // 1000
         yield (
             words["workloads"][name],
             words["keys"][key],
@@ -175,7 +184,7 @@ def _text(operation: Operation) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
 
-def _order(operations: Iterable[Operation], prefix: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
+def _order(operations: Iterable[Operation], prefix: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
     """Process and beginning in µs of the operations of the longest prefix that makes sense, in its order."""
     places = {each.called: (str(each.process), (each.called_ns or 0) // 1000) for each in operations}
     return [places[each["lines"][0]] for each in prefix if each["lines"][0] in places]
