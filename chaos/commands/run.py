@@ -11,7 +11,6 @@ import json
 import secrets
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,9 +33,6 @@ TIMES: Final = 100
 """Losses of each outcome in a fail-over run."""
 
 OUT: Final = Path("runs/chaos")
-PIPE_EVERY_S: Final = 10.0
-"""Time in seconds between lines of progress when the output is no terminal."""
-
 LENGTH_TRIED_S: Final = 600
 """Longest run that a message proposes, in seconds: every lane has had many faults by then."""
 
@@ -185,6 +181,7 @@ def _run(
     from raftlog.chaos.deploy import toxiproxy_server
     from raftlog.chaos.deploy.ports import Ports
     from raftlog.chaos.record.page import write_page
+    from raftlog.chaos.record.progress import Progress
     from raftlog.chaos.runs import aftermath, failover
     from raftlog.chaos.runs.judgement import judge_run
     from raftlog.chaos.runs.result import new_folder, save
@@ -200,7 +197,7 @@ def _run(
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
     console.print(f"for a verdict: {needs_of(scenario, planned, seconds)}")
-    with _Progress(console, seconds, len(planned)) as progress:
+    with Progress(console) as progress:
         if scenario.name == FAILOVER:
             raftlog["arena"] = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
             raftlog["drive"] = failover.lose_leaders
@@ -214,7 +211,7 @@ def _run(
                     seed=seed,
                     folder=folder,
                     ports=ports,
-                    tell=progress.tell,
+                    tell=lambda state: progress.update(_progress_text(state, len(planned))),
                     **raftlog,
                 )
             )
@@ -301,46 +298,13 @@ def _say(text: str) -> None:
     console.print(f"[red]error:[/red] {escape(text)}. There is no verdict")
 
 
-class _Progress:
-    """How a run is going: a live line on a terminal, a line now and then in a pipe."""
-
-    def __init__(self, console: Console, seconds: float, faults: int) -> None:
-        self._console = console
-        self._seconds = seconds
-        self._faults = faults
-        self._status = console.status("") if console.is_terminal else None
-        self._next = 0.0
-
-    def __enter__(self) -> _Progress:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def tell(self, state: RunProgress) -> None:
-        """Shows it, unless it is too soon for another line."""
-        leader = "no leader" if state.leader is None else f"leader {state.leader[0]} of term {state.leader[1]}"
-        active = f"; now {', '.join(state.active)}" if state.active else ""
-        text = (
-            f"{state.phase} {state.elapsed_s:.0f} s: {state.operations:,} operations, {state.faults} of {self._faults} "
-            f"faults, {leader}{active}"
-        )
-        if self._status is not None:
-            self._status.update(escape(text))
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + PIPE_EVERY_S
-            self.say(text)
-
-    def say(self, text: str) -> None:
-        """Shows a phase."""
-        if self._status is not None:
-            self._status.update(escape(text))
-        else:
-            self._console.print(escape(text))
-            sys.stdout.flush()
+def _progress_text(state: RunProgress, faults: int) -> str:
+    leader = "no leader" if state.leader is None else f"leader {state.leader[0]} of term {state.leader[1]}"
+    active = f"; now {', '.join(state.active)}" if state.active else ""
+    return (
+        f"{state.phase} {state.elapsed_s:.0f} s: {state.operations:,} operations, {state.faults} of {faults} "
+        f"faults, {leader}{active}"
+    )
 
 
 def _met(result: dict[str, Any], kind: str) -> str:

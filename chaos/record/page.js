@@ -34,7 +34,7 @@ const visible = (text) => String(text).replace(ODD, (one) => `\\u${one.charCodeA
 const grouped = (number) => number.toLocaleString("en");
 const seconds = (s) => (s === null || s === undefined ? "" : `${s.toFixed(s < 10 ? 3 : 1)} s`);
 /** A time of the run, the finer the closer one looks. */
-const atUs = (us) => `${(us / 1e6).toFixed(seen.until - seen.from > 1e6 ? 3 : 6)} s`;
+const atUs = (us) => `${(us / 1e6).toFixed(seen.until - seen.from >= 1e6 ? 3 : 6)} s`;
 const ms = (us) => `${(us / 1000).toFixed(1)} ms`;
 
 function element(tag, text = "", kind = "") {

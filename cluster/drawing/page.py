@@ -14,9 +14,20 @@ import msgspec
 _HERE: Final = Path(__file__).parent
 
 
+def style() -> str:
+    """The colours, fonts, tables and figures of every page."""
+    return (_HERE / "page.css").read_text(encoding="utf-8")
+
+
+def colours(*, is_dark: bool = False) -> dict[str, str]:
+    """The colours of a theme by their names, such as `ink` and `c0`, as `#rrggbb`."""
+    themes = re.findall(r":root \{(.*?)\}", style(), re.DOTALL)
+    return dict(re.findall(r"--(\w+): (#\w+)", themes[is_dark]))
+
+
 def filled(template: Path, **parts: str) -> str:
     """The page with the shared style in the place of `{{STYLE}}`, and each part in the place of its name."""
-    parts["style"] = (_HERE / "page.css").read_text(encoding="utf-8")
+    parts["style"] = style()
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1].lower()], template.read_text(encoding="utf-8"))
 
 

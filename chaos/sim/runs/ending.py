@@ -6,13 +6,15 @@ import time
 from typing import Final
 
 import typer
+from rich.console import Console
 
+from raftlog.chaos.record.page import PAGE
+from raftlog.chaos.record.progress import Progress
 from raftlog.chaos.sim.runs import report
 from raftlog.chaos.sim.runs.invocation import Exit, SimRequest
-from raftlog.chaos.sim.runs.progress import Display, speed_text
 from raftlog.chaos.sim.runs.runner import Result, planted, run_job
 from raftlog.chaos.sim.runs.shrink import Shrinking, shrink
-from raftlog.chaos.sim.runs.summary import Summary, medians_text, rarest
+from raftlog.chaos.sim.runs.summary import Summary, medians_text, rarest, speed_text
 
 SHRINK_S: Final = 120
 """How long shrinking may take: some hundred runs of a seed."""
@@ -61,7 +63,7 @@ def failed(summary: Summary, wanted: SimRequest) -> Exit:
         if broken.property in {"seed ends", "worker lives"}:  # running it here would hang, or end, this process
             continue
         folder, again = report.write(result.job, wanted.reports)
-        typer.echo(f"  story: {folder / 'failure.txt'}\n  trace: {folder / 'trace.txt'}")
+        typer.echo(f"  story: {folder / 'failure.txt'}\n  trace: {folder / 'trace.txt'}\n  page: {folder / PAGE}")
         if again.broken is None or (again.broken.property, again.digest) != (broken.property, result.digest):
             typer.secho("  NOT REPEATED: the second run of this seed went another way", fg="red")
             return Exit.INTERNAL
@@ -75,21 +77,17 @@ def failed(summary: Summary, wanted: SimRequest) -> Exit:
 
 def _shrink(result: Result, wanted: SimRequest) -> None:
     ends = time.monotonic() + SHRINK_S
-    display = Display(None)
-
-    def show(found: Shrinking) -> None:
-        if display.console.is_terminal:
-            display.console.print(_shrunk_text(found), end="\r", markup=False)
-
-    with planted(wanted.mutant):
-        found = shrink(result, run_job, lambda: time.monotonic() < ends, show)
+    with Progress(Console(stderr=True)) as progress, planted(wanted.mutant):
+        found = shrink(
+            result, run_job, lambda: time.monotonic() < ends, lambda found: progress.update(_shrunk_text(found))
+        )
     typer.echo(f"  shrunk to {_shrunk_text(found)}" + (", out of time" if found.is_out_of_time else ""))
     for _, text in found.faults:
         typer.echo(f"    {text}")
     typer.echo(f"  repeat: {found.best.job.command}")
     if found.best is not result:
         folder, _ = report.write(found.best.job, wanted.reports)
-        typer.echo(f"  trace: {folder / 'trace.txt'}")
+        typer.echo(f"  trace: {folder / 'trace.txt'}\n  page: {folder / PAGE}")
 
 
 def _shrunk_text(found: Shrinking) -> str:

@@ -5,6 +5,7 @@ The seed is run once more for it, this time with a Recorder; that it fails the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten, wrap
 from typing import Any, Final
@@ -93,11 +94,7 @@ def _result(result: Result, recorder: Recorder) -> dict[str, Any]:
         scenario="the simulator" if job.mutant is None else f"the simulator with {job.mutant}",
         seconds=job.seconds,
         broken_us=broken.at_us if wrong else None,
-        lists={
-            "this world": broken.world,
-            "what disks hold (the fault atlas)": broken.atlas,
-            "where": broken.traceback.splitlines(),
-        },
+        lists=_lists(broken),
         events=list(recorder.events),
     )
 
@@ -109,12 +106,16 @@ def story(result: Result) -> list[str]:
     if broken is None:
         return [*lines, "every property held", *(f"  {name}: {number}" for name, number in result.stats.items())]
     lines += [f"broken: {broken.property}", f"at {broken.at_us / 1e6:.6f} s", broken.detail, ""]
-    if broken.world:
-        lines += ["this world:", *(f"  {line}" for line in broken.world), ""]
-    if broken.atlas:
-        lines += ["what disks hold (the fault atlas):", *(f"  {line}" for line in broken.atlas), ""]
-    lines += [f"faults, {len(broken.faults)} of them:", *(f"  {text}" for _, text in broken.faults), ""]
-    return [*lines, "where:", broken.traceback]
+    faults = {f"faults, {len(broken.faults)} of them": [text for _, text in broken.faults]}
+    for title, texts in (faults | _lists(broken)).items():
+        lines += [f"{title}:", *(f"  {text}" for text in texts), ""]
+    return lines
+
+
+def _lists(broken: Broken) -> dict[str, Sequence[str]]:
+    """What else is known about the failure, by its heading."""
+    where = broken.traceback.splitlines()
+    return {"this world": broken.world, "what disks hold (the fault atlas)": broken.atlas, "where": where}
 
 
 def _wrapped(text: str) -> list[str]:

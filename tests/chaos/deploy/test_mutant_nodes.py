@@ -15,7 +15,7 @@ from raftlog.chaos.runs import aftermath
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.scenarios import always_of, nemeses_of, scenario_of
 from raftlog.chaos.sim.mutants import MUTANTS
-from tests.chaos.runs.runs import busy, made
+from tests.chaos.record.runs import busy, made
 
 app = typer.Typer()
 check.register(app)

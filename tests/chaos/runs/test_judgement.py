@@ -22,7 +22,7 @@ from raftlog.chaos.workloads.direct import DirectLog
 from raftlog.chaos.workloads.log import Appends
 from raftlog.chaos.workloads.workload import Recorder
 from raftlog.cluster.api.records import ChangeJson, LogRecord
-from tests.chaos.runs.runs import SECOND, appended, busy, made, put
+from tests.chaos.record.runs import SECOND, appended, busy, made, put
 
 
 def test_a_record_that_retention_by_age_trims_too_young_is_a_finding(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from raftlog.chaos.runs.scenarios import (
     nemeses_of,
     scenario_of,
 )
-from tests.chaos.runs.runs import busy, made
+from tests.chaos.record.runs import busy, made
 
 app = typer.Typer()
 check.register(app)

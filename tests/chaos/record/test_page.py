@@ -1,22 +1,27 @@
-"""The page of a run: one file that needs nothing else, whatever is in the histories; and drawn by a real browser."""
+"""The page of a run, of chaos and of the simulator: one file that needs nothing else; and drawn by a real browser."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from raftlog.chaos.judge.history import BadHistory
 from raftlog.chaos.record import page as report
 from raftlog.chaos.record.folder import BadFolder, history_file, load
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.result import save
-from tests.browser import drawn
-from tests.chaos.runs.runs import busy, made, put
+from raftlog.chaos.sim.runs.invocation import Exit
+from tests.browser import chromium, page
+from tests.chaos.record.runs import busy, made, put
+from tests.sim.runs.test_commands import run as sim
 
+MUTANT = "acknowledged_before_fsync"
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028"
 
 
@@ -106,6 +111,14 @@ def test_much_is_thinned_out_and_trouble_is_not(folder: Path, monkeypatch: pytes
     assert sum(data["rates"]["ok"]) == 32
 
 
+def test_of_very_many_faults_the_newest_are_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has as many faults and stretches as it can draw, the last ones, and knows how many it left out."""
+    monkeypatch.setattr(report, "PARTS_MAX", 1)
+    data = report.data_of(folder)
+    assert data["left_out"] == {"faults": 0, "stretches": 1}
+    assert [each["node"] for each in data["result"]["stretches"]] == [2]
+
+
 def test_a_run_that_cannot_be_shown_is_an_error(folder: Path) -> None:
     """No run in the folder, a result that is none, a broken line in a history: each is named."""
     with pytest.raises(BadFolder, match="is this the folder of a run"):
@@ -119,35 +132,93 @@ def test_a_run_that_cannot_be_shown_is_an_error(folder: Path) -> None:
         report.data_of(folder)
 
 
-def _drawn(page: Path, profile: Path) -> str:
-    """The page once its script has ended; skips without a browser."""
-    text, _ = drawn(page.as_uri(), profile)
-    assert ("data-drawn", "yes") in Page(text).attributes
-    return text
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, started once."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def failure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a seed that found a planted bug."""
+    parent = tmp_path_factory.mktemp("sim")
+    code, printed = sim(
+        "--mutant", MUTANT, "--seeds", "0:40", "--seconds", "10", "--jobs", "1", "--report", str(parent)
+    )
+    assert code == Exit.BROKEN, printed
+    assert f"page: {(parent / 'latest').resolve() / report.PAGE}" in printed
+    return (parent / "latest").resolve()
 
 
 @pytest.mark.serial
-def test_a_browser_draws_it(folder: Path, tmp_path: Path) -> None:
-    """Chromium runs the page to its end: the verdict is on it, the bad key is chosen, and its operation named."""
-    text = _drawn(folder / report.PAGE, tmp_path / "profile")
-    assert '<h1 id="verdict" class="invalid">invalid</h1>' in text
-    assert "fits nowhere" in text
-    assert '<div id="failover">' in text  # it was hidden, and the histograms are drawn
-    assert '<p id="alike" class="valid">All 2 are the same.</p>' in text
+def test_a_run_of_chaos_in_a_browser(browser: Browser, folder: Path) -> None:
+    """The verdict, the anomaly by its key, an address that keeps the view, a filter, and the times of lost leaders."""
+    with page(browser, (folder / report.PAGE).as_uri()) as shown:
+        expect(shown.locator("h1#verdict.invalid")).to_have_text("invalid")
+        expect(shown.get_by_text("All 2 are the same.")).to_have_class("valid")
+        expect(shown.locator("figure")).to_have_count(3)
+        expect(shown.locator("#view")).to_contain_text("0.000 s to 1.000 s of 1.000 s; 32 operations in view")
+        shown.locator("#time").focus()
+        shown.keyboard.press("a")
+        expect(shown.locator("#key")).to_have_value("register r/0/1")
+        expect(shown.locator("#view")).to_contain_text("2 operations in view")
+        expect(shown.get_by_role("cell", name="onerror=alert(1)>").first).to_be_visible()
+        shown.keyboard.press("0")
+        shown.locator("#key").select_option("")
+        shown.keyboard.press("/")
+        shown.keyboard.type("busy:7")
+        expect(shown.locator("#view")).to_contain_text("1 operations in view")
+        shown.reload()
+        expect(shown.locator("#view")).to_contain_text("1 operations in view")
+        expect(shown.locator("#words")).to_have_value("busy:7")
+
+
+@pytest.mark.serial
+def test_a_failure_of_the_simulator_in_a_browser(browser: Browser, failure: Path) -> None:
+    """The same kind of page: the broken property, where it broke, faults, the newest events, and what disks hold."""
+    result = load(failure)
+    assert result["verdict"] == "invalid"
+    assert result["command"].endswith(f"--mutant {MUTANT}")
+    assert {each["role"] for each in result["stretches"]} >= {"leader", "follower"}
+    with page(browser, (failure / report.PAGE).as_uri()) as shown:
+        expect(shown.locator("#says")).to_contain_text("the cluster broke a promise: persist, then promise")
+        shown.get_by_role("button", name="anomaly").click()
+        expect(shown.locator("#view")).to_contain_text(f"to {result['broken_us'] / 1e6:.6f} s of")
+        expect(shown.get_by_role("heading", name="what disks hold (the fault atlas)")).to_be_visible()
+        shown.get_by_role("button", name="all", exact=True).click()
+        shown.locator("#words").fill("is leader in term")
+        found = shown.get_by_role("cell", name="is leader in term")
+        expect(found.first).to_be_visible()
+        expect(shown.locator("section").filter(has_text="Events in view").locator("td:last-child")).to_have_count(
+            found.count()
+        )
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_fit_a_telephone(browser: Browser, folder: Path, failure: Path, theme: Literal["light", "dark"]) -> None:
+    """At 390 pixels nothing is wider than the window; the picture is drawn in the colours of the theme."""
+    for each in (folder, failure):
+        with page(browser, (each / report.PAGE).as_uri(), width=390, theme=theme) as shown:
+            expect(shown.locator("[data-drawn=yes]")).to_be_attached()
+            assert shown.evaluate("document.documentElement.scrollWidth") == 390
+            assert shown.evaluate("colour('--paper')") == {"light": "#ffffff", "dark": "#14181f"}[theme]
 
 
 @pytest.mark.serial
 @pytest.mark.long
-def test_a_browser_draws_a_long_run(tmp_path: Path) -> None:
+def test_a_browser_draws_a_long_run(browser: Browser, tmp_path: Path) -> None:
     """Ten minutes of a busy cluster: 60,000 operations are counted, those that are drawn fit a page of 5 MB."""
     folder = tmp_path / "run"
     folder.mkdir()
     run = made(folder, [])
     busy(run, 60_000)
     save(run, judge_run(run), ["raftlog", "chaos", "run", "all"])
-    page = report.write_page(folder)
-    assert page.stat().st_size < 5 << 20
+    written = report.write_page(folder)
+    assert written.stat().st_size < 5 << 20
     data = report.data_of(folder)
     assert len(data["rows"]) <= report.ROWS_MAX < data["total"] == 60_000
     assert sum(data["rates"]["ok"]) == 60_000
-    assert "operations are drawn" in _drawn(page, tmp_path / "profile")
+    with page(browser, written.as_uri()) as shown:
+        expect(shown.locator("#view")).to_contain_text("of 60,000 operations are on this page")
