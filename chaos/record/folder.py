@@ -22,6 +22,11 @@ from raftlog.chaos.record.times import Stretch, leaders_of, overlapping_max, wit
 RESULT: Final = "result.json"
 LATEST: Final = "latest"
 FORMAT: Final = 1
+KEYS: Final = "keys"
+"""The one history of the simulator's clients."""
+
+NOTHING: Final[dict[str, Any]] = {"happened": {}, "met": {}, "recovery_s": None, "failover": [], "losses": {}}
+"""What a run of the simulator does not measure."""
 
 
 class BadFolder(ValueError):
@@ -29,8 +34,8 @@ class BadFolder(ValueError):
 
 
 def history_file(folder: Path, workload: str) -> Path:
-    """Where the history of a workload lies: `raftlog chaos check` judges it. That of the simulator has no name."""
-    return folder / (f"history-{workload}.jsonl" if workload else "history.jsonl")
+    """Where the history of a workload lies: `raftlog chaos check` judges it."""
+    return folder / ("history.jsonl" if workload == KEYS else f"history-{workload}.jsonl")
 
 
 def by_outcome(operations: Iterable[Operation]) -> dict[str, Counter[str]]:
@@ -102,6 +107,7 @@ def result_of(
         "faults": faults,
         "stretches": [asdict(each) for each in stretches],
         "workloads": workloads,
+        **NOTHING,
         **more,
     }
 

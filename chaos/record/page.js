@@ -327,7 +327,7 @@ function head() {
   byId("says").textContent = visible(`${data.sentence[0].toUpperCase()}${data.sentence.slice(1)}.`);
   document.title = visible(`${result.verdict}: raftlog ${result.scenario}, seed ${result.seed}`);
   byId("command").textContent = visible(result.command);
-  const problems = [...result.problems, ...result.workloads.flatMap((each) => [...each.log_problems, ...each.check.problems].map((text) => `${each.name || "keys"}: ${text}`))];
+  const problems = [...result.problems, ...result.workloads.flatMap((each) => [...each.log_problems, ...each.check.problems].map((text) => `${each.name}: ${text}`))];
   if (problems.length > 1 || !data.sentence.endsWith(problems[0])) list(problems, "invalid"); // the sentence has a single one
   list(result.missing.map((text) => `too little happened: ${text}`), "unknown");
   const installed = faults.filter((each) => each.outcome === "installed");
@@ -335,7 +335,7 @@ function head() {
     scenario: result.scenario, seed: result.seed, nodes: result.nodes, load: seconds(result.load_s), operations: grouped(result.operations), "carried out a second": grouped(result.rate),
     "faults that took effect": `${installed.length} of ${result.faults.length}`, "kinds of faults": new Set(installed.map((each) => each.nemesis)).size, "at once": result.overlapping_max,
     leaders: result.leaders.length, "without a leader": seconds(result.without_leader_s),
-    ...Object.fromEntries(Object.entries(result.happened || {}).map(([kind, count]) => [kind, kind in result.met ? `${count}, ${result.met[kind]} met by requests` : count])),
+    ...Object.fromEntries(Object.entries(result.happened).map(([kind, count]) => [kind, kind in result.met ? `${count}, ${result.met[kind]} met by requests` : count])),
     "last index": result.last_index && grouped(result.last_index),
     "from a fault's end to the next write": recovery && `p50 ${seconds(recovery.p50)}, p99 ${seconds(recovery.p99)}, max ${seconds(recovery.max)}`,
     ended: result.ended.replace("T", " ").replace("+00:00", " UTC"),
@@ -360,7 +360,7 @@ function legend() {
 function sections() {
   const counts = (by, outcome) => grouped(by[outcome] || 0), lines = result.workloads.flatMap((each) => Object.entries(each.counts).map(([f, by]) => {
     const took = data.latency.find((one) => one.workload === each.name && one.function === f);
-    return [[each.name || "keys", f, counts(by, "ok"), counts(by, "fail"), counts(by, "info"), ...(took ? took.us.map(ms) : ["", "", "", ""])]];
+    return [[each.name, f, counts(by, "ok"), counts(by, "fail"), counts(by, "info"), ...(took ? took.us.map(ms) : ["", "", "", ""])]];
   }));
   const add = (...parts) => byId("sections").append(section(...parts));
   byId("sections").append(inView);
@@ -374,7 +374,7 @@ function sections() {
   if (lines.length) add("Operations by function and outcome", ["workload", "function", "#ok", "#fail", "#info", "#p50", "#p90", "#p99", "#max"], lines);
   if (result.workloads.length) {
     add("Workloads", ["workload", "verdict", "model", "#operations", "#checked in", "unknown writes, settled by the log", "counts"], result.workloads.map((each) => [[
-      each.name || "keys", each.verdict, each.check.model, grouped(each.check.operations), seconds(each.check.seconds), `${each.settled["applied"]} were applied, ${each.settled["not applied"]} were not`,
+      each.name, each.verdict, each.check.model, grouped(each.check.operations), seconds(each.check.seconds), `${each.settled["applied"]} were applied, ${each.settled["not applied"]} were not`,
       Object.entries(each.check.counts).map(([name, count]) => `${grouped(count)} ${name}`).join(", ")]]));
   }
   const digests = Object.entries(result.digests || {}), short = (digest) => (digest ? Object.values(digest).join(" ") : "none");
@@ -385,7 +385,7 @@ function sections() {
       alike ? `All ${digests.length} are the same.` : "They are not all the same.");
     byId("sections").lastChild.querySelector("p").className = alike ? "valid" : "invalid";
   }
-  if ((result.failover || []).length) {
+  if (result.failover.length) {
     add("From the loss of a leader to the next acknowledged write", ["loss", "#times", "#p50", "#p90", "#p99", "#longest", "goal", "reached"], result.failover.map((row) => [[
       row.loss, row.count, ...["p50_s", "p90_s", "p99_s", "max_s"].map((name) => ms(1e6 * row[name])), row.goal || "", row.within_goal === undefined ? "" : row.within_goal ? "yes" : "no"]]));
   }

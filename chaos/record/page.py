@@ -50,7 +50,7 @@ def write_page(folder: Path) -> Path:
     page, data = folder / PAGE, data_of(folder)
     here = Path(__file__)
     script = here.with_name("page.js").read_text(encoding="utf-8")
-    plots = "".join(_histogram(kind, took) for kind, took in data["result"].get("losses", {}).items())
+    plots = "".join(_histogram(kind, took) for kind, took in data["result"]["losses"].items())
     page.write_text(with_data(here.with_name("page.html"), data, script=script, plots=plots), encoding="utf-8")
     return page
 
@@ -153,7 +153,7 @@ def read_file(folder: Path, workload: str) -> list[Operation]:
 
 
 def _key(workload: str, key: Any) -> str:
-    return workload if key is None else f"{workload} {key if isinstance(key, str) else text_of(key)}".lstrip()
+    return workload if key is None else f"{workload} {key if isinstance(key, str) else text_of(key)}"
 
 
 def _rows(

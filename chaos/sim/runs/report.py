@@ -14,7 +14,7 @@ from raftlog.chaos.judge.history import History, decode_lines
 from raftlog.chaos.judge.linearizable import check
 from raftlog.chaos.judge.models import MODELS
 from raftlog.chaos.judge.verdicts import Verdict
-from raftlog.chaos.record.folder import by_outcome, history_file, result_of, workload_result, write_result
+from raftlog.chaos.record.folder import KEYS, by_outcome, history_file, result_of, workload_result, write_result
 from raftlog.chaos.record.page import write_page
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs.runner import Broken, Job, Result, planted, run_job
@@ -53,7 +53,7 @@ def write(job: Job, parent: Path) -> tuple[Path, Result]:
         if (broken := again.broken) is not None:
             print(f"{broken.at_us / 1e6:11.6f}  BROKEN  {broken.property}: {broken.detail}", file=file)
     (folder / "failure.txt").write_text("\n".join(story(again)) + "\n", encoding="utf-8")
-    history_file(folder, "").write_bytes(b"" if broken is None else broken.history)
+    history_file(folder, KEYS).write_bytes(b"" if broken is None else broken.history)
     write_result(folder, _result(again, recorder))
     write_page(folder)
     return folder, again
@@ -89,7 +89,7 @@ def _result(result: Result, recorder: Recorder) -> dict[str, Any]:
             for each in recorder.faults
         ],
         stretches=recorder.stretches,
-        workloads=[workload_result("", report, by_outcome(operations))],
+        workloads=[workload_result(KEYS, report, by_outcome(operations))],
         problems=wrong,
         scenario="the simulator" if job.mutant is None else f"the simulator with {job.mutant}",
         seconds=job.seconds,

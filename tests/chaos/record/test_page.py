@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
+from typer.testing import CliRunner
 
 from raftlog.chaos.judge.history import BadHistory
 from raftlog.chaos.record import page as report
@@ -19,6 +20,7 @@ from raftlog.chaos.runs.result import save
 from raftlog.chaos.sim.runs.invocation import Exit
 from tests.browser import chromium, page
 from tests.chaos.record.runs import busy, made, put
+from tests.chaos.runs.test_run_commands import app as commands
 from tests.sim.runs.test_commands import run as sim
 
 MUTANT = "acknowledged_before_fsync"
@@ -181,6 +183,9 @@ def test_a_failure_of_the_simulator_in_a_browser(browser: Browser, failure: Path
     assert result["verdict"] == "invalid"
     assert result["command"].endswith(f"--mutant {MUTANT}")
     assert {each["role"] for each in result["stretches"]} >= {"leader", "follower"}
+    again = CliRunner().invoke(commands, ["chaos", "report", str(failure)])
+    assert again.exit_code == 1
+    assert "the cluster broke a promise: persist, then promise" in " ".join(again.output.split())
     with page(browser, (failure / report.PAGE).as_uri()) as shown:
         expect(shown.locator("#says")).to_contain_text("the cluster broke a promise: persist, then promise")
         shown.get_by_role("button", name="anomaly").click()
