@@ -23,7 +23,6 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from raftlog.chaos.nemesis import Nemesis
-    from raftlog.chaos.runs.runner import RunProgress
     from raftlog.chaos.runs.scenarios import Scenario
     from raftlog.chaos.runs.schedule import PlannedFault
 
@@ -109,8 +108,12 @@ def run_command(
             planned = failover.plan(drawn, times)
             if resume is not None:
                 failover.losses_of(resume)  # reports a broken line before any process starts
-        raftlog = {"command": command, "settings": settings, "secure": secure}
-        result = _run(chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, raftlog)
+        given: dict[str, Any] = {"nodes": nodes, "seconds": lasts_s, "seed": drawn}
+        given |= {"command": command, "settings": settings, "secure": secure}
+        console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        result = _run(chosen, planned, given, words, out, base_port, resume, keep, console)
+        if as_json:
+            print(json.dumps(result, ensure_ascii=False))
     raise typer.Exit(EXITS[result["verdict"]])
 
 
@@ -167,20 +170,17 @@ def _settings(words: list[str]) -> dict[str, Any]:
 def _run(
     scenario: Scenario,
     planned: tuple[PlannedFault, ...],
-    nodes: int,
-    seconds: float,
-    seed: int,
-    resume: Path | None,
+    given: dict[str, Any],
+    words: list[str],
     out: Path,
     base_port: int | None,
+    resume: Path | None,
     keep: bool,
-    words: list[str],
-    as_json: bool,
-    raftlog: dict[str, Any],
+    console: Console,
 ) -> dict[str, Any]:
+    """The result of the run, shown. `given` is what `execute` takes."""
     from raftlog.chaos.deploy import toxiproxy_server
     from raftlog.chaos.deploy.ports import Ports
-    from raftlog.chaos.record.page import write_page
     from raftlog.chaos.record.progress import Progress
     from raftlog.chaos.runs import aftermath, failover
     from raftlog.chaos.runs.judgement import judge_run
@@ -189,48 +189,40 @@ def _run(
     from raftlog.chaos.runs.scenarios import FAILOVER, needs_of
     from raftlog.chaos.workloads.workload import Arena
 
+    nodes, seconds, seed = (given[name] for name in ("nodes", "seconds", "seed"))
     toxiproxy_server.server_path()
     ports = Ports(base_port)
     folder = new_folder(out, scenario.name, nodes, seed)
     if resume is not None:
         shutil.copy(resume / failover.LOSSES, folder)
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
     console.print(f"for a verdict: {needs_of(scenario, planned, seconds)}")
     with Progress(console) as progress:
         if scenario.name == FAILOVER:
-            raftlog["arena"] = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
-            raftlog["drive"] = failover.lose_leaders
+            given["arena"] = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
+            given["drive"] = failover.lose_leaders
         try:
-            run = asyncio.run(
-                execute(
-                    scenario,
-                    planned,
-                    nodes=nodes,
-                    seconds=seconds,
-                    seed=seed,
-                    folder=folder,
-                    ports=ports,
-                    tell=lambda state: progress.update(_progress_text(state, len(planned))),
-                    **raftlog,
-                )
-            )
+            run = asyncio.run(execute(scenario, planned, folder=folder, ports=ports, tell=progress.update, **given))
         except Exception:
             if not (failures := aftermath.failures(folder / "nodes")):
                 raise
             run = Run(scenario, seed, nodes, seconds, folder, [], [], Arena(seed))  # that is a finding, not an error
             run.aftermath.problems += failures
         progress.say("judging")
-        judgement = judge_run(run)
-        result = save(run, judgement, words)
-        page = write_page(folder)
+        result = save(run, judge_run(run), words)
     if result["verdict"] == "valid" and not keep:
         shutil.rmtree(folder / "nodes" / "data", ignore_errors=True)
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False))
+    _show_page(folder, result, console)
+    return result
+
+
+def _show_page(folder: Path, result: dict[str, Any], console: Console) -> None:
+    """Writes the page of the run, and shows where it is below its result."""
+    from raftlog.chaos.record.page import write_page
+
+    page = write_page(folder)
     show(result, console)
     console.print(f"report: {page}", soft_wrap=True)
-    return result
 
 
 def list_command() -> None:
@@ -257,14 +249,10 @@ def report_command(
 ) -> None:
     """Write the page of a run again and show its result: exit code as that of the run, 8 if it cannot be read."""
     from raftlog.chaos.record.folder import load
-    from raftlog.chaos.record.page import write_page
 
     with broken_is_no_verdict():
         result = load(folder)
-        page = write_page(folder)
-        console = Console(highlight=False, soft_wrap=True)
-        show(result, console)
-        console.print(f"report: {page}")
+        _show_page(folder, result, Console(highlight=False, soft_wrap=True))
     raise typer.Exit(EXITS[result["verdict"]])
 
 
@@ -296,15 +284,6 @@ def _first_of(error: BaseException) -> str:
 def _say(text: str) -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[red]error:[/red] {escape(text)}. There is no verdict")
-
-
-def _progress_text(state: RunProgress, faults: int) -> str:
-    leader = "no leader" if state.leader is None else f"leader {state.leader[0]} of term {state.leader[1]}"
-    active = f"; now {', '.join(state.active)}" if state.active else ""
-    return (
-        f"{state.phase} {state.elapsed_s:.0f} s: {state.operations:,} operations, {state.faults} of {faults} "
-        f"faults, {leader}{active}"
-    )
 
 
 def _met(result: dict[str, Any], kind: str) -> str:

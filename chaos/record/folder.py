@@ -50,7 +50,6 @@ def workload_result(
     name: str,
     report: Report,
     counts: Mapping[str, Mapping[str, int]],
-    *,
     problems: Sequence[str] = (),
     settled: Mapping[str, int] | None = None,
     took_s: float = 0.0,

@@ -24,7 +24,7 @@ anomalies.sort((a, b) => a.at - b.at);
 const NEVER = -1; // an operation without an answer goes on until the end
 const isOpen = new Set(rows.filter((row) => row[ENDED] === NEVER));
 for (const row of isOpen) row[ENDED] = endUs;
-const orders = new Map(bad.map((each) => [each.key, new Map(each.order.map(([process, at], place) => [`${process} ${at}`, place + 1]))]));
+const orders = new Map(bad.map((each) => [each.key, new Map(each.order.map(({ process, at }, place) => [`${process} ${at}`, place + 1]))]));
 
 // -- text ----------------------------------------------------------------------------------------------------------
 

@@ -7,15 +7,15 @@ are more than `ROWS_MAX`, it has every nth of them, and says so. Rates and quant
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from raftlog.chaos.judge.history import BadHistory, Operation, read_history
 from raftlog.chaos.judge.model import text_of
 from raftlog.chaos.record.folder import history_file, load, sentence
-from raftlog.chaos.record.times import Stretch, quantile, without_leader
+from raftlog.chaos.record.times import Stretch, quantiles, without_leader
 from raftlog.cluster.drawing.page import with_data
 from raftlog.cluster.drawing.plots import BarPlot, svg, ticks
 
@@ -26,7 +26,6 @@ PARTS_MAX: Final = 2_000
 TEXT_MAX: Final = 60
 BINS_MAX: Final = 1_200
 BIN_MIN_US: Final = 100_000
-SHARES: Final = (0.5, 0.9, 0.99, 1.0)
 
 Row = tuple[int, int, int, int, int, int, int, str]
 """Workload, key, process, function, outcome (each a number of a table), beginning and end in µs, text. The end of an
@@ -70,7 +69,6 @@ def data_of(folder: Path) -> dict[str, Any]:
     words: dict[str, _Names] = {name: _Names() for name in ("workloads", "keys", "processes", "functions")}
     rows: list[Row] = []
     bad: list[dict[str, Any]] = []
-    rates = _Rates(load_us)
     latency: list[dict[str, Any]] = []
     histories = {workload["name"]: read_file(folder, workload["name"]) for workload in result["workloads"]}
     total = sum(map(len, histories.values()))
@@ -81,17 +79,15 @@ def data_of(folder: Path) -> dict[str, Any]:
         operations = histories[name]
         rows += _rows(name, operations, keys, words, step)
         latency += _latency(name, operations)
-        rates.add(operations)
-        for key in workload["check"]["keys"]:
-            impossible = key["impossible"]
-            bad.append(
-                {
-                    "key": words["keys"][_key(name, key["key"])],
-                    "verdict": key["verdict"],
-                    "impossible": None if impossible is None else _text_of_row(operations, impossible["lines"][0]),
-                    "order": _order(operations, key["prefix"]),
-                }
-            )
+        places = {each.called: each for each in operations} if keys else {}
+        bad += [
+            {
+                "key": words["keys"][_key(name, key["key"])],
+                "impossible": key["impossible"] and _place(places[key["impossible"]["lines"][0]]),
+                "order": [_place(places[each["lines"][0]]) for each in key["prefix"] if each["lines"][0] in places],
+            }
+            for key in workload["check"]["keys"]
+        ]
     stretches = [Stretch(**each) for each in result["stretches"]]
     return {
         "result": result | {name: result[name][-PARTS_MAX:] for name in ("faults", "stretches")},
@@ -102,31 +98,21 @@ def data_of(folder: Path) -> dict[str, Any]:
         "rows": rows,
         "bad": bad,
         "total": total,
-        "rates": rates.summary,
+        "rates": _rates(chain(*histories.values()), load_us),
         "latency": latency,
         "leaderless": [[start // 1000, end // 1000] for start, end in without_leader(stretches, load_us * 1000)],
     }
 
 
-class _Rates:
-    """How many operations ended in each of many short stretches of time, well and otherwise."""
-
-    def __init__(self, load_us: int) -> None:
-        self._bin_us = max(BIN_MIN_US, -(-load_us // BINS_MAX))
-        bins = load_us // self._bin_us + 1
-        self._ok, self._other = [0] * bins, [0] * bins
-
-    def add(self, operations: Iterable[Operation]) -> None:
-        """Counts them; what ended after the load is left out."""
-        for each in operations:
-            at = (each.returned_ns or 0) // 1000 // self._bin_us
-            if each.returned_ns is not None and at < len(self._ok):
-                (self._ok if each.outcome == "ok" else self._other)[at] += 1
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """For the page."""
-        return {"bin_us": self._bin_us, "ok": self._ok, "other": self._other}
+def _rates(operations: Iterable[Operation], load_us: int) -> dict[str, Any]:
+    """How many operations ended in each of many short stretches of the load, well and otherwise."""
+    bin_us = max(BIN_MIN_US, -(-load_us // BINS_MAX))
+    ok, other = ([0] * (load_us // bin_us + 1) for _ in range(2))
+    for each in operations:
+        at = (each.returned_ns or 0) // 1000 // bin_us
+        if each.returned_ns is not None and at < len(ok):
+            (ok if each.outcome == "ok" else other)[at] += 1
+    return {"bin_us": bin_us, "ok": ok, "other": other}
 
 
 def _latency(name: str, operations: Iterable[Operation]) -> Iterator[dict[str, Any]]:
@@ -136,20 +122,18 @@ def _latency(name: str, operations: Iterable[Operation]) -> Iterator[dict[str, A
         if each.outcome == "ok" and each.called_ns is not None and each.returned_ns is not None:
             took.setdefault(each.f, []).append((each.returned_ns - each.called_ns) // 1000)
     for f, values in took.items():
-        yield {"workload": name, "function": f, "us": [quantile(values, share) for share in SHARES]}
+        yield {"workload": name, "function": f, "us": [*quantiles(values).values()]}
 
 
 def read_file(folder: Path, workload: str) -> list[Operation]:
     """The operations of a workload. Raises BadHistory naming the file."""
     path = history_file(folder, workload)
+    if path.exists() and path.stat().st_size == 0:
+        return []  # a workload that asked nothing
     try:
-        if path.stat().st_size == 0:
-            return []  # a workload that asked nothing
         return read_history(path).operations()
-    except OSError as error:
-        raise BadHistory(f"{path}: {error.strerror or error}") from error
     except BadHistory as error:
-        raise error if str(error).startswith(str(path)) else BadHistory(f"{path}: {error}") from error
+        raise BadHistory(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
 def _key(workload: str, key: Any) -> str:
@@ -184,14 +168,6 @@ def _text(operation: Operation) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
 
-def _order(operations: Iterable[Operation], prefix: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """Process and beginning in µs of the operations of the longest prefix that makes sense, in its order."""
-    places = {each.called: (str(each.process), (each.called_ns or 0) // 1000) for each in operations}
-    return [places[each["lines"][0]] for each in prefix if each["lines"][0] in places]
-
-
-def _text_of_row(operations: Iterable[Operation], line: int) -> dict[str, Any] | None:
-    for each in operations:
-        if each.called == line:
-            return {"text": str(each), "at": (each.called_ns or 0) // 1000, "process": str(each.process)}
-    return None
+def _place(operation: Operation) -> dict[str, Any]:
+    """How the page finds an operation, and names it."""
+    return {"process": str(operation.process), "at": (operation.called_ns or 0) // 1000, "text": str(operation)}

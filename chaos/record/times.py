@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,14 @@ def standstill(progress_ns: Sequence[int], began_ns: int, ended_ns: int) -> Stan
     return Standstill(longest / 1e9, recovery)
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of all lies (the nearest of those that are there)."""
+SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+def quantiles(values: Sequence[float], digits: int | None = None) -> dict[str, float]:
+    """By its name the value below which that share of all lies (the nearest of those that are there); {} of none."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    places = {name: min(len(ordered) - 1, int(share * len(ordered))) for name, share in SHARES.items() if ordered}
+    return {name: round(ordered[place], digits) for name, place in places.items()}
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Final
 
 from raftlog.chaos.judge.checkers import judge
 from raftlog.chaos.judge.checks import exactly_once, kept_by_age, replay
-from raftlog.chaos.judge.history import BadHistory, Operation
+from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.linearizable import Limits
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.judge.verdicts import PROBLEMS_MAX, Report, Verdict, worst
@@ -231,6 +231,3 @@ def _inside(run: Run, happened: Mapping[str, int], met: Mapping[str, int]) -> li
 
 def _moves_leader(fault: FaultRun) -> bool:
     return NEMESES[fault.planned.nemesis].moves_leader
-
-
-__all__ = ["BadHistory", "Judgement", "WorkloadJudgement", "judge_run", "settle"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raftlog.chaos.record.folder import history_file, result_of, workload_result, write_result
-from raftlog.chaos.record.times import quantile, standstill
+from raftlog.chaos.record.times import quantiles, standstill
 from raftlog.chaos.runs.failover import summary
 from raftlog.chaos.runs.judgement import Judgement
 from raftlog.chaos.runs.runner import FaultRun, Run
@@ -44,14 +44,7 @@ def save(run: Run, judgement: Judgement, command: list[str]) -> dict[str, Any]:
         faults=[_fault(each, judgement) for each in run.faults],
         stretches=run.stretches,
         workloads=[
-            workload_result(
-                each.name,
-                each.report,
-                each.counts,
-                problems=each.problems,
-                settled=each.settled,
-                took_s=each.took_s,
-            )
+            workload_result(each.name, each.report, each.counts, each.problems, each.settled, each.took_s)
             for each in judgement.workloads
         ],
         problems=judgement.problems,
@@ -63,18 +56,12 @@ def save(run: Run, judgement: Judgement, command: list[str]) -> dict[str, Any]:
         standstill_s=round(standstill(progress, 0, run.load_ns).longest_s, 3),
         happened=judgement.happened,
         met=judgement.met,
-        recovery_s=_quantiles(recoveries),
+        recovery_s=quantiles(recoveries, 3) or None,
         losses={kind: [round(each, 4) for each in took] for kind, took in run.losses.items()},
         failover=summary(run.losses),
         digests=run.aftermath.digests,
     )
     return write_result(run.folder, result)
-
-
-def _quantiles(values: list[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    return {name: round(quantile(values, share), 3) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
 
 def _fault(fault: FaultRun, judgement: Judgement) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from raftlog.chaos.record.progress import Progress
 from raftlog.chaos.sim.ground.machines import load_machine
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs import ending, report
-from raftlog.chaos.sim.runs.invocation import REPORTS, Exit, SimRequest
+from raftlog.chaos.sim.runs.ending import REPORTS, Exit, SimRequest
 from raftlog.chaos.sim.runs.ranges import SEEDS_MAX, numbers, seed_range
 from raftlog.chaos.sim.runs.runner import (
     SECONDS,

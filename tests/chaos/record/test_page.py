@@ -17,7 +17,7 @@ from raftlog.chaos.record import page as report
 from raftlog.chaos.record.folder import BadFolder, history_file, load
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.result import save
-from raftlog.chaos.sim.runs.invocation import Exit
+from raftlog.chaos.sim.runs.ending import Exit
 from tests.browser import chromium, page
 from tests.chaos.record.runs import busy, made, put
 from tests.chaos.runs.test_run_commands import app as commands
@@ -93,7 +93,7 @@ def test_the_data_is_the_run(folder: Path) -> None:
     assert data["tables"]["keys"][bad["key"]] == "register r/0/1"
     assert bad["impossible"]["at"] == 20_000
     assert bad["impossible"]["process"] == "register-2"
-    assert bad["order"] == [["register-1", 10_000]]
+    assert [(each["process"], each["at"]) for each in bad["order"]] == [("register-1", 10_000)]
     assert data["leaderless"] == [[200_000, 500_000]]
     assert (sum(data["rates"]["ok"]), sum(data["rates"]["other"])) == (32, 0)
     by_function = {each["function"]: each["us"] for each in data["latency"]}
