@@ -79,16 +79,6 @@ def test_two_leaders_of_one_term_are_a_finding(tmp_path: Path) -> None:
     assert judge_run(told).verdict is Verdict.INVALID
 
 
-@pytest.mark.serial
-@pytest.mark.toxiproxy
-@pytest.mark.timeout(300)
-def test_a_session_that_remembers_too_little_is_seen(tmp_path: Path, toxiproxy_path: Path) -> None:
-    """Five seconds of load without any fault: overtaken pipelined appends are answered as repeated."""
-    result = run("only_the_last_sequence_kept", 1, tmp_path)
-    assert result.exit_code == 1, result.output
-    assert "invalid" in result.output
-
-
 @pytest.mark.long
 @pytest.mark.serial
 @pytest.mark.toxiproxy

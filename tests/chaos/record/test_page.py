@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,10 +19,12 @@ from raftlog.chaos.record.folder import BadFolder, history_file, load
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.result import save
 from raftlog.chaos.sim.runs.ending import Exit
+from raftlog.cluster.demo.story import COMMAND
 from tests.browser import chromium, page
 from tests.chaos.record.runs import busy, made, put
 from tests.chaos.runs.test_run_commands import app as commands
 from tests.sim.runs.test_commands import run as sim
+from tests.support import HANG_S
 
 MUTANT = "acknowledged_before_fsync"
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028"
@@ -209,6 +212,22 @@ def test_pages_fit_a_telephone(browser: Browser, folder: Path, failure: Path, th
             expect(shown.locator("[data-drawn=yes]")).to_be_attached()
             assert shown.evaluate("document.documentElement.scrollWidth") == 390
             assert shown.evaluate("colour('--paper')") == {"light": "#ffffff", "dark": "#14181f"}[theme]
+
+
+@pytest.mark.serial
+@pytest.mark.long
+@pytest.mark.toxiproxy
+@pytest.mark.timeout(300)
+def test_a_real_run_in_a_browser(browser: Browser, tmp_path: Path, toxiproxy_path: Path) -> None:
+    """Five seconds of load on three real nodes: the page has all operations, and each node as the leader or not."""
+    words = [*COMMAND, "chaos", "run", "calm", "--nodes", "3", "--seconds", "5", "--out", str(tmp_path)]
+    subprocess.run(words, check=True, timeout=HANG_S)  # Playwright has a loop of asyncio in this thread
+    result = load(tmp_path / "latest")
+    assert {each["node"] for each in result["stretches"]} == {1, 2, 3}
+    with page(browser, (tmp_path / "latest" / report.PAGE).as_uri()) as shown:
+        expect(shown.locator("#view")).to_contain_text(f"; {result['operations']:,} operations in view")
+        shown.get_by_role("button", name="zoom in").click()
+        expect(shown.locator("#view")).not_to_contain_text(f"; {result['operations']:,} operations in view")
 
 
 @pytest.mark.serial
