@@ -16,7 +16,7 @@ const faults = result.faults.filter((each) => each.began_ns !== null && each.out
   .map((each) => ({ ...each, from: each.began_ns / 1000, until: (each.healed_ns ?? 1e6 * result.load_s) / 1000 }));
 const fault_lanes = [...new Set(faults.map((each) => each.lane))].sort();
 const nodes = [...new Set(result.stretches.map((each) => each.node))].sort((a, b) => a - b);
-const endUs = Math.max(result.load_s * 1e6, ...faults.map((each) => each.until), ...rows.slice(-1000).map((row) => row[ENDED]), 1000);
+const endUs = rows.reduce((end, row) => Math.max(end, row[BEGAN], row[ENDED]), Math.max(result.load_s * 1e6, ...faults.map((each) => each.until), 1000));
 const anomalies = bad.filter((each) => each.impossible)
   .map((each) => ({ at: each.impossible.at, text: `${each.impossible.text}\nfits nowhere`, key: each.key, process: each.impossible.process }));
 if (result.broken_us !== null && result.broken_us !== undefined) anomalies.push({ at: result.broken_us, text: result.problems[0] });
