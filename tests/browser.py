@@ -12,10 +12,10 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.support import HANG_S
 
@@ -48,13 +48,15 @@ def page(
     width: int = 1_200,
     theme: Literal["light", "dark"] = "light",
     allowed: str | None = None,
+    **more: Any,
 ) -> Iterator[Page]:
-    """The page at `url`, in a context of its own: no cookie, no cache.
+    """The page at `url`, in a context of its own: no cookie, no cache. `more`: arguments of Playwright's `new_context`.
 
     At the end its scripts have reported nothing but what has `allowed`.
     """
     reports: list[str] = []
-    context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=theme, locale="en-GB")
+    size: ViewportSize = {"width": width, "height": 860}
+    context = browser.new_context(viewport=size, color_scheme=theme, locale="en-GB", **more)
     context.set_default_timeout(HANG_S * 1_000)
     shown = context.new_page()
     shown.on("pageerror", lambda error: reports.append(str(error)))

@@ -91,7 +91,7 @@ def _result(result: Result, recorder: Recorder) -> dict[str, Any]:
         stretches=recorder.stretches,
         workloads=[workload_result(KEYS, report, by_outcome(operations))],
         problems=wrong,
-        scenario="the simulator" if job.mutant is None else f"the simulator with {job.mutant}",
+        scenario="the simulator",
         seconds=job.seconds,
         broken_us=broken.at_us if wrong else None,
         lists=_lists(broken),
