@@ -28,8 +28,6 @@ EXTRA: Final = {
         "tests/acceptance/test_members.py::test_random_changes_under_load_with_kills",
         "tests/acceptance/test_snapshots.py",
         "tests/acceptance/test_upgrade.py",  # the core and the machine: tests/cluster/replica/test_versions.py
-        "tests/chaos/deploy/test_mutant_nodes.py::test_a_session_that_remembers_too_little_is_seen",
-        "tests/chaos/runs/test_healing_nodes.py::test_two_of_five_damaged_in_different_places_heal_together",
         "tests/chaos/shim/test_nodes.py::test_a_hanging_disk_makes_the_leader_step_down",
         "tests/chaos/shim/test_nodes.py::test_a_kill_at_the_nth_step_without_unsynced_bytes_loses_no_write",
         "tests/chaos/shim/test_nodes.py::test_full_disks_are_trimmed_in_the_reserve",

@@ -11,7 +11,6 @@ import json
 import secrets
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from raftlog.chaos.nemesis import Nemesis
-    from raftlog.chaos.runs.runner import RunProgress
     from raftlog.chaos.runs.scenarios import Scenario
     from raftlog.chaos.runs.schedule import PlannedFault
 
@@ -34,9 +32,6 @@ TIMES: Final = 100
 """Losses of each outcome in a fail-over run."""
 
 OUT: Final = Path("runs/chaos")
-PIPE_EVERY_S: Final = 10.0
-"""Time in seconds between lines of progress when the output is no terminal."""
-
 LENGTH_TRIED_S: Final = 600
 """Longest run that a message proposes, in seconds: every lane has had many faults by then."""
 
@@ -113,8 +108,12 @@ def run_command(
             planned = failover.plan(drawn, times)
             if resume is not None:
                 failover.losses_of(resume)  # reports a broken line before any process starts
-        raftlog = {"command": command, "settings": settings, "secure": secure}
-        result = _run(chosen, planned, nodes, lasts_s, drawn, resume, out, base_port, keep, words, as_json, raftlog)
+        given: dict[str, Any] = {"nodes": nodes, "seconds": lasts_s, "seed": drawn}
+        given |= {"command": command, "settings": settings, "secure": secure}
+        console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        result = _run(chosen, planned, given, words, out, base_port, resume, keep, console)
+        if as_json:
+            print(json.dumps(result, ensure_ascii=False))
     raise typer.Exit(EXITS[result["verdict"]])
 
 
@@ -171,67 +170,59 @@ def _settings(words: list[str]) -> dict[str, Any]:
 def _run(
     scenario: Scenario,
     planned: tuple[PlannedFault, ...],
-    nodes: int,
-    seconds: float,
-    seed: int,
-    resume: Path | None,
+    given: dict[str, Any],
+    words: list[str],
     out: Path,
     base_port: int | None,
+    resume: Path | None,
     keep: bool,
-    words: list[str],
-    as_json: bool,
-    raftlog: dict[str, Any],
+    console: Console,
 ) -> dict[str, Any]:
+    """The result of the run, shown. `given` is what `execute` takes."""
     from raftlog.chaos.deploy import toxiproxy_server
     from raftlog.chaos.deploy.ports import Ports
-    from raftlog.chaos.runs import aftermath, failover, report, run_folder
+    from raftlog.chaos.record.progress import Progress
+    from raftlog.chaos.runs import aftermath, failover
     from raftlog.chaos.runs.judgement import judge_run
+    from raftlog.chaos.runs.result import new_folder, save
     from raftlog.chaos.runs.runner import Run, execute
     from raftlog.chaos.runs.scenarios import FAILOVER, needs_of
     from raftlog.chaos.workloads.workload import Arena
 
+    nodes, seconds, seed = (given[name] for name in ("nodes", "seconds", "seed"))
     toxiproxy_server.server_path()
     ports = Ports(base_port)
-    folder = run_folder.new_folder(out, scenario.name, nodes, seed)
+    folder = new_folder(out, scenario.name, nodes, seed)
     if resume is not None:
         shutil.copy(resume / failover.LOSSES, folder)
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
     console.print(f"for a verdict: {needs_of(scenario, planned, seconds)}")
-    with _Progress(console, seconds, len(planned)) as progress:
+    with Progress(console) as progress:
         if scenario.name == FAILOVER:
-            raftlog["arena"] = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
-            raftlog["drive"] = failover.lose_leaders
+            given["arena"] = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
+            given["drive"] = failover.lose_leaders
         try:
-            run = asyncio.run(
-                execute(
-                    scenario,
-                    planned,
-                    nodes=nodes,
-                    seconds=seconds,
-                    seed=seed,
-                    folder=folder,
-                    ports=ports,
-                    tell=progress.tell,
-                    **raftlog,
-                )
-            )
+            run = asyncio.run(execute(scenario, planned, folder=folder, ports=ports, tell=progress.update, **given))
         except Exception:
             if not (failures := aftermath.failures(folder / "nodes")):
                 raise
             run = Run(scenario, seed, nodes, seconds, folder, [], [], Arena(seed))  # that is a finding, not an error
             run.aftermath.problems += failures
         progress.say("judging")
-        judgement = judge_run(run)
-        result = run_folder.save(run, judgement, words)
-        page = report.write_page(folder)
+        result = save(run, judge_run(run), words)
     if result["verdict"] == "valid" and not keep:
         shutil.rmtree(folder / "nodes" / "data", ignore_errors=True)
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False))
+    _show_page(folder, result, console)
+    return result
+
+
+def _show_page(folder: Path, result: dict[str, Any], console: Console) -> None:
+    """Writes the page of the run, and shows where it is below its result."""
+    from raftlog.chaos.record.page import write_page
+
+    page = write_page(folder)
     show(result, console)
     console.print(f"report: {page}", soft_wrap=True)
-    return result
 
 
 def list_command() -> None:
@@ -257,14 +248,11 @@ def report_command(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/chaos/latest.")],
 ) -> None:
     """Write the page of a run again and show its result: exit code as that of the run, 8 if it cannot be read."""
-    from raftlog.chaos.runs import report, run_folder
+    from raftlog.chaos.record.folder import load
 
     with broken_is_no_verdict():
-        result = run_folder.load(folder)
-        page = report.write_page(folder)
-        console = Console(highlight=False, soft_wrap=True)
-        show(result, console)
-        console.print(f"report: {page}")
+        result = load(folder)
+        _show_page(folder, result, Console(highlight=False, soft_wrap=True))
     raise typer.Exit(EXITS[result["verdict"]])
 
 
@@ -298,48 +286,6 @@ def _say(text: str) -> None:
     console.print(f"[red]error:[/red] {escape(text)}. There is no verdict")
 
 
-class _Progress:
-    """How a run is going: a live line on a terminal, a line now and then in a pipe."""
-
-    def __init__(self, console: Console, seconds: float, faults: int) -> None:
-        self._console = console
-        self._seconds = seconds
-        self._faults = faults
-        self._status = console.status("") if console.is_terminal else None
-        self._next = 0.0
-
-    def __enter__(self) -> _Progress:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def tell(self, state: RunProgress) -> None:
-        """Shows it, unless it is too soon for another line."""
-        leader = "no leader" if state.leader is None else f"leader {state.leader[0]} of term {state.leader[1]}"
-        active = f"; now {', '.join(state.active)}" if state.active else ""
-        text = (
-            f"{state.phase} {state.elapsed_s:.0f} s: {state.operations:,} operations, {state.faults} of {self._faults} "
-            f"faults, {leader}{active}"
-        )
-        if self._status is not None:
-            self._status.update(escape(text))
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + PIPE_EVERY_S
-            self.say(text)
-
-    def say(self, text: str) -> None:
-        """Shows a phase."""
-        if self._status is not None:
-            self._status.update(escape(text))
-        else:
-            self._console.print(escape(text))
-            sys.stdout.flush()
-
-
 def _met(result: dict[str, Any], kind: str) -> str:
     """At how many of these events a direct request was under way."""
     return f" ({result['met'][kind]} met by requests)" if kind in result["met"] else ""
@@ -347,7 +293,7 @@ def _met(result: dict[str, Any], kind: str) -> str:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """The result for people: the verdict and a sentence first, then why, then numbers."""
-    from raftlog.chaos.runs.run_folder import sentence
+    from raftlog.chaos.record.folder import sentence
 
     installed = [each for each in result["faults"] if each["outcome"] == "installed"]
     kinds = len({each["nemesis"] for each in installed})

@@ -22,13 +22,12 @@ from raftlog.chaos.deploy.disk_account import DiskAccount
 from raftlog.chaos.deploy.ports import addresses
 from raftlog.chaos.deploy.processes import Guard
 from raftlog.chaos.deploy.sink_process import SinkProcess
-from raftlog.chaos.deploy.toxiproxy import Stream, Toxiproxy, ToxiproxyHungError
+from raftlog.chaos.deploy.toxiproxy import Toxiproxy, ToxiproxyHungError
 from raftlog.chaos.shim.driver import Shim
 from raftlog.chaos.shim.library import ShimMissing
 from raftlog.cluster.node.first_admin import as_operator
 from raftlog.cluster.node.local_cluster import LocalCluster
 
-_CUT: Final = "cut"
 NODE_COMMAND: Final = (sys.executable, "-m", "raftlog.cluster.cli.main")
 START_S: Final = 120.0
 """Until all nodes serve at first: seven interpreters start at once, on two cores that others may use too."""
@@ -191,43 +190,12 @@ class Deployment:
         self.prepare(node)
         self.cluster.start_node(node)
 
-    # Faults of the network. All end with `heal`.
-
     @property
     def toxiproxy(self) -> Toxiproxy:
-        """The server, for faults that have no method here."""
+        """The server, for faults of the network. All end with `heal`."""
         if self._toxiproxy is None:
             raise RuntimeError("the deployment was not started: there are no proxies")
         return self._toxiproxy
-
-    def cut(self, sender: int, to: int) -> None:
-        """What `sender` sends to the peer `to` is swallowed; the other direction goes on."""
-        self.toxiproxy.add_toxic(peer_proxy(sender, to), _CUT, "timeout", "upstream", {"timeout": 0})
-
-    def partition(self, one: Sequence[int], other: Sequence[int]) -> None:
-        """Nothing between the two groups arrives; connections stay open, and neither side gets an error."""
-        for left in one:
-            for right in other:
-                self.cut(left, right)
-                self.cut(right, left)
-
-    def isolate(self, node: int) -> None:
-        """Nothing between this node and any peer arrives; connections stay open, and neither side gets an error."""
-        self.partition([node], self._others(node))
-
-    def refuse_peers(self, node: int) -> None:
-        """As isolate, but the connections between this node and its peers are closed, and dials refused."""
-        for other in self._others(node):
-            self.toxiproxy.disable(peer_proxy(node, other))
-            self.toxiproxy.disable(peer_proxy(other, node))
-
-    def cut_client(self, node: int, stream: Stream) -> None:
-        """Requests to (upstream) or answers of (downstream) this node's API are swallowed."""
-        self.toxiproxy.add_toxic(client_proxy(node), f"{_CUT}-{stream}", "timeout", stream, {"timeout": 0})
-
-    def refuse_clients(self, node: int) -> None:
-        """Clients of this node are dropped and refused."""
-        self.toxiproxy.disable(client_proxy(node))
 
     def heal(self) -> None:
         """Takes every fault of the network away; a server that hangs over it is replaced by another one."""
@@ -241,9 +209,6 @@ class Deployment:
         """Returns the deployment to its first state: no link cut, all nodes running and ready."""
         self.heal()
         self.cluster.restore()
-
-    def _others(self, node: int) -> list[int]:
-        return [other for other in self._clients if other != node]
 
 
 def peer_proxy(sender: int, to: int) -> str:

@@ -7,19 +7,19 @@ the answer is unknown.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from raftlog.chaos.judge.checkers import judge
 from raftlog.chaos.judge.checks import exactly_once, kept_by_age, replay
-from raftlog.chaos.judge.history import BadHistory, Operation
+from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.linearizable import Limits
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.judge.verdicts import PROBLEMS_MAX, Report, Verdict, worst
 from raftlog.chaos.nemesis import NEMESES
-from raftlog.chaos.runs.availability import Standstill, standstill
+from raftlog.chaos.record.folder import by_outcome
+from raftlog.chaos.record.times import Standstill, leaders_of, standstill
 from raftlog.chaos.runs.node_events import counts_of, met_of
 from raftlog.chaos.runs.runner import FaultRun, Run
 from raftlog.chaos.runs.scenarios import (
@@ -31,7 +31,6 @@ from raftlog.chaos.runs.scenarios import (
     TRIED_MIN,
     needs_of,
 )
-from raftlog.chaos.workloads.observer import leaders_of, without_leader_s
 from raftlog.chaos.workloads.workload import Workload
 
 CHECK_S: Final = 60.0
@@ -68,10 +67,6 @@ class Judgement:
     problems: tuple[str, ...]
     missing: tuple[str, ...]
     standstills: Mapping[int, Standstill]  # by number of fault
-    leaders: tuple[tuple[int, int], ...]  # term and node
-    without_leader_s: float
-    operations: int
-    rate: float
     happened: Mapping[str, int] = field(default_factory=dict)  # inside the nodes, by kind
     met: Mapping[str, int] = field(default_factory=dict)  # of these, how many a direct request was under way at
 
@@ -79,7 +74,6 @@ class Judgement:
 def judge_run(run: Run) -> Judgement:
     """Judges everything that the run left. Raises BadHistory when the harness recorded nonsense."""
     workloads = tuple(_judged(each, run.aftermath.log) for each in run.workloads)
-    operations = sum(len(each.operations) for each in workloads)
     carried_out = sum(by.get("ok", 0) for each in workloads for by in each.counts.values())
     rate = carried_out / max(run.load_ns / 1e9, 1e-9)
     leaders = leaders_of(run.stretches)
@@ -107,10 +101,6 @@ def judge_run(run: Run) -> Judgement:
             for each in run.faults
             if each.outcome == "installed" and each.began_ns is not None and each.healed_ns is not None
         },
-        tuple(leaders),
-        without_leader_s(run.stretches, run.load_ns),
-        operations,
-        rate,
         happened,
         met,
     )
@@ -151,14 +141,11 @@ def _judged(workload: Workload, log: LogTruth | None) -> WorkloadJudgement:
     report = judge(
         judged, workload.model, workload.init, limits=Limits(steps=1 << 62), is_over=lambda: time.monotonic() >= end
     )
-    counts: dict[str, Counter[str]] = {}
-    for each in operations:
-        counts.setdefault(each.f, Counter())[each.outcome] += 1
     return WorkloadJudgement(
         workload.name,
         report,
         tuple(problems[:PROBLEMS_MAX]),
-        counts,
+        by_outcome(operations),
         settled,
         time.monotonic() - began,
         tuple(operations),
@@ -244,6 +231,3 @@ def _inside(run: Run, happened: Mapping[str, int], met: Mapping[str, int]) -> li
 
 def _moves_leader(fault: FaultRun) -> bool:
     return NEMESES[fault.planned.nemesis].moves_leader
-
-
-__all__ = ["BadHistory", "Judgement", "WorkloadJudgement", "judge_run", "settle"]

@@ -24,6 +24,7 @@ from raftlog.chaos.deploy.processes import waited_s
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
 from raftlog.chaos.nemesis import NEMESES, Field, Skipped
 from raftlog.chaos.nemesis.fault import Need
+from raftlog.chaos.record.times import Stretch
 from raftlog.chaos.runs.aftermath import Aftermath, examine
 from raftlog.chaos.runs.every_node import ENDS_S, bound_s, every_node_serves
 from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents
@@ -33,7 +34,7 @@ from raftlog.chaos.workloads.bank import Bank
 from raftlog.chaos.workloads.direct import DirectLog, DirectStore
 from raftlog.chaos.workloads.lists import Lists
 from raftlog.chaos.workloads.log import Appends
-from raftlog.chaos.workloads.observer import Observer, Stretch
+from raftlog.chaos.workloads.observer import Observer
 from raftlog.chaos.workloads.register import Registers
 from raftlog.chaos.workloads.set import Sets
 from raftlog.chaos.workloads.sink import PREFIX, SinkCopies
@@ -107,19 +108,8 @@ class Run:
     losses: dict[str, list[float]] = field(default_factory=dict)  # seconds to the next write, where it was measured
 
 
-@dataclass(frozen=True, slots=True)
-class RunProgress:
-    """How a run is going."""
-
-    phase: str
-    elapsed_s: float
-    operations: int
-    active: tuple[str, ...] = ()
-    faults: int = 0
-    leader: tuple[int, int] | None = None
-
-
-Teller = Callable[[RunProgress], None]
+Teller = Callable[[str], None]
+"""Shows how a run is going."""
 Drive = Callable[[Run, Deployment, Observer, Teller], Awaitable[None]]
 
 
@@ -160,7 +150,7 @@ async def execute(
         secure=secure,
     )
     with deployment:
-        tell(RunProgress("starting", 0.0, 0))
+        tell("starting")
         await asyncio.to_thread(deployment.start)
         arena = arena or Arena(seed=seed, pace=scenario.pace)
         arena.urls = deployment.dial
@@ -333,9 +323,15 @@ async def _every_node_serves(run: Run, deployment: Deployment, within_s: float) 
     return last
 
 
-def progress_of(run: Run, phase: str, observer: Observer) -> RunProgress:
+def progress_of(run: Run, phase: str, observer: Observer) -> str:
     """How it is going."""
-    active = tuple(each.planned.nemesis for each in run.faults if each.outcome == "installed" and not each.healed_ns)
+    active = ", ".join(
+        each.planned.nemesis for each in run.faults if each.outcome == "installed" and not each.healed_ns
+    )
     operations = sum(len(each.recorder.history) for each in run.workloads) // 2
     begun = sum(each.began_ns is not None for each in run.faults)
-    return RunProgress(phase, run.arena.now_ns() / 1e9, operations, active, begun, observer.leader)
+    leader = "no leader" if observer.leader is None else "leader {} of term {}".format(*observer.leader)
+    return (
+        f"{phase} {run.arena.now_ns() / 1e9:.0f} s: {operations:,} operations, {begun} of {len(run.faults)} faults, "
+        f"{leader}{active and f'; now {active}'}"
+    )

@@ -9,7 +9,7 @@ moment.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -124,13 +124,3 @@ def _lane(
             return drawn
         drawn.append(PlannedFault(number=0, nemesis=name, lane=lane, at_s=at_s, lasts_s=lasts_s, draw=draw))
         now = at_s + lasts_s + chance.uniform(*GAP_S)
-
-
-def overlapping_max(spans: Iterable[tuple[float, float]]) -> int:
-    """The most faults at one time, from their beginnings and ends."""
-    ends = [end for began, ended in spans for end in ((began, 1), (ended, -1))]
-    most = now = 0
-    for _, step in sorted(ends):
-        now += step
-        most = max(most, now)
-    return most

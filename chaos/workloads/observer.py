@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from raftlog import Client, ClientError
+from raftlog.chaos.record.times import Stretch
 from raftlog.chaos.workloads.workload import Arena
 
 EVERY_S: Final = 0.1
@@ -15,17 +16,6 @@ ASK_S: Final = 0.3
 """A node without an answer for this many seconds is recorded as silent."""
 
 SILENT: Final = "silent"
-
-
-@dataclass(slots=True)
-class Stretch:
-    """What one node said of itself for a while."""
-
-    node: int
-    role: str
-    term: int
-    from_ns: int
-    until_ns: int
 
 
 @dataclass(slots=True)
@@ -80,28 +70,3 @@ class Observer:
         """Node and term of the newest leader that answers."""
         leaders = [(each.term, each.node) for each in self._last.values() if each.role == "leader"]
         return (max(leaders)[1], max(leaders)[0]) if leaders else None
-
-
-def leaders_of(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
-    """Term and node of every leader that was seen, by term."""
-    return sorted({(each.term, each.node) for each in stretches if each.role == "leader"})
-
-
-def without_leader(stretches: Sequence[Stretch], until_ns: int) -> list[tuple[int, int]]:
-    """From when to when no node said that it leads."""
-    gaps: list[tuple[int, int]] = []
-    reached = 0
-    for start, end in sorted((each.from_ns, each.until_ns) for each in stretches if each.role == "leader"):
-        if start >= until_ns:
-            break
-        if start > reached:
-            gaps.append((reached, start))
-        reached = max(reached, end)
-    if reached < until_ns:
-        gaps.append((reached, until_ns))
-    return gaps
-
-
-def without_leader_s(stretches: Sequence[Stretch], until_ns: int) -> float:
-    """Seconds in which no node said that it leads."""
-    return sum(end - start for start, end in without_leader(stretches, until_ns)) / 1e9

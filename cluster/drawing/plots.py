@@ -4,11 +4,14 @@ Colours and fonts are the page's (classes and CSS variables of `page.css`); a ti
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from html import escape
 from typing import Final
+
+from raftlog.cluster.drawing.page import colours, style
 
 WIDTH: Final = 920
 HEIGHT: Final = 240
@@ -50,15 +53,6 @@ class BarPlot:
 
 Plot = LinePlot | BarPlot
 
-_ALONE: Final = (
-    ".grid{stroke:#d8dde6}.tick{fill:#667085;font-size:11px}.line{fill:none;stroke-width:1.8}.name{font-weight:600}"
-    + "".join(
-        f".s{place}.line{{stroke:{colour}}}.s{place}:not(.line){{fill:{colour}}}"
-        for place, colour in enumerate(("#2563c9", "#c2570c", "#0a7d45", "#8b3fc4"))
-    )
-)
-"""The colours of `page.css` on white paper."""
-
 
 def svg(plot: Plot) -> str:
     return _lines(plot) if isinstance(plot, LinePlot) else _bars(plot)
@@ -69,7 +63,10 @@ def alone(plot: Plot) -> str:
     figure = svg(plot)
     drawing = figure[figure.index("<svg ") + len("<svg ") : figure.index("</figure>")]
     head, _, body = drawing.partition(">")
-    return f'<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" {head}><style>{_ALONE}</style>{body}'
+    names = "".join(f"--{name}:{colour};" for name, colour in colours().items())
+    marks = "".join(re.findall(r"^\.(?:grid|tick|line|dot|s0).*\n", style(), re.MULTILINE))
+    look = f'style="{names}font:12px sans-serif"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {look} {head}><style>{marks}</style>{body}'
 
 
 def number(value: float) -> str:

@@ -10,9 +10,12 @@ import sys
 import tempfile
 from typing import Final
 
+from rich.color import parse_rgb_hex
 from rich.console import Console
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from raftlog.cluster.drawing.page import colours
 from tests.house.rules import ROOT
 
 PICTURE: Final = ROOT / "docs" / "demo.svg"
@@ -24,7 +27,17 @@ def picture(told: str) -> str:
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), highlight=False)
     told = re.sub(r"\x1b\[\?25[lh]", "", told)  # hides and shows the cursor
     console.print(Text.from_ansi(told.replace(f"{tempfile.gettempdir()}/", "").rstrip()))
-    return console.export_svg(title="make demo", unique_id="demo")
+    drawn = console.export_svg(title="make demo", unique_id="demo", theme=theme())
+    return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # fonts of another host
+
+
+def theme() -> TerminalTheme:
+    """The dark colours of every page, as a terminal has them: black, red, green, yellow, blue, magenta, cyan, white."""
+    of = {name: parse_rgb_hex(value[1:]) for name, value in colours(is_dark=True).items()}
+    names = ("line", "invalid", "valid", "unknown", "c0", "c3", "c2", "ink")
+    return TerminalTheme(
+        of["paper"], of["ink"], [of[each] for each in names], [of["faint"], *(of[n] for n in names[1:])]
+    )
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 # What the simulator shares with the harness around it. commands.py joins it to the command line.
 SIM_MAY_TAKE_FROM_CHAOS = (
     "raftlog.chaos.sim",
+    "raftlog.chaos.record",
     "raftlog.chaos.judge.history",
     "raftlog.chaos.judge.models",
     "raftlog.chaos.judge.linearizable",
@@ -66,7 +67,7 @@ def pure_packages_import_only_values(files: Iterable[Source]) -> Iterator[Findin
 
 
 def sim_takes_little_from_chaos(files: Iterable[Source]) -> Iterator[Finding]:
-    """raftlog.chaos.sim takes from chaos only histories, models and the checker."""
+    """raftlog.chaos.sim takes from chaos only the record of a run, histories, models and the checker."""
     for source in files:
         if not source.is_python or not source.path.startswith("chaos/sim/"):
             continue

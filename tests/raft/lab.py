@@ -113,6 +113,23 @@ def make_core(
     )
 
 
+def compacted_core(options: Options | None = None) -> RaftCore:
+    """Node 1 of three, whose log of eleven entries in term 1 begins at 8, behind a snapshot."""
+    entries = log_of(configuration(3), *[1] * 10)
+    return RaftCore(
+        1,
+        options or Options(),
+        hard_state=HardState(1),
+        configuration=configuration(3),
+        configuration_index=1,
+        commit=7,
+        applied=7,
+        random=lambda low, high: low,
+        now=at(0),
+        log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
+    )
+
+
 def start_core(
     node: NodeId,
     options: Options,

@@ -22,10 +22,11 @@ from raftlog.statemachine.commands import (
     Version,
 )
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
-from raftlog.statemachine.digest import ChangeRow, LogRow, log_row_hashes, state_row_hash
+from raftlog.statemachine.digest import log_row_hashes, state_row_hash
 from raftlog.statemachine.snapshot import FRAME_SIZE
 from raftlog.statemachine.txn import encode_txn
 from tests.statemachine.driver import Driver, request
+from tests.statemachine.test_digest import TXN
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats_state.md"
 
@@ -106,28 +107,7 @@ def _payload_of(frames: list[bytes], kind: int) -> bytes:
 
 
 def _row_hash() -> bytes:
-    row = LogRow(
-        9,
-        2,
-        1_700_000_000_124,
-        "commands",
-        "txn",
-        None,
-        b"\x94\x01",
-        None,
-        None,
-        None,
-        None,
-        None,
-        "applied",
-        5,
-        True,
-        None,
-        None,
-        None,
-        (ChangeRow(b"a", b"2", False, 4, 5, 2), ChangeRow(b"b", None, True, 0, 5, 0)),
-    )
-    return next(log_row_hashes((row,))).to_bytes(8, "big")
+    return next(log_row_hashes((TXN,))).to_bytes(8, "big")
 
 
 WRITTEN: dict[str, Callable[[], bytes]] = {

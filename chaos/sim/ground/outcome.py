@@ -13,13 +13,16 @@ from raftlog.raft.types import NodeId
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something the nemesis did. `number` counts those it wanted to do, so it names the same one in every run."""
+    """Something the nemesis did. `number` counts those it wanted to do, so it names the same one in every run.
+
+    `lasts_us` is 0 for a fault that is over at once or has no set end."""
 
     number: int
     now_us: int
     kind: str
     nodes: tuple[NodeId, ...]
     detail: str
+    lasts_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,14 @@ TigerBeetle's simulator). Both give the same digest, so a seed that is looked at
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import xxhash
 
+from raftlog.chaos.record.times import Stretch
+from raftlog.chaos.sim.ground.outcome import Fault
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.messages import (
@@ -26,6 +29,9 @@ from raftlog.raft.types import NodeId
 
 EVERYONE: Final = 0
 """The node of an event that is no single node's."""
+
+EVENTS_KEPT: Final = 2_000
+"""How many of the newest events a Recorder keeps."""
 
 LINES_AT_ONCE: Final = 256
 """How many lines are hashed together: one call each would cost as much as making the line."""
@@ -111,11 +117,14 @@ NEVER_SEEN: Final = View(DOWN, 0, 0, 0, 0, 0, 0)
 
 
 class Recorder(Trace):
-    """Hands each event as a line to `show` as it comes."""
+    """Hands each event as a line to `show` as it comes, and keeps what a page draws: roles, faults, newest events."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__()
         self.show = show
+        self.stretches: list[Stretch] = []
+        self.faults: list[Fault] = []
+        self.events: deque[tuple[int, NodeId, str]] = deque(maxlen=EVENTS_KEPT)
         self._views: dict[NodeId, View] = {}
         self._cluster = ""  # one mark for each node
         self._messages: dict[int, tuple[str, NodeId, NodeId]] = {}  # name, sender, to
@@ -158,11 +167,20 @@ class Recorder(Trace):
         if (view.mark, view.term) != (before.mark, before.term):
             name = "down" if core is None else core.status().role.value
             self._show(now_us, node, f"is {name} in term {view.term}")
+            self.end(now_us, node)
+            self.stretches.append(Stretch(node, name, view.term, now_us * 1_000, now_us * 1_000))
+
+    def end(self, now_us: int, node: NodeId) -> None:
+        """The node's newest stretch ends now."""
+        last = next((each for each in reversed(self.stretches) if each.node == node), None)
+        if last is not None:
+            last.until_ns = now_us * 1_000
 
     def fault(
         self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
     ) -> None:
         super().fault(now_us, number, kind, nodes, detail, lasts_us)
+        self.faults.append(Fault(number, now_us, kind, nodes, detail, lasts_us))
         whom = ", ".join(map(str, nodes)) or "everyone"
         lasting = f" for {lasts_us / 1e6:.3f} s" if lasts_us else ""
         text = f"FAULT {number} {kind} on {whom}{lasting} {detail}".rstrip()
@@ -170,6 +188,7 @@ class Recorder(Trace):
 
     def _show(self, now_us: int, node: NodeId, text: str) -> None:
         """A line in fixed columns: when, which node, every node's role, and of this node term, commit and log range."""
+        self.events.append((now_us, node, text))
         when = f"{now_us / 1e6:.6f}"
         if node == EVERYONE:
             self.show(_columns(when, "*", self._cluster, "", "", "", text))

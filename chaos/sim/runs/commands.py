@@ -19,12 +19,14 @@ from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Console
 
+from raftlog.chaos.record.page import PAGE
+from raftlog.chaos.record.progress import Progress
 from raftlog.chaos.sim.ground.machines import load_machine
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs import ending, report
-from raftlog.chaos.sim.runs.invocation import REPORTS, Exit, SimRequest
-from raftlog.chaos.sim.runs.progress import Display
+from raftlog.chaos.sim.runs.ending import REPORTS, Exit, SimRequest
 from raftlog.chaos.sim.runs.ranges import SEEDS_MAX, numbers, seed_range
 from raftlog.chaos.sim.runs.runner import (
     SECONDS,
@@ -35,7 +37,7 @@ from raftlog.chaos.sim.runs.runner import (
     run_job,
     run_jobs,
 )
-from raftlog.chaos.sim.runs.summary import Summary
+from raftlog.chaos.sim.runs.summary import Summary, speed_text
 from raftlog.chaos.sim.world.coverage import SOMETIMES
 from raftlog.chaos.sim.world.world import MACHINE
 
@@ -173,7 +175,7 @@ def _replay(wanted: SimRequest) -> Exit:
         typer.echo(f"  trace digest: {result.digest}")
     if wanted.is_replay and wanted.reports != REPORTS:  # asked for
         folder, _ = report.write(wanted.job(wanted.seeds.start), wanted.reports)
-        typer.echo(f"  trace: {folder / 'trace.txt'}")
+        typer.echo(f"  trace: {folder / 'trace.txt'}\n  page: {folder / PAGE}")
     return Exit.OK
 
 
@@ -190,8 +192,12 @@ class _Stop:
     is_interrupted: bool = False
 
     def __call__(self) -> bool:
-        is_over = self.minutes is not None and time.monotonic() - self.began >= self.minutes * 60
+        is_over = self.minutes is not None and self.elapsed_s >= self.minutes * 60
         return is_over or self.has_failed or self.is_interrupted
+
+    @property
+    def elapsed_s(self) -> float:
+        return max(time.monotonic() - self.began, 1e-3)
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.is_interrupted:
@@ -204,25 +210,27 @@ def _run(wanted: SimRequest) -> Exit:
     summary = Summary(wanted.seconds, tuple(SOMETIMES))
     stop = _Stop(wanted.minutes)
     end = len(wanted.seeds) if wanted.seeds.stop < SEEDS_MAX else None
-    display = Display(end)
+    progress = Progress(Console(stderr=True, highlight=False, soft_wrap=True))
+    of = "" if end is None else f" of {end}"
     todo: Iterator[Job] = (wanted.job(seed) for seed in takewhile(lambda _: not stop(), wanted.seeds))
     most = wanted.failures_max
     before = signal.signal(signal.SIGINT, stop.interrupt)
     if end is None:
-        display.say(f"seeds from {wanted.seeds.start} on")
+        progress.say(f"seeds from {wanted.seeds.start} on")
     try:
-        with display:
+        with progress:
             for result in run_jobs(todo, wanted.jobs, mutant=wanted.mutant):
                 summary.add(result)
                 stop.has_failed = len(summary.failures) >= most
-                display.update(summary)
+                failed = f", {len(summary.failures)} FAILED" if summary.failures else ""
+                progress.update(f"{summary.seeds}{of} seeds, {speed_text(summary, stop.elapsed_s)}{failed}")
                 if result.broken is not None:
-                    display.say(f"seed {result.job.seed}: {result.broken.property}; repeat: {result.job.command}")
+                    progress.say(f"seed {result.job.seed}: {result.broken.property}; repeat: {result.job.command}")
     except KeyboardInterrupt:
         pass  # the second Ctrl-C: the seeds that ended are summed up
     finally:
         signal.signal(signal.SIGINT, before)
-    code = ending.tell(summary, wanted, display.elapsed_s)
+    code = ending.tell(summary, wanted, stop.elapsed_s)
     if stop.is_interrupted:
         rest = range(wanted.seeds.start + summary.seeds, wanted.seeds.stop)
         typer.echo(f"interrupted; go on with --seeds {rest.start}:{rest.stop if end is not None else ''}")

@@ -1,21 +1,73 @@
-"""Prints the result of `raftlog sim`, and writes the reports of what failed."""
+"""Ends one `raftlog sim`, as it was asked for: prints the result, and writes the reports of what failed."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
 from typing import Final
 
 import typer
+from rich.console import Console
 
+from raftlog.chaos.record.page import PAGE
+from raftlog.chaos.record.progress import Progress
 from raftlog.chaos.sim.runs import report
-from raftlog.chaos.sim.runs.invocation import Exit, SimRequest
-from raftlog.chaos.sim.runs.progress import Display, speed_text
-from raftlog.chaos.sim.runs.runner import Result, planted, run_job
+from raftlog.chaos.sim.runs.runner import Job, Result, planted, run_job
 from raftlog.chaos.sim.runs.shrink import Shrinking, shrink
-from raftlog.chaos.sim.runs.summary import Summary, medians_text, rarest
+from raftlog.chaos.sim.runs.summary import Summary, medians_text, rarest, speed_text
+from raftlog.chaos.sim.world.world import MACHINE
 
 SHRINK_S: Final = 120
 """How long shrinking may take: some hundred runs of a seed."""
+
+FAILURES_MAX: Final = 3
+"""A run ends after this many failed seeds: one bug fails many, and each leaves a report."""
+
+REPORTS: Final = Path("runs/sim")
+"""The folder for reports of failed seeds, unless `--report` names another one."""
+
+
+class Exit(IntEnum):
+    """How the command ends."""
+
+    OK = 0
+    BROKEN = 1  # a property does not hold
+    USAGE = 2
+    TOO_LITTLE = 6  # nothing broke, but too little happened for that to mean anything
+    INTERNAL = 8  # the simulator itself failed: nothing is known
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class SimRequest:
+    """The command line, checked."""
+
+    seeds: range
+    seconds: int
+    minutes: float | None
+    is_replay: bool
+    trace: bool
+    shrink: bool
+    skip: frozenset[int]
+    mutant: str | None
+    machine: str
+    jobs: int
+    reports: Path
+
+    def job(self, seed: int) -> Job:
+        return Job(seed, self.seconds, self.skip, self.mutant, self.machine)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is the project itself under test, whole."""
+        return not self.mutant and not self.skip and self.machine == MACHINE and not self.is_replay
+
+    @property
+    def failures_max(self) -> int:
+        """After how many failures the run ends; one finds a planted bug."""
+        return 1 if self.mutant else FAILURES_MAX
 
 
 def tell(summary: Summary, wanted: SimRequest, elapsed_s: float) -> Exit:
@@ -61,7 +113,7 @@ def failed(summary: Summary, wanted: SimRequest) -> Exit:
         if broken.property in {"seed ends", "worker lives"}:  # running it here would hang, or end, this process
             continue
         folder, again = report.write(result.job, wanted.reports)
-        typer.echo(f"  story: {folder / 'failure.txt'}\n  trace: {folder / 'trace.txt'}")
+        typer.echo(f"  story: {folder / 'failure.txt'}\n  trace: {folder / 'trace.txt'}\n  page: {folder / PAGE}")
         if again.broken is None or (again.broken.property, again.digest) != (broken.property, result.digest):
             typer.secho("  NOT REPEATED: the second run of this seed went another way", fg="red")
             return Exit.INTERNAL
@@ -75,21 +127,17 @@ def failed(summary: Summary, wanted: SimRequest) -> Exit:
 
 def _shrink(result: Result, wanted: SimRequest) -> None:
     ends = time.monotonic() + SHRINK_S
-    display = Display(None)
-
-    def show(found: Shrinking) -> None:
-        if display.console.is_terminal:
-            display.console.print(_shrunk_text(found), end="\r", markup=False)
-
-    with planted(wanted.mutant):
-        found = shrink(result, run_job, lambda: time.monotonic() < ends, show)
+    with Progress(Console(stderr=True)) as progress, planted(wanted.mutant):
+        found = shrink(
+            result, run_job, lambda: time.monotonic() < ends, lambda found: progress.update(_shrunk_text(found))
+        )
     typer.echo(f"  shrunk to {_shrunk_text(found)}" + (", out of time" if found.is_out_of_time else ""))
     for _, text in found.faults:
         typer.echo(f"    {text}")
     typer.echo(f"  repeat: {found.best.job.command}")
     if found.best is not result:
         folder, _ = report.write(found.best.job, wanted.reports)
-        typer.echo(f"  trace: {folder / 'trace.txt'}")
+        typer.echo(f"  trace: {folder / 'trace.txt'}\n  page: {folder / PAGE}")
 
 
 def _shrunk_text(found: Shrinking) -> str:

@@ -1,14 +1,21 @@
-"""Writes the folder of a failed seed: the failure in words, every event as text, and the history of the clients.
+"""Writes the folder of a failed seed: the failure in words, every event as text, the history of the clients, the page.
 
 The seed is run once more for it, this time with a Recorder; that it fails the same way again is checked and said.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten, wrap
-from typing import Final
+from typing import Any, Final
 
+from raftlog.chaos.judge.history import History, decode_lines
+from raftlog.chaos.judge.linearizable import check
+from raftlog.chaos.judge.models import MODELS
+from raftlog.chaos.judge.verdicts import Verdict
+from raftlog.chaos.record.folder import KEYS, by_outcome, history_file, result_of, workload_result, write_result
+from raftlog.chaos.record.page import write_page
 from raftlog.chaos.sim.ground.trace import Recorder
 from raftlog.chaos.sim.runs.runner import Broken, Job, Result, planted, run_job
 
@@ -32,20 +39,64 @@ def folder_of(job: Job, parent: Path) -> Path:
 
 def write(job: Job, parent: Path) -> tuple[Path, Result]:
     """Runs that job once more, and writes its report below `parent`: the failure in words (`failure.txt`), every event
-    (`trace.txt`), and what clients were answered about keys (`history.jsonl`). Returns the folder, and what came out.
+    (`trace.txt`), what clients were answered about keys (`history.jsonl`), and the page. Returns the folder, and what
+    came out.
 
     Raises OSError.
     """
     folder = folder_of(job, parent)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "trace.txt").open("w", encoding="utf-8") as file:
+        recorder = Recorder(lambda line: print(line, file=file))
         with planted(job.mutant):
-            again = run_job(job, Recorder(lambda line: print(line, file=file)))
+            again = run_job(job, recorder)
         if (broken := again.broken) is not None:
             print(f"{broken.at_us / 1e6:11.6f}  BROKEN  {broken.property}: {broken.detail}", file=file)
-            (folder / "history.jsonl").write_bytes(broken.history)
     (folder / "failure.txt").write_text("\n".join(story(again)) + "\n", encoding="utf-8")
+    history_file(folder, KEYS).write_bytes(b"" if broken is None else broken.history)
+    write_result(folder, _result(again, recorder))
+    write_page(folder)
     return folder, again
+
+
+def _result(result: Result, recorder: Recorder) -> dict[str, Any]:
+    """The run as result.json has it."""
+    job, broken = result.job, result.broken or Broken("", "", 1_000 * result.stats.get("simulated ms", 0))
+    nodes = sorted({each.node for each in recorder.stretches})
+    for node in nodes:
+        recorder.end(broken.at_us, node)
+    wrong = [f"{broken.property}: {shorten(broken.detail, DETAIL_MAX, placeholder=' …')}"] if result.broken else []
+    operations = History(decode_lines(broken.history.splitlines())).operations()
+    report = check(operations, MODELS["cas-register"])
+    return result_of(
+        Verdict.VALID if not wrong else Verdict.UNKNOWN if broken.is_internal else Verdict.INVALID,
+        job.command,
+        seed=job.seed,
+        nodes=len(nodes),
+        load_ns=1_000 * broken.at_us,
+        faults=[
+            {
+                "number": each.number,
+                "nemesis": each.kind,
+                "lane": "faults",
+                "outcome": "installed",
+                "target": f"nodes {list(each.nodes)}" if each.nodes else "all",
+                "nodes": each.nodes,
+                "proof": each.detail,
+                "began_ns": 1_000 * each.now_us,
+                "healed_ns": 1_000 * min(each.now_us + each.lasts_us, broken.at_us),
+            }
+            for each in recorder.faults
+        ],
+        stretches=recorder.stretches,
+        workloads=[workload_result(KEYS, report, by_outcome(operations))],
+        problems=wrong,
+        scenario="the simulator",
+        seconds=job.seconds,
+        broken_us=broken.at_us if wrong else None,
+        lists=_lists(broken),
+        events=list(recorder.events),
+    )
 
 
 def story(result: Result) -> list[str]:
@@ -55,12 +106,16 @@ def story(result: Result) -> list[str]:
     if broken is None:
         return [*lines, "every property held", *(f"  {name}: {number}" for name, number in result.stats.items())]
     lines += [f"broken: {broken.property}", f"at {broken.at_us / 1e6:.6f} s", broken.detail, ""]
-    if broken.world:
-        lines += ["this world:", *(f"  {line}" for line in broken.world), ""]
-    if broken.atlas:
-        lines += ["what disks hold (the fault atlas):", *(f"  {line}" for line in broken.atlas), ""]
-    lines += [f"faults, {len(broken.faults)} of them:", *(f"  {text}" for _, text in broken.faults), ""]
-    return [*lines, "where:", broken.traceback]
+    faults = {f"faults, {len(broken.faults)} of them": [text for _, text in broken.faults]}
+    for title, texts in (faults | _lists(broken)).items():
+        lines += [f"{title}:", *(f"  {text}" for text in texts), ""]
+    return lines
+
+
+def _lists(broken: Broken) -> dict[str, Sequence[str]]:
+    """What else is known about the failure, by its heading."""
+    where = broken.traceback.splitlines()
+    return {"this world": broken.world, "what disks hold (the fault atlas)": broken.atlas, "where": where}
 
 
 def _wrapped(text: str) -> list[str]:

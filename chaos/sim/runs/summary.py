@@ -89,6 +89,14 @@ class Summary:
         return together.hexdigest()
 
 
+def speed_text(summary: Summary, elapsed_s: float) -> str:
+    """How fast it goes, and how much simulated time there was."""
+    return (
+        f"{summary.seeds / elapsed_s:.2f} seeds/s, {summary.hours:.2f} simulated hours, "
+        f"{summary.simulated_ms / 1000 / elapsed_s:.0f} simulated seconds per second"
+    )
+
+
 def medians_text(summary: Summary) -> str:
     """The medians beside their floors, as one line."""
     medians = summary.medians

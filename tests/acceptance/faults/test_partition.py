@@ -7,13 +7,14 @@ from collections import Counter
 import pytest
 
 from raftlog import Client, ClientError
-from raftlog.chaos.deploy.deployment import Deployment
+from raftlog.chaos.deploy.deployment import Deployment, peer_proxy
 from raftlog.cluster.api.errors import Outcome, Problem
 from raftlog.cluster.api.headers import H_DEADLINE
 from raftlog.cluster.client.flow import Lost
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import Door, Load, check_no_election, problem_of
 from tests.acceptance.logs import check_exactly_once, equal_logs, is_append
+from tests.chaos.deploy.cuts import cut, cut_client, isolate, refuse_clients, refuse_peers
 from tests.support import TooSlow, wait_until_async
 
 pytestmark = pytest.mark.toxiproxy
@@ -39,14 +40,14 @@ async def test_a_cut_is_one_direction_between_two_nodes(proxied: Deployment) -> 
     assert len(clean) == 3 * 2 + 3
     assert not any(clean.values())
 
-    def cut() -> set[str]:
+    def lossy() -> set[str]:
         return {name for name, toxics in proxied.toxiproxy.toxics().items() if toxics}
 
-    await asyncio.to_thread(proxied.cut, 1, 2)
-    assert await asyncio.to_thread(cut) == {"peer-1-2"}
+    await asyncio.to_thread(cut, proxied, peer_proxy(1, 2))
+    assert await asyncio.to_thread(lossy) == {"peer-1-2"}
     await asyncio.to_thread(proxied.heal)
-    await asyncio.to_thread(proxied.isolate, 3)
-    assert await asyncio.to_thread(cut) == {"peer-1-3", "peer-3-1", "peer-2-3", "peer-3-2"}
+    await asyncio.to_thread(isolate, proxied, 3)
+    assert await asyncio.to_thread(lossy) == {"peer-1-3", "peer-3-1", "peer-2-3", "peer-3-2"}
     await asyncio.to_thread(proxied.heal)
     assert await asyncio.to_thread(proxied.toxiproxy.toxics) == clean
     dialled = proxied.cluster.settings_file(1).read_text()
@@ -61,7 +62,7 @@ async def test_a_follower_cut_off_catches_up(proxied: Deployment) -> None:
     others = [proxied.url(node) for node in proxied.cluster.nodes if node != follower]
     async with Load(others) as load:
         await load.more(50)
-        await asyncio.to_thread(proxied.isolate, follower)
+        await asyncio.to_thread(isolate, proxied, follower)
         before_the_cut = _last(proxied.cluster, leader)  # what it has not applied yet included
         await load.more(300)
         assert load.acknowledged[-1].index > before_the_cut
@@ -88,7 +89,7 @@ async def test_a_leader_in_the_minority_promises_nothing(proxied: Deployment, ho
     written: list[bytes] = []
     async with Load(others) as load:
         await load.more(20)
-        await asyncio.to_thread(proxied.isolate if how == "silent" else proxied.refuse_peers, old)
+        await asyncio.to_thread(isolate if how == "silent" else refuse_peers, proxied, old)
 
         async def ask(method: str, target: str, body: bytes | None) -> tuple[float, Problem]:
             door = Door(proxied.url(old))
@@ -133,7 +134,7 @@ async def test_a_client_that_reaches_one_follower_only(proxied: Deployment) -> N
     leader = proxied.cluster.leader()
     reached, cut = (node for node in proxied.cluster.nodes if node != leader)
     for node in (leader, cut):
-        await asyncio.to_thread(proxied.refuse_clients, node)
+        await asyncio.to_thread(refuse_clients, proxied, node)
     for bound in (True, False):
         async with Client(proxied.url(reached), dial=proxied.dial, bound=bound, deadline_s=5) as client:
             written = await client.put(b"only", b"bound" if bound else b"free")
@@ -154,7 +155,7 @@ async def test_answers_lost_are_unknown_and_a_retry_finds_them(proxied: Deployme
     other = next(node for node in proxied.cluster.nodes if node != leader)
     async with Client(proxied.url(leader), dial=proxied.dial, bound=True, deadline_s=2) as alone:
         before = await alone.append(b"before")
-        await asyncio.to_thread(proxied.cut_client, leader, "downstream")
+        await asyncio.to_thread(cut_client, proxied, leader, "downstream")
         with pytest.raises(ClientError) as raised:
             await alone.append(b"answer lost")
         assert raised.value.outcome is Outcome.UNKNOWN

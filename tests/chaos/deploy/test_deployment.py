@@ -9,6 +9,7 @@ import pytest
 
 from raftlog.chaos.deploy.deployment import Deployment
 from raftlog.cluster.node.local_cluster import wait_stopped
+from tests.chaos.deploy.cuts import isolate
 from tests.chaos.deploy.test_processes import is_gone
 from tests.support import free_ports, wait_until
 
@@ -54,7 +55,7 @@ def test_a_hanging_server_cannot_keep_faults_up(tmp_path: Path, toxiproxy_path: 
         deployment.start_proxies()
         proxies = set(deployment.toxiproxy.toxics())
         assert len(proxies) == 3 * 2 + 3
-        deployment.isolate(1)
+        isolate(deployment, 1)
         assert any(deployment.toxiproxy.toxics().values())
         hung = deployment.toxiproxy.process
         deployment.toxiproxy.call_s = 0.2

@@ -15,7 +15,7 @@ from raftlog.chaos.runs import aftermath
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.scenarios import always_of, nemeses_of, scenario_of
 from raftlog.chaos.sim.mutants import MUTANTS
-from tests.chaos.runs.runs import busy, made
+from tests.chaos.record.runs import busy, made
 
 app = typer.Typer()
 check.register(app)
@@ -77,16 +77,6 @@ def test_two_leaders_of_one_term_are_a_finding(tmp_path: Path) -> None:
     told.stretches[1].term = told.stretches[0].term
     assert judge_run(told).problems == ("nodes [1, 2] all said that they lead term 1",)
     assert judge_run(told).verdict is Verdict.INVALID
-
-
-@pytest.mark.serial
-@pytest.mark.toxiproxy
-@pytest.mark.timeout(300)
-def test_a_session_that_remembers_too_little_is_seen(tmp_path: Path, toxiproxy_path: Path) -> None:
-    """Five seconds of load without any fault: overtaken pipelined appends are answered as repeated."""
-    result = run("only_the_last_sequence_kept", 1, tmp_path)
-    assert result.exit_code == 1, result.output
-    assert "invalid" in result.output
 
 
 @pytest.mark.long

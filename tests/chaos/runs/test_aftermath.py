@@ -13,7 +13,7 @@ from raftlog.chaos.workloads.tracer import Tracer
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.api.status import DigestAnswer
-from tests.chaos.runs.runs import appended
+from tests.chaos.record.runs import appended
 
 WHOLE = [appended(index, f"record:{index}") for index in range(1, 10)]
 

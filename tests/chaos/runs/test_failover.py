@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.chaos.runs import failover
 from raftlog.chaos.runs.runner import FaultRun
-from tests.chaos.runs.runs import made
+from tests.chaos.record.runs import made
 
 
 def _loss(number: int, nemesis: str, took_s: float | None) -> failover.Loss:

@@ -61,28 +61,3 @@ def test_a_follower_whose_log_was_damaged_heals(tmp_path: Path, flips: int) -> N
                 assert "healed" in said
                 assert {status.term for status in map(cluster.status, cluster.nodes) if status is not None} == terms
                 assert list((cluster.data(node) / "shard-0/quarantine").glob("log-*/*.seg"))
-
-
-def test_two_of_five_damaged_in_different_places_heal_together(tmp_path: Path) -> None:
-    """The helix on stopped nodes: two followers, the newest segment of each damaged in another place. Started at once
-    both heal under the three that are whole, and all five agree in the end."""
-    chance = random.Random(8)
-    with LocalCluster(tmp_path, 5, settings=SETTINGS) as cluster:
-        cluster.start()
-        cluster.wait_ready()
-        with SyncClient(cluster.urls) as client:
-            for number in range(60):
-                client.append(b"%d" % number * 300)
-            leader = cluster.leader()
-            hit = chance.sample([node for node in cluster.nodes if node != leader], 2)
-            for node in hit:
-                assert cluster.stop_node(node) == 0
-                client.append(b"between the two")  # so that they end in different places
-            damage = [flip(cluster.data(node), "log", chance) for node in hit]
-            assert None not in damage
-            cluster.start(hit)
-            client.append(b"they are back")
-            wait_until(lambda: agree(cluster), PATIENCE_S, what=f"nodes {hit} have healed")
-        for node in hit:
-            said = events(cluster, node)
-            assert said.index("healing") < said.index("healed")

@@ -13,9 +13,10 @@ from typer.testing import CliRunner, Result
 from raftlog.chaos.commands import check, run as run_commands
 from raftlog.chaos.deploy import toxiproxy_server
 from raftlog.chaos.nemesis import FAMILIES, NEMESES
+from raftlog.chaos.record.folder import history_file, sentence
 from raftlog.chaos.runs import failover
 from raftlog.chaos.runs.judgement import judge_run
-from raftlog.chaos.runs.run_folder import history_file, save, sentence
+from raftlog.chaos.runs.result import save
 from raftlog.chaos.runs.scenarios import (
     ALWAYS,
     LONG_S,
@@ -26,7 +27,7 @@ from raftlog.chaos.runs.scenarios import (
     nemeses_of,
     scenario_of,
 )
-from tests.chaos.runs.runs import busy, made
+from tests.chaos.record.runs import busy, made
 
 app = typer.Typer()
 check.register(app)

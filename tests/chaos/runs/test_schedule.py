@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings, strategies as st
 
 from raftlog.chaos.nemesis import NEMESES
+from raftlog.chaos.record.times import overlapping_max
 from raftlog.chaos.runs.scenarios import ALWAYS
 from raftlog.chaos.runs.schedule import (
     ALWAYS_EVERY_S,
@@ -14,7 +15,6 @@ from raftlog.chaos.runs.schedule import (
     QUIET_END_S,
     QUIET_START_S,
     PlannedFault,
-    overlapping_max,
     schedule,
 )
 

@@ -62,6 +62,9 @@ class Running:
         return json.loads(result.stdout)
 
 
+ADD_FOUR = ("members", "add", "4", "--peer", "127.0.0.1:7104", "--url", "http://127.0.0.1:7004")
+
+
 @pytest.fixture(scope="module")
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -252,17 +255,7 @@ def test_status_members_digest(cli: Running) -> None:
 def test_members_and_leader(cli: Running, tmp_path: Path) -> None:
     """Each command asks for its change; a new node gets a join file, never written over, and the next steps."""
     file = tmp_path / "join-4.toml"
-    add = (
-        "members",
-        "add",
-        "4",
-        "--peer",
-        "127.0.0.1:7104",
-        "--url",
-        "http://127.0.0.1:7004",
-        "--join-file",
-        str(file),
-    )
+    add = (*ADD_FOUR, "--join-file", str(file))
     result = cli.run(*add)
     assert result.exit_code == 0, result.output
     assert f"raftlog format --join {file} --data node-4" in result.stderr
@@ -338,17 +331,7 @@ def test_a_join_file_makes_one_data_folder(cli: Running, tmp_path: Path) -> None
     as a cluster file, it is refused.
     """
     file, folder = tmp_path / "join-4.toml", tmp_path / "elsewhere" / "four"
-    add = (
-        "members",
-        "add",
-        "4",
-        "--peer",
-        "127.0.0.1:7104",
-        "--url",
-        "http://127.0.0.1:7004",
-        "--join-file",
-        str(file),
-    )
+    add = (*ADD_FOUR, "--join-file", str(file))
     assert cli.run(*add).exit_code == 0
     assert cli.run("format", str(file)).exit_code == 2
     done = cli.run("format", "--join", str(file), "--data", str(folder), "--segment-bytes", str(1 << 20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus import recall
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import Candidate, Leader
@@ -36,10 +37,16 @@ def disk_of(node: NodeId) -> str:
 
 
 def a_core(
-    entries: list[Entry], term: int, *, vote: NodeId = NOBODY, floor: int = 0, nodes: int = 3, node: NodeId = 1
+    entries: list[Entry],
+    term: int,
+    *,
+    vote: NodeId = NOBODY,
+    floor: int = 0,
+    members: Configuration = THREE,
+    node: NodeId = 1,
+    kept: tuple[int, int] = (0, 0),
 ) -> RaftCore:
     """A node that starts with this log, and asks its peers."""
-    members = configuration(nodes)
     return RaftCore(
         node,
         OPTIONS,
@@ -53,6 +60,7 @@ def a_core(
         now=at(0),
         floor=floor,
         run=RUN,
+        kept=kept,
         incarnation=disk_of(node),
     )
 
@@ -317,7 +325,7 @@ def test_of_two_voters_none_goes_under_a_floor() -> None:
     """Each of two voters is in every majority. So the other one has all committed entries, and refuses its vote to a
     log without them. Under a floor neither could be elected any more. The lost promises are reported all the same.
     """
-    core = a_core(log_of(configuration(2), 2), 2, nodes=2)
+    core = a_core(log_of(configuration(2), 2), 2, members=configuration(2))
     connect(core, 2, run=20, last=(2, 4), term=2)
     outputs(core, 1)
     core.step(reply_of(2, promised=2, acked=(2, 4), is_alone=True), at(3))
@@ -378,21 +386,7 @@ def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:
     """A learner's acknowledgement is no part of a majority, and the learner cannot be elected. So it reports none: else
     the restarted leader would refuse every log without it, and a cluster that needs this vote would have no leader."""
     members = configuration(4, learners=[1])
-    learner = RaftCore(
-        1,
-        OPTIONS,
-        hard_state=HardState(1, NOBODY, 1, 0),
-        log=log_start(log_of(members)),
-        configuration=members,
-        configuration_index=1,
-        commit=1,
-        applied=1,
-        random=lambda low, high: low,
-        now=at(0),
-        floor=0,
-        run=RUN,
-        incarnation=disk_of(1),
-    )
+    learner = a_core(log_of(members), 1, members=members)
     connect(learner, 2, run=20, last=(1, 1), term=2)
     outputs(learner, 1)
     (entry,) = log_of(members, 2)[1:]

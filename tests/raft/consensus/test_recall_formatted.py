@@ -12,7 +12,7 @@ from tests.raft.lab import append_entries, at, configuration, log_of, vote_reque
 
 def a_new_disk(nodes: int = 3) -> RaftCore:
     """Node 1 on a folder that was formatted just now, for a log that may exist already."""
-    return a_core(log_of(configuration(nodes)), 1, floor=NEW_DISK, nodes=nodes)
+    return a_core(log_of(configuration(nodes)), 1, floor=NEW_DISK, members=configuration(nodes))
 
 
 def test_a_formatted_disk_has_no_vote_before_every_voter_has_answered() -> None:

@@ -8,22 +8,19 @@ from raftlog.raft.consensus.roles import Follower
 from raftlog.raft.events import PromisesLost
 from raftlog.raft.messages import Recall
 from raftlog.raft.ready import Ready
-from raftlog.raft.types import HardState
 from tests.raft.consensus.test_recall import (
     OPTIONS,
-    RUN,
     THREE,
     WAITED_MS,
     a_core,
     connect,
-    disk_of,
     events_of,
     outputs,
     reply_of,
     sent,
     told_by,
 )
-from tests.raft.lab import append_entries, at, log_of, log_start
+from tests.raft.lab import append_entries, at, log_of
 
 
 def a_follower_with_an_entry_on_its_way_to_the_disk() -> tuple[RaftCore, Ready]:
@@ -73,21 +70,7 @@ def test_a_node_whose_disk_hangs_does_not_campaign_and_keeps_no_leader_from_voti
 def test_what_a_leader_replaced_on_this_disk_keeps_it_from_no_election() -> None:
     """The peer acknowledged 4@2 to this node, whose log held it until a leader of term 3 cut it. A report of a later
     entry counts, and is asked for again with each heartbeat: the peer's disk may hang since, or its log be cut, too."""
-    core = RaftCore(
-        1,
-        OPTIONS,
-        hard_state=HardState(3),
-        log=log_start(log_of(THREE, 2)),
-        configuration=THREE,
-        configuration_index=1,
-        commit=1,
-        applied=1,
-        random=lambda low, high: low,
-        now=at(0),
-        run=RUN,
-        kept=(2, 4),
-        incarnation=disk_of(1),
-    )
+    core = a_core(log_of(THREE, 2), 3, kept=(2, 4))
     connect(core, 2, run=20, last=(2, 4), term=3)
     outputs(core, 1)
     core.step(reply_of(2, promised=2, acked=(2, 4), led=(2, 4)), at(2))

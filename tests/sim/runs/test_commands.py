@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from raftlog.chaos.judge.history import read_history
 from raftlog.chaos.sim.runs import runner
 from raftlog.chaos.sim.runs.commands import register
-from raftlog.chaos.sim.runs.invocation import Exit
+from raftlog.chaos.sim.runs.ending import Exit
 from raftlog.chaos.sim.runs.ranges import NUMBER_MAX, SEEDS_MAX, numbers, ranges_text, seed_range
 from raftlog.chaos.sim.runs.runner import Broken, Job, Result, run_jobs
 from raftlog.chaos.sim.runs.summary import FLOORS_SEEDS

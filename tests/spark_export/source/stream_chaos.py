@@ -25,6 +25,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
 from raftlog.spark_export.fetch import door
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.fetch.reader import read
+from tests.chaos.deploy.cuts import cut_client, isolate, refuse_clients, refuse_peers
 from tests.support import wait_until
 
 if TYPE_CHECKING:
@@ -209,14 +210,9 @@ class Nemesis:
         if self.chance.random() < 0.5:
             with contextlib.suppress(LocalClusterError):
                 node = self.cluster.leader(5)
-        cut_client = partial(self.deployment.cut_client, stream=self.chance.choice(DIRECTIONS))
-        faults: list[Callable[[int], None]] = [
-            self.deployment.isolate,
-            self.deployment.refuse_peers,
-            self.deployment.refuse_clients,
-            cut_client,
-        ]
-        self.chance.choice(faults)(node)
+        lost = partial(cut_client, stream=self.chance.choice(DIRECTIONS))
+        faults: list[Callable[[Deployment, int], None]] = [isolate, refuse_peers, refuse_clients, lost]
+        self.chance.choice(faults)(self.deployment, node)
         self.done["cut"] += 1
 
     def _kill(self, what: str, pids: list[int]) -> None:

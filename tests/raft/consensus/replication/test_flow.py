@@ -11,16 +11,15 @@ from raftlog.raft.events import ConflictTruncated, FollowerNeedsSnapshot
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch
 from raftlog.raft.refusals import Busy
-from raftlog.raft.types import NOBODY, EntryKind, HardState, LogStart, TermRun
+from raftlog.raft.types import NOBODY, EntryKind
 from tests.raft.lab import (
     Lab,
     append,
     appends,
     at,
-    configuration,
+    compacted_core,
     drain,
     lead,
-    log_of,
     make_core,
     progress,
     reply,
@@ -235,19 +234,7 @@ def test_a_probe_below_the_tail_asks_the_disk_where_an_entry_ends(disk_tells: bo
 
 def test_a_follower_below_the_log_needs_a_snapshot_reported_once() -> None:
     """A follower whose next entry was trimmed everywhere is not spammed with what cannot help it."""
-    entries = log_of(configuration(3), *[1] * 10)
-    core = RaftCore(
-        1,
-        Options(),
-        hard_state=HardState(1),
-        configuration=configuration(3),
-        configuration_index=1,
-        commit=7,
-        log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
-        applied=7,
-        random=lambda low, high: low,
-        now=at(0),
-    )
+    core = compacted_core()
     lead(core)
     reply(core, 2, match=0, success=False, prev=11, hint=(3, 1))
     out = drain(core)

@@ -8,13 +8,13 @@ from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.state import CHAIN_REJECTIONS_MAX
 from raftlog.raft.events import FollowerNeedsSnapshot, LogDiffers, MessageIgnored
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot
-from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch
-from raftlog.raft.types import Entry, HardState, LogStart, TermRun
+from raftlog.raft.types import Entry
 from tests.raft.lab import (
     Drained,
     append_entries,
     at,
+    compacted_core,
     configuration,
     drain,
     extend,
@@ -138,19 +138,7 @@ def test_a_follower_that_has_all_before_the_log_needs_no_snapshot_after_another_
 
     Guard: `base` from the snapshot in `Log.__init__` of raft/consensus/log.py.
     """
-    entries = log_of(configuration(3), *[1] * 10)
-    core = RaftCore(
-        1,
-        Options(),
-        hard_state=HardState(1),
-        configuration=configuration(3),
-        configuration_index=1,
-        commit=7,
-        applied=7,
-        random=lambda low, high: low,
-        now=at(0),
-        log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
-    )
+    core = compacted_core()
     lead(core)
     reply(core, 3, match=12)
     drain(core)

@@ -9,13 +9,12 @@ from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import FollowerNeedsSnapshot, MessageIgnored
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.options import Options
-from raftlog.raft.types import EntryKind, HardState, LogStart, TermRun
+from raftlog.raft.types import EntryKind
 from tests.raft.lab import (
     at,
-    configuration,
+    compacted_core,
     drain,
     lead,
-    log_of,
     make_core,
     progress,
     reply,
@@ -26,19 +25,7 @@ def sending(total: int = 6, first: bytes = b"ab", **options: int) -> RaftCore:
     """A leader, its log compacted to 8, that has just sent node 2 the first of `total` bytes, two by two. Unless the
     options say something else, no more may be under way."""
     options = {"snapshot_window_bytes": len(first), **options}
-    entries = log_of(configuration(3), *[1] * 10)
-    core = RaftCore(
-        1,
-        Options(snapshot_chunk_bytes=2, **options),
-        hard_state=HardState(1),
-        configuration=configuration(3),
-        configuration_index=1,
-        commit=7,
-        applied=7,
-        random=lambda low, high: low,
-        now=at(0),
-        log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
-    )
+    core = compacted_core(Options(snapshot_chunk_bytes=2, **options))
     lead(core, now_ms=300)
     reply(core, 2, match=0, success=False, prev=11, hint=(3, 1), now_ms=300)
     drain(core, 300)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.chaos.runs.availability import quantile, standstill
-from raftlog.chaos.workloads.observer import SILENT, Observer, Stretch, leaders_of, without_leader, without_leader_s
+from raftlog.chaos.record.times import (
+    Stretch,
+    leaders_of,
+    quantiles,
+    standstill,
+    without_leader,
+    without_leader_s,
+)
+from raftlog.chaos.workloads.observer import SILENT, Observer
 from raftlog.chaos.workloads.workload import Arena
 
 S = 1_000_000_000
@@ -32,7 +39,9 @@ def test_a_standstill_lasts_from_one_acknowledged_write_to_the_next(
 
 def test_quantiles_are_values_that_are_there() -> None:
     """The median of two is the later, the last share is the greatest."""
-    assert [quantile([4, 1, 3, 2], share) for share in (0, 0.5, 0.99, 1)] == [1, 3, 4, 4]
+    assert quantiles([4, 1, 3, 2]) == {"p50": 3, "p90": 4, "p99": 4, "max": 4}
+    assert quantiles([0.123456], 3)["p50"] == 0.123
+    assert quantiles([]) == {}
 
 
 def test_each_seen_leader_counts_once() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raftlog.chaos.judge.log_truth import LogTruth
+from raftlog.chaos.record.times import Stretch
 from raftlog.chaos.runs.aftermath import Aftermath
 from raftlog.chaos.runs.runner import FaultRun, Run
 from raftlog.chaos.runs.scenarios import Scenario
 from raftlog.chaos.runs.schedule import PlannedFault
 from raftlog.chaos.workloads.log import Appends
-from raftlog.chaos.workloads.observer import Stretch
 from raftlog.chaos.workloads.register import Registers
 from raftlog.chaos.workloads.workload import Arena, Recorder, Workload
 from raftlog.cluster.api.records import LogRecord

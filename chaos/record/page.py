@@ -1,6 +1,6 @@
-"""Renders the page of a run from its folder: one HTML file without outside resources.
+"""Makes the page of a run from its folder: one HTML file without outside resources.
 
-`chaos/runs/report.html` is the page; this module puts the data in: result.json, and the operations of all histories as
+`page.html` and `page.js` draw it; this module puts the data in: result.json, and the operations of all histories as
 rows. The page has every operation that did not end well, and every operation of keys that are not valid. If the others
 are more than `ROWS_MAX`, it has every nth of them, and says so. Rates and quantiles are those of all operations.
 """
@@ -8,28 +8,30 @@ are more than `ROWS_MAX`, it has every nth of them, and says so. Rates and quant
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from raftlog.chaos.judge.history import BadHistory, Operation, read_history
 from raftlog.chaos.judge.model import text_of
-from raftlog.chaos.runs.availability import quantile
-from raftlog.chaos.runs.failover import losses_of
-from raftlog.chaos.runs.run_folder import history_file, load, sentence
-from raftlog.chaos.workloads.observer import Stretch, without_leader
+from raftlog.chaos.record.folder import history_file, load, sentence
+from raftlog.chaos.record.times import Stretch, quantiles, without_leader
 from raftlog.cluster.drawing.page import with_data
+from raftlog.cluster.drawing.plots import BarPlot, svg, ticks
 
 PAGE: Final = "report.html"
 ROWS_MAX: Final = 40_000
+PARTS_MAX: Final = 2_000
+"""Most faults, and most stretches of nodes, that a page has: the newest, because a run ends where it broke."""
 TEXT_MAX: Final = 60
 BINS_MAX: Final = 1_200
 BIN_MIN_US: Final = 100_000
-SHARES: Final = (0.5, 0.9, 0.99, 1.0)
 
 Row = tuple[int, int, int, int, int, int, int, str]
-"""Workload, key, process, function, outcome (each a number of a table), beginning and end in µs, text."""
+"""Workload, key, process, function, outcome (each a number of a table), beginning and end in µs, text. The end of an
+operation without an answer is NEVER."""
+
+NEVER: Final = -1
 
 OUTCOMES: Final = ("ok", "fail", "info")
 
@@ -44,14 +46,20 @@ class _Names(dict[str, int]):
 
 def write_page(folder: Path) -> Path:
     """Writes the page of the run in that folder. Raises BadFolder, BadHistory."""
-    page = folder / PAGE
-    page.write_text(page_of(folder), encoding="utf-8")
+    page, data = folder / PAGE, data_of(folder)
+    here = Path(__file__)
+    script = here.with_name("page.js").read_text(encoding="utf-8")
+    plots = "".join(_histogram(kind, took) for kind, took in data["result"]["losses"].items())
+    page.write_text(with_data(here.with_name("page.html"), data, script=script, plots=plots), encoding="utf-8")
     return page
 
 
-def page_of(folder: Path) -> str:
-    """The page as text."""
-    return with_data(Path(__file__).with_name(PAGE), data_of(folder))
+def _histogram(kind: str, took_s: list[float]) -> str:
+    """How many losses of a leader took how long until the next write."""
+    marks = ticks(0, 1001 * max(took_s), 12)
+    counts = [sum(low <= 1000 * each < high for each in took_s) for low, high in pairwise(marks)]
+    labels = [f"{low:g} to {high:g} ms" for low, high in pairwise(marks)]
+    return svg(BarPlot(f"{kind}: from the loss of the leader to the next acknowledged write", labels, counts))
 
 
 def data_of(folder: Path) -> dict[str, Any]:
@@ -61,7 +69,6 @@ def data_of(folder: Path) -> dict[str, Any]:
     words: dict[str, _Names] = {name: _Names() for name in ("workloads", "keys", "processes", "functions")}
     rows: list[Row] = []
     bad: list[dict[str, Any]] = []
-    rates = _Rates(load_us)
     latency: list[dict[str, Any]] = []
     histories = {workload["name"]: read_file(folder, workload["name"]) for workload in result["workloads"]}
     total = sum(map(len, histories.values()))
@@ -72,52 +79,40 @@ def data_of(folder: Path) -> dict[str, Any]:
         operations = histories[name]
         rows += _rows(name, operations, keys, words, step)
         latency += _latency(name, operations)
-        rates.add(operations)
-        for key in workload["check"]["keys"]:
-            impossible = key["impossible"]
-            bad.append(
-                {
-                    "key": words["keys"][_key(name, key["key"])],
-                    "verdict": key["verdict"],
-                    "impossible": None if impossible is None else _text_of_row(operations, impossible["lines"][0]),
-                    "order": _order(operations, key["prefix"]),
-                }
-            )
+        places = {each.called: each for each in operations} if keys else {}
+        bad += [
+            {
+                "key": words["keys"][_key(name, key["key"])],
+                "impossible": key["impossible"] and _place(places[key["impossible"]["lines"][0]]),
+                "order": [_place(places[each["lines"][0]]) for each in key["prefix"] if each["lines"][0] in places],
+            }
+            for key in workload["check"]["keys"]
+        ]
     stretches = [Stretch(**each) for each in result["stretches"]]
     return {
-        "result": result,
+        "result": result | {name: result[name][-PARTS_MAX:] for name in ("faults", "stretches")},
+        "left_out": {name: max(0, len(result[name]) - PARTS_MAX) for name in ("faults", "stretches")},
         "sentence": sentence(result),
         "tables": {table: list(names) for table, names in words.items()},
         "outcomes": OUTCOMES,
         "rows": rows,
         "bad": bad,
         "total": total,
-        "rates": rates.summary,
+        "rates": _rates(chain(*histories.values()), load_us),
         "latency": latency,
         "leaderless": [[start // 1000, end // 1000] for start, end in without_leader(stretches, load_us * 1000)],
-        "losses": msgspec.to_builtins(losses_of(folder)),
     }
 
 
-class _Rates:
-    """How many operations ended in each of many short stretches of time, well and otherwise."""
-
-    def __init__(self, load_us: int) -> None:
-        self._bin_us = max(BIN_MIN_US, -(-load_us // BINS_MAX))
-        bins = load_us // self._bin_us + 1
-        self._ok, self._other = [0] * bins, [0] * bins
-
-    def add(self, operations: Iterable[Operation]) -> None:
-        """Counts them; what ended after the load is left out."""
-        for each in operations:
-            at = (each.returned_ns or 0) // 1000 // self._bin_us
-            if each.returned_ns is not None and at < len(self._ok):
-                (self._ok if each.outcome == "ok" else self._other)[at] += 1
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """For the page."""
-        return {"bin_us": self._bin_us, "ok": self._ok, "other": self._other}
+def _rates(operations: Iterable[Operation], load_us: int) -> dict[str, Any]:
+    """How many operations ended in each of many short stretches of the load, well and otherwise."""
+    bin_us = max(BIN_MIN_US, -(-load_us // BINS_MAX))
+    ok, other = ([0] * (load_us // bin_us + 1) for _ in range(2))
+    for each in operations:
+        at = (each.returned_ns or 0) // 1000 // bin_us
+        if each.returned_ns is not None and at < len(ok):
+            (ok if each.outcome == "ok" else other)[at] += 1
+    return {"bin_us": bin_us, "ok": ok, "other": other}
 
 
 def _latency(name: str, operations: Iterable[Operation]) -> Iterator[dict[str, Any]]:
@@ -127,20 +122,18 @@ def _latency(name: str, operations: Iterable[Operation]) -> Iterator[dict[str, A
         if each.outcome == "ok" and each.called_ns is not None and each.returned_ns is not None:
             took.setdefault(each.f, []).append((each.returned_ns - each.called_ns) // 1000)
     for f, values in took.items():
-        yield {"workload": name, "function": f, "us": [quantile(values, share) for share in SHARES]}
+        yield {"workload": name, "function": f, "us": [*quantiles(values).values()]}
 
 
 def read_file(folder: Path, workload: str) -> list[Operation]:
     """The operations of a workload. Raises BadHistory naming the file."""
     path = history_file(folder, workload)
+    if path.exists() and path.stat().st_size == 0:
+        return []  # a workload that asked nothing
     try:
-        if path.stat().st_size == 0:
-            return []  # a workload that asked nothing
         return read_history(path).operations()
-    except OSError as error:
-        raise BadHistory(f"{path}: {error.strerror or error}") from error
     except BadHistory as error:
-        raise error if str(error).startswith(str(path)) else BadHistory(f"{path}: {error}") from error
+        raise BadHistory(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
 def _key(workload: str, key: Any) -> str:
@@ -155,7 +148,7 @@ def _rows(
         if number % step and each.outcome == "ok" and key not in bad:
             continue
         began = (each.called_ns or 0) // 1000
-        ended = (each.returned_ns if each.returned_ns is not None else each.called_ns or 0) // 1000
+        ended = NEVER if each.returned_ns is None else each.returned_ns // 1000
         yield (
             words["workloads"][name],
             words["keys"][key],
@@ -175,14 +168,6 @@ def _text(operation: Operation) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
 
-def _order(operations: Iterable[Operation], prefix: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Process and beginning in µs of the operations of the longest prefix that makes sense, in its order."""
-    places = {each.called: (str(each.process), (each.called_ns or 0) // 1000) for each in operations}
-    return [places[each["lines"][0]] for each in prefix if each["lines"][0] in places]
-
-
-def _text_of_row(operations: Iterable[Operation], line: int) -> dict[str, Any] | None:
-    for each in operations:
-        if each.called == line:
-            return {"text": str(each), "at": (each.called_ns or 0) // 1000, "process": str(each.process)}
-    return None
+def _place(operation: Operation) -> dict[str, Any]:
+    """How the page finds an operation, and names it."""
+    return {"process": str(operation.process), "at": (operation.called_ns or 0) // 1000, "text": str(operation)}
