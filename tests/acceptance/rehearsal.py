@@ -36,7 +36,8 @@ for each in etc opt var/lib; do
 done
 mkdir -p /var/lib/raftlog disk && mount --bind disk /var/lib/raftlog
 hostname $NAME
-rm -f /etc/resolv.conf; echo "nameserver $NAME_SERVER" > /etc/resolv.conf; echo "hosts: dns" > /etc/nsswitch.conf
+rm -f /etc/resolv.conf; echo "nameserver $NAME_SERVER" > /etc/resolv.conf; echo "hosts: files dns" > /etc/nsswitch.conf
+printf '127.0.0.1 localhost\n%s operator\n' "$NAME_SERVER" > /etc/hosts
 printf 'passwd: files\ngroup: files\n' >> /etc/nsswitch.conf
 mkdir -p /etc/systemd/system
 [ -n "$SRV" ] && mount --bind "$SRV" /srv || { mkdir -p /opt/raftlog/bin && cp "$TOOLS/raftlog" /opt/raftlog/bin; }
