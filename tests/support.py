@@ -6,6 +6,7 @@ The only file of the tests that sleeps: a test that sleeps a fixed time is eithe
 import asyncio
 import inspect
 import os
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
@@ -247,6 +248,18 @@ def restarted(server: KilledServer) -> None:
 
 
 S = TypeVar("S", bound=Server)
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[None]:
+    """A file system of its own on a folder, which holds that much ("256k"). Skips where none can be mounted."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a tmpfs needs root: a full and a read-only disk are not tried")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)  # lazily: a failed test may hold files open
 
 
 @contextmanager

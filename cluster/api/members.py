@@ -80,3 +80,65 @@ class Members(msgspec.Struct, frozen=True):
     configuration: int = 0  # index of the configuration in force
     is_changing: bool = False  # a change is under way, as far as this node knows
     is_joint: bool = False
+
+
+class DiskSeen(msgspec.Struct, frozen=True):
+    """The disk of a member, as its newest report says; `age_ms`: how old that is."""
+
+    free_bytes: int
+    size_bytes: int | None  # when its process began; None: its program does not say it
+    lacks_bytes: int | None  # if it is full: bytes that it needs to accept writes; None: it is not full
+    sync_us: int  # recent time of one sync; 0: not known
+    age_ms: int
+
+
+class LinkState(msgspec.Struct, frozen=True):
+    """The link of the node that answers to a member."""
+
+    is_up: bool
+    round_trip_us: int | None  # as the kernel measures it; None: the link is down, or it is not known
+    dropped: int  # messages that were not sent since the start: the link was full or down
+    trouble: str  # why it is down
+    refuses: str  # why the member refuses this node's connections
+
+
+class MemberSeen(msgspec.Struct, frozen=True):
+    """One member, as the node that answers knows it. None: not known here, or not for this user."""
+
+    node: int
+    url: str
+    member: str  # voter | learner | leaving
+    role: str | None = None  # as in /v1/status
+    term: int | None = None
+    durable: int | None = None  # newest index that is proved to be on its disk
+    applied: int | None = None  # a node knows its own alone
+    lag: int | None = None  # records that it lacks of the leader's log,
+    lag_seconds: float | None = None  # and the age of the oldest of them; known at the leader alone
+    log_age_ms: int | None = None  # how old role, term, durable, applied and lag are
+    disk: DiskSeen | None = None
+    program: str | None = None  # version of its raftlog
+    program_age_ms: int | None = None  # how long ago its connection closed; 0: it is open
+    known_version: int | None = None  # the newest cluster version that it knows
+    link: LinkState | None = None  # None: the node itself
+    contact_ms: int | None = None  # since something came from it; -1: never
+    clock_skew_ms: int | None = None  # how far its clock is ahead of a majority's
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """`GET /v1/cluster`: one node's view of itself and of all members."""
+
+    log: str
+    node: int
+    leader: LeaderHint | None
+    is_cut_off: bool
+    is_changing: bool
+    last: int
+    committed: int
+    oldest: int
+    last_user_index: int
+    revision: int
+    sessions: int
+    uptime_ms: int
+    members: list[MemberSeen]
+    index: int
+    term: int

@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from raftlog.cluster.api.explain import Leaderless
+from raftlog.cluster.api.members import ClusterView
+
 
 class EventView(msgspec.Struct, frozen=True):
     """One event of a node, as its log has it."""
@@ -37,6 +40,17 @@ class HistoryAnswer(msgspec.Struct, frozen=True):
     step_s: int  # 1 | 60
     end_ms: int  # Unix ms
     columns: dict[str, list[float | None]]
+    index: int
+    term: int
+
+
+class OverviewAnswer(msgspec.Struct, frozen=True):
+    """`GET /v1/overview`: what a dashboard shows of a node, as four other routes answer it."""
+
+    cluster: ClusterView
+    leaderless: Leaderless
+    history: HistoryAnswer  # the newest rows by second
+    events: EventsAnswer  # the newest ones
     index: int
     term: int
 

@@ -18,7 +18,7 @@ from rich.status import Status
 from rich.table import Table
 
 from raftlog.cluster.cli.frame.common import Exit, Failed, ended
-from raftlog.cluster.cli.nodes import choose_ports
+from raftlog.cluster.cli.nodes import browse, choose_ports
 
 
 def demo_command(
@@ -34,14 +34,17 @@ def demo_command(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up, and everything in its folder.")] = False,
     secure: Annotated[bool, typer.Option("--secure", help="With TLS and access control, Spark too.")] = False,
+    opens: Annotated[bool, typer.Option("--open", help="Open the console in a browser, to watch it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     no_spark: Annotated[bool, typer.Option("--no-spark", hidden=True)] = False,
 ) -> None:
     """Show the whole job: import, a killed leader, the table, an export through Spark, and the proof of it all."""
-    ended(lambda: _demo(source, key, keep, as_json, with_spark=not no_spark, secure=secure))
+    ended(lambda: _demo(source, key, keep, as_json, with_spark=not no_spark, secure=secure, opens=opens))
 
 
-def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, with_spark: bool, secure: bool) -> None:
+def _demo(
+    source: Path | None, key: str | None, keep: bool, as_json: bool, *, with_spark: bool, secure: bool, opens: bool
+) -> None:
     from raftlog.cluster.demo import story as demo
     from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
 
@@ -67,6 +70,7 @@ def _demo(source: Path | None, key: str | None, keep: bool, as_json: bool, *, wi
                 tell = _Teller(console, status)
                 cluster = demo.start(folder / "data", choose_ports(demo.NODES, None), tell, secure=secure)
                 with cluster:
+                    console.print(browse(cluster.urls[0], opens=opens))
                     demo.run(story, cluster, tell, with_spark=with_spark)
         except (demo.DemoFailed, LocalClusterError) as error:
             keep = True

@@ -74,12 +74,15 @@ def up_command(
     secure: Annotated[
         bool, typer.Option("--secure", help="TLS and access control; the files are in the folder `tls` of the data.")
     ] = False,
+    opens: Annotated[bool, typer.Option("--open", help="Open the console in a browser.")] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C, and show its state."""
-    ended(lambda: _up(nodes, data, port, node_flags(None, assignments), secure=secure))
+    ended(lambda: _up(nodes, data, port, node_flags(None, assignments), secure=secure, opens=opens))
 
 
-def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any], *, secure: bool) -> None:
+def _up(
+    nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any], *, secure: bool, opens: bool
+) -> None:
     _say(f"starting nodes: {NODES if nodes is None else nodes}" if data is None else f"starting the cluster in {data}")
     from rich.console import Console  # here: rich takes long to import, and `raftlog node` does not need it
 
@@ -153,6 +156,8 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                     f"give them -e {first}",
                     file=sys.stderr,
                 )
+            if settings.get("http.console", "true") != "false":
+                _say(browse(first, opens=opens))
             try:
                 note = f"data in {folder}" if data else "data is removed at the end"
                 _show_until(stop, console, cluster, urls, note, other)
@@ -160,6 +165,18 @@ def _up(nodes: int | None, data: Path | None, port: int | None, settings: dict[s
                 with suppress(OSError):
                     forget()
         console.print("stopped" + (f"; start again with: raftlog up --data {data}" if data else ""))
+
+
+def browse(url: str, *, opens: bool) -> str:
+    """Where a cluster's console is; with `opens` a browser shows it, if there is one with a window."""
+    if not opens:
+        return f"{url}/ shows it in a browser"
+    import webbrowser  # here: most commands open none
+
+    has_window = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
+    if has_window and webbrowser.open(f"{url}/"):
+        return f"{url}/ is open in a browser"
+    return f"no browser with a window was found here: open {url}/ in one"
 
 
 def _say(what: str) -> None:

@@ -385,6 +385,14 @@ def explain_index(index: int) -> ApiRequest[explain.EntryView]:
 _entry = answers.plain(explain.EntryView)
 
 
+def cluster() -> ApiRequest[member_types.ClusterView]:
+    """What the node that answers knows of all members, and how old it is."""
+    return ApiRequest("GET", "/v1/cluster", _cluster)
+
+
+_cluster = answers.plain(member_types.ClusterView)
+
+
 def members() -> ApiRequest[member_types.Members]:
     """The members of the cluster."""
     return ApiRequest("GET", "/v1/members", _members)

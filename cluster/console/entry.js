@@ -80,7 +80,7 @@ export function Value({ text, b64, name }) {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
-  return html`<div class="value" tabindex="0" role="region" aria-label="Value"><pre>${shown}${cut ? "…" : ""}</pre></div>
+  return html`<div class="value" tabindex="0" role="region" aria-label="Value of ${name.replace("-", " ")}"><pre>${shown}${cut ? "…" : ""}</pre></div>
     <p class="faint">${size(bytes.length)}${cut ? ", cut here" : ""} <button type="button" onClick=${save}>Download</button></p>`;
 }
 

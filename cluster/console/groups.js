@@ -2,12 +2,12 @@
  * Shows the consumer groups: where each stands, how far it is behind, and which process owns it.
  * @module
  */
-import { html, Page, Trouble, duration, number } from "./lib.js";
+import { html, Page, Trouble, duration, nodeNow, number } from "./lib.js";
 
 export class GroupsPage extends Page {
   async load() {
     const found = await this.ask("/v1/consumers");
-    return { found, now: Date.now() };
+    return { found, now: nodeNow() };
   }
 
   render() {

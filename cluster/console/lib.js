@@ -8,7 +8,22 @@ import htm from "./vendor/htm.mjs";
 export const html = htm.bind(h);
 export { render, Component };
 
+export const LOGIN = "/v1/login";
 const TIMEOUT_MS = 5000;
+const AGAIN_MS = 2000; // until a page that asks once asks again, after no answer
+
+/** When the requests that still wait were sent, in ms since the page began. @type {Set<{since: number}>} */
+const waiting = new Set();
+/** How far the node's clock is ahead of the browser's, by the header Date, which has whole seconds. */
+let aheadMs = 0;
+/** Whether times are shown in UTC: the switch of the frame. */
+export const zone = { utc: false };
+
+/** How long the oldest request without an answer has waited, in ms. */
+export const waitedMs = () => Math.max(0, ...[...waiting].map((each) => performance.now() - each.since));
+
+/** The node's time, in Unix ms: ages of its times are right also where the browser's clock is wrong. */
+export const nodeNow = () => Date.now() + aheadMs;
 
 /** A problem that the node answered, or why there is no answer. */
 export class Problem extends Error {
@@ -22,30 +37,41 @@ export class Problem extends Error {
 }
 
 /**
- * The answer of this node. Throws Problem.
+ * The answer of this node. Throws Problem. Without a login the frame asks for one.
  * @param {string} method
  * @param {string} path
- * @param {{signal?: AbortSignal, json?: object}} [more]
+ * @param {{signal?: AbortSignal, json?: object, bytesMax?: number}} [more] `bytesMax`: a larger answer is not read
  * @returns {Promise<any>}
  */
-export async function send(method, path, { signal, json } = {}) {
+export async function send(method, path, { signal, json, bytesMax = Infinity } = {}) {
   const late = AbortSignal.timeout(TIMEOUT_MS);
-  let answer;
+  const request = { since: performance.now() };
+  waiting.add(request);
   try {
-    answer = await fetch(path, {
+    const answer = await fetch(path, {
       method,
       headers: { Accept: "application/json" },
       body: json && JSON.stringify(json),
       cache: "no-store",
       signal: signal ? AbortSignal.any([late, signal]) : late,
     });
+    const date = Date.parse(answer.headers.get("Date") || "") + 500;
+    if (Math.abs(date - nodeNow()) > 1000) aheadMs = date - Date.now();
+    const bytes = Number(answer.headers.get("Content-Length"));
+    if (bytes > bytesMax) {
+      answer.body?.cancel();
+      throw new Problem(413, "too_large", `it has ${size(bytes)}`);
+    }
     const body = await answer.json();
     if (answer.ok) return body;
+    if (answer.status === 401 && path !== LOGIN) dispatchEvent(new CustomEvent("login", { detail: body.detail }));
     throw new Problem(answer.status, body.code || "", body.detail || answer.statusText, body.missing);
   } catch (error) {
     if (error instanceof Problem || signal?.aborted) throw error;
     const why = late.aborted ? `no answer within ${TIMEOUT_MS / 1000} s` : "the node cannot be reached";
     throw new Problem(0, "unreachable", why);
+  } finally {
+    waiting.delete(request);
   }
 }
 
@@ -69,11 +95,13 @@ export class Page extends Component {
 
   componentDidMount() {
     document.addEventListener("visibilitychange", this.onVisible);
+    addEventListener("resume", this.onVisible); // after a login
     this.reload();
   }
 
   componentWillUnmount() {
     document.removeEventListener("visibilitychange", this.onVisible);
+    removeEventListener("resume", this.onVisible);
     clearTimeout(this.timer);
     this.gone.abort();
   }
@@ -87,25 +115,29 @@ export class Page extends Component {
     clearTimeout(this.timer);
     if (this.asking) return;
     this.asking = true;
+    let againMs = this.everyMs;
     try {
       const found = await this.load();
       this.setState({ ...found, problem: null, at: Date.now() });
-      this.props.onContact?.(null);
+      this.props.onContact?.(null, found);
     } catch (error) {
       if (this.gone.signal.aborted) return;
+      if (!(error instanceof Problem)) reportError(error);
       this.setState({ problem: error });
       this.props.onContact?.(error);
+      const status = error instanceof Problem ? error.status : 500;
+      againMs = status === 401 ? 0 : againMs || (status === 0 ? AGAIN_MS : 0);
     } finally {
       this.asking = false;
     }
-    if (this.everyMs && !document.hidden && !this.gone.signal.aborted) {
-      this.timer = setTimeout(() => this.reload(), this.everyMs);
+    if (againMs && !document.hidden && !this.gone.signal.aborted) {
+      this.timer = setTimeout(() => this.reload(), againMs);
     }
   }
 
-  /** @param {string} path */
-  ask(path) {
-    return send("GET", path, { signal: this.gone.signal });
+  /** @param {string} path @param {{bytesMax?: number}} [more] */
+  ask(path, more) {
+    return send("GET", path, { signal: this.gone.signal, ...more });
   }
 }
 
@@ -135,12 +167,19 @@ export function duration(ms) {
   return `${Math.round(ms)} ms`;
 }
 
-/** A moment, local with its UTC form as a tip. @param {{ms: number, day?: boolean}} props */
+/** A moment as text, local or in UTC as the frame says. @param {number} ms Unix ms @param {boolean} [day] with the date */
+export function moment(ms, day) {
+  const at = new Date(zone.utc ? ms : ms - new Date(ms).getTimezoneOffset() * 60000);
+  if (Number.isNaN(at.getTime())) return "–";
+  const [date, time] = at.toISOString().slice(0, -1).split("T");
+  return day ? `${date} ${time}` : time;
+}
+
+/** A moment, with its UTC form as a tip. @param {{ms: number, day?: boolean}} props */
 export function Time({ ms, day }) {
-  const moment = new Date(ms);
-  const local = moment.toLocaleTimeString("en-GB") + "." + String(moment.getMilliseconds()).padStart(3, "0");
-  const text = day ? `${moment.toLocaleDateString("en-CA")} ${local}` : local;
-  return html`<time datetime=${moment.toISOString()} title=${moment.toISOString()}>${text}</time>`;
+  const at = new Date(ms);
+  const utc = Number.isNaN(at.getTime()) ? undefined : at.toISOString();
+  return html`<time datetime=${utc} title=${utc}>${moment(ms, day)}</time>`;
 }
 
 /** Says what is wrong with a request, and which grant is missing. @param {{problem: any, retry?: () => void}} props */

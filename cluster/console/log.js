@@ -2,7 +2,7 @@
  * Shows the log as a list over any number of records, of which only the visible ones are fetched and drawn.
  * @module
  */
-import { html, Page, Time, Trouble, number } from "./lib.js";
+import { html, Page, Time, Trouble, moment, number } from "./lib.js";
 
 const ROW = 26; // pixels, as in console.css
 const CHUNK = 50; // records in a request
@@ -14,6 +14,7 @@ export class LogPage extends Page {
   /** @param {any} props */
   constructor(props) {
     super(props);
+    /** @type {any} */
     this.state = { top: 0, follows: !props.parameters.get("at") };
     /** @type {Map<number, any[] | null>} by their first index; null: they are being fetched */
     this.chunks = new Map();
@@ -159,8 +160,7 @@ function Density({ density, jump }) {
   if (!density) return null;
   const high = Math.max(1, ...density.counts);
   return html`<div class="density" role="group" aria-label="Records over time">${density.counts.map((/** @type {number} */ count, /** @type {number} */ at) => {
-    const when = new Date(density.from_time + at * density.span_ms);
-    const text = `${number(count)} records from ${when.toLocaleString("en-GB")}`;
+    const text = `${number(count)} records from ${moment(density.from_time + at * density.span_ms, true)}`;
     return html`<button type="button" key=${at} tabindex="-1" title=${text} aria-label=${text}
       style=${{ height: `${count ? Math.max(4, (44 * count) / high) : 1}px` }} onClick=${() => jump(density.indexes[at])}></button>`;
   })}</div>`;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,6 +92,7 @@ class Disk:
         snapshot = opened.recovered.snapshot
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest snapshot
         self._older_bytes = bytes_below(opened.files, 0 if snapshot is None else snapshot.mark.index)
+        self.size_bytes = shutil.disk_usage(opened.shard).total  # of the disk that the folder is on, when it was opened
         self.reserve.keep(journal.active.size, self.snapshot_bytes, self._older_bytes, may_make=True)
 
     @classmethod

@@ -18,13 +18,14 @@ from raftlog.cluster.config.settings import Settings
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.folder import RecoveredFolder
 from raftlog.cluster.node.shard_links import ShardLinks
-from raftlog.cluster.peers.ports import PeerIdentity
+from raftlog.cluster.peers.ports import LinkParts, PeerIdentity
 from raftlog.cluster.peers.transport import Transport
 from raftlog.cluster.replica import gauges, shutdown
 from raftlog.cluster.replica.opening import ReplicaParts
 from raftlog.cluster.replica.parts import link_events
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.state import Ending
+from raftlog.cluster.replica.status import VERSION
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
@@ -55,7 +56,7 @@ class Host:
     """One node as a process. Made on the event loop; `start`, then `stop`. `ended` gets the exit code.
 
     It is the `raftlog.cluster.replica.replica.Process` of its replicas and the
-    `raftlog.cluster.peers.transport.Receiver` of its links. The public interface is that of `replica`, the replica of
+    `raftlog.cluster.peers.ports.Receiver` of its links. The public interface is that of `replica`, the replica of
     group 0.
     """
 
@@ -83,7 +84,7 @@ class Host:
         self.call_soon: Final[Callable[[Callable[[], None]], object]] = self._loop.call_soon
         self.ended: asyncio.Future[NodeExit] = self._loop.create_future()
         identity, run = recovered.identity, random.SystemRandom().randrange(1, INDEX_MAX)
-        self.transport = Transport(
+        parts = LinkParts(
             PeerIdentity(
                 identity.log_id,
                 identity.node,
@@ -91,16 +92,18 @@ class Host:
                 recovered.hard_state.boot,
                 recovered.start(run),
                 (making or ReplicaParts()).knows,
+                VERSION,
+                disk.size_bytes,
             ),
             self,
-            peer=settings.peer,
-            limits=settings.limits,
-            dial=settings.dial,
-            silence_ms=2 * settings.options().election_timeout_max_ms,
-            metrics=metrics,
-            logger=logger,
-            credentials=credentials,
+            settings.peer,
+            settings.limits,
+            2 * settings.options().election_timeout_max_ms / 1_000,
+            metrics,
+            logger,
+            credentials,
         )
+        self.transport = Transport(parts, settings.dial)
         self.replicas: dict[int, Replica] = {}
         for each, found in ((disk, recovered), *further):
             shard = found.shard

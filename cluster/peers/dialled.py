@@ -9,12 +9,12 @@ import asyncio
 import random
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 from raftlog.cluster.config.cluster_file import split_address
-from raftlog.cluster.config.settings import PeerSettings
 from raftlog.cluster.peers.hello import (
     Hello,
     Purpose,
@@ -25,10 +25,9 @@ from raftlog.cluster.peers.hello import (
     encode_word,
 )
 from raftlog.cluster.peers.hello_proof import Proofs
-from raftlog.cluster.peers.ports import ConnectionEnd, PeerIdentity, Receiver
+from raftlog.cluster.peers.ports import ConnectionEnd, LinkParts
+from raftlog.cluster.peers.refusals import Refusals
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.runtime.logging import Logger
-from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.types import NodeId
@@ -43,20 +42,24 @@ STABLE_S: Final = 1.0  # a peer counts as reached once its connection was up for
 JOINED_BYTES_MAX: Final = 16 << 10  # larger amounts are cheaper to write in parts than to copy
 ANSWER_BYTES_MAX: Final = 4_096  # largest frame that may come back: a word or a refusal
 ASK_EVERY_S: Final = 0.05  # shortest pause: each forged hello in the peer's name makes this node ask
+_RTT_US: Final = slice(68, 72)
+"""The bytes of `tcpi_rtt` in the kernel's `struct tcp_info`: eight bytes, then numbers of four."""
 UNBELIEVED_S: Final = 3.0  # after this many seconds without belief, the peer cannot reach this node
 
 
 class LinkOwner(Protocol):
     """What a link asks of all links of its node (`raftlog.cluster.peers.transport.Transport`)."""
 
-    identity: PeerIdentity
-    receiver: Receiver
-    settings: PeerSettings
-    logger: Logger
-    silence_s: float
-    is_closing: bool
-    proofs: Proofs
-    credentials: Credentials | None
+    parts: LinkParts
+    refusals: Refusals
+
+    @property
+    def proofs(self) -> Proofs:
+        """The challenges of this node."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the node stops."""
 
     @property
     def own_address(self) -> str:
@@ -67,12 +70,6 @@ class LinkOwner(Protocol):
 
     def welcomed(self, link: Link) -> None:
         """The listener at the other end has answered."""
-
-    def refused_by(self, node: NodeId, reason: str) -> None:
-        """A peer closed a connection that this node made."""
-
-    def link_failed(self, node: NodeId, error: Exception) -> None:
-        """Dialling a peer failed in a way that no network causes."""
 
 
 class Link:
@@ -133,6 +130,18 @@ class Link:
         return self._transport is not None and not self._transport.is_closing()
 
     @property
+    def round_trip_us(self) -> int | None:
+        """The round trip of this connection as the kernel measures it, smoothed; None: it is down, or no Linux."""
+        sock = self._transport.get_extra_info("socket") if self.is_up and self._transport is not None else None
+        if sock is None or not sys.platform.startswith("linux"):
+            return None
+        with suppress(OSError):
+            return int.from_bytes(
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_US.stop)[_RTT_US], sys.byteorder
+            )
+        return None
+
+    @property
     def refusal(self) -> str:
         """Why the peer does not accept this node's connection, or ignores its messages; empty: it accepts both."""
         if self._refusal or not self.is_up or not self.is_welcome or self._is_believed:
@@ -187,7 +196,7 @@ class Link:
 
     def check_certificate(self) -> None:
         """Closes the connection if the certificate of the other side has been revoked meanwhile."""
-        credentials = self._owner.credentials
+        credentials = self._owner.parts.credentials
         if credentials is not None and self._transport is not None:
             if credentials.revocation(self._transport) is not None:
                 self.redial()
@@ -221,24 +230,26 @@ class Link:
                 error = failure.strerror or "timed out"
             except Exception as failure:  # a defect must not end the dialling for good
                 refusal, error = None, f"{type(failure).__name__}: {failure}"
-                self._owner.link_failed(self.node, failure)
+                self._owner.refusals.link_failed(self.node, failure)
             is_through = self.up_since >= started
             self.trouble = error if refusal is None else refusal
             if refusal is not None or error != CLOSED:
                 self.failed_at = clock.monotonic()
             if refusal is not None:
                 pause_s, self._refusal, self.is_reached = REFUSED_REDIAL_S, refusal, False
-                self._owner.refused_by(self.node, refusal)
+                self._owner.refusals.refused_by(self.node, refusal)
             elif is_through and clock.monotonic() - self.up_since >= HELD_S:
                 pause_s = 0.0
             else:
                 self.is_reached = False
                 if is_refused or is_through:
                     self._refused()
-                pause_s = min(max(2 * pause_s, REDIAL_MIN_MS / 1_000), self._owner.settings.redial_max_ms / 1_000)
+                pause_s = min(max(2 * pause_s, REDIAL_MIN_MS / 1_000), self._owner.parts.settings.redial_max_ms / 1_000)
                 if not self._is_unreachable and self.purpose is Purpose.CONSENSUS:
                     self._is_unreachable = True
-                    self._owner.logger.warning("peer_unreachable", peer=self.node, address=self.address, error=error)
+                    self._owner.parts.logger.warning(
+                        "peer_unreachable", peer=self.node, address=self.address, error=error
+                    )
             if self.purpose is Purpose.CONSENSUS:
                 self._owner.proofs.look(self.node)
             await self._pause(pause_s * random.uniform(0.5, 1.0))
@@ -260,21 +271,21 @@ class Link:
         host, port = split_address(self.address, f"peer of node {self.node}")
         loop = asyncio.get_running_loop()
         closed: asyncio.Future[str | None] = loop.create_future()
-        credentials = self._owner.credentials
+        credentials = self._owner.parts.credentials
         context = None if credentials is None or self._dials_plain else credentials.context("peer")
         self._dials_plain = context is not None and credentials is not None and credentials.takes_plain
-        async with asyncio.timeout(self._owner.settings.connect_timeout_ms / 1_000):
+        async with asyncio.timeout(self._owner.parts.settings.connect_timeout_ms / 1_000):
             transport, _ = await loop.create_connection(
                 lambda: cast(Any, _Dialled(closed, self._on_word)), host, port, ssl=context
             )
         self._dials_plain = False
         if credentials is not None:
-            reason = credentials.peer_refusal(transport, self._owner.identity.log, self.node)
+            reason = credentials.peer_refusal(transport, self._owner.parts.identity.log, self.node)
             if reason is not None:
                 transport.abort()
                 return f"what listens at {self.address} is not node {self.node}: {reason}"
-        tune_socket(transport, self._owner.silence_s)
-        identity, proofs = self._owner.identity, self._owner.proofs
+        tune_socket(transport, self._owner.parts.silence_s)
+        identity, proofs = self._owner.parts.identity, self._owner.proofs
         transport.write(
             encode_hello(
                 Hello(
@@ -289,6 +300,8 @@ class Link:
                     challenge=proofs.challenge(self),
                     answer=proofs.answer_for(self.node),
                     at=self._owner.own_address,
+                    program=identity.program,
+                    disk_bytes=identity.disk_bytes,
                 )
             )
         )
@@ -297,9 +310,9 @@ class Link:
         self.waiting_since, self.up_since, self.is_reached = 0.0, clock.monotonic(), True
         self.is_welcome = self._is_believed = False
         if self.purpose is Purpose.BULK:
-            self._owner.receiver.bulk_link_opened(self.node)
+            self._owner.parts.receiver.bulk_link_opened(self.node)
         else:
-            self._owner.receiver.consensus_link_opened(self.node)
+            self._owner.parts.receiver.consensus_link_opened(self.node)
         timer = loop.call_later(STABLE_S, self._reached)
         try:
             return await closed
@@ -309,11 +322,11 @@ class Link:
             self._parts.clear()
             transport.abort()
             if self.purpose is Purpose.BULK and not self._owner.is_closing:
-                self._owner.receiver.bulk_link_closed(self.node)
+                self._owner.parts.receiver.bulk_link_closed(self.node)
 
     def _refused(self) -> None:
         if self.purpose is Purpose.CONSENSUS and not self._owner.is_closing:
-            self._owner.receiver.consensus_link_refused(self.node)
+            self._owner.parts.receiver.consensus_link_refused(self.node)
 
     def _on_word(self, word: Word) -> None:
         """Takes a word of the listener."""
@@ -325,12 +338,12 @@ class Link:
             if self.address == self.place:
                 self._places = (self.place,)
             if self.purpose is Purpose.BULK:
-                self._owner.receiver.bulk_link_believed(self.node)
+                self._owner.parts.receiver.bulk_link_believed(self.node)
 
     def _reached(self) -> None:
         if self._is_unreachable:
             self._is_unreachable = False
-            self._owner.logger.info("peer_reached", peer=self.node, address=self.address)
+            self._owner.parts.logger.info("peer_reached", peer=self.node, address=self.address)
 
 
 class _Dialled(ConnectionEnd):

@@ -33,6 +33,8 @@ _ANSWER: Final = re.compile(r"(?:^| )answer=([0-9a-f]{16})(?: |$)")
 _AT: Final = re.compile(r"(?:^| )at=([!-~]+)(?: |$)")
 _AT_CHARS_MAX: Final = 300
 """Longest address in a hello: the longest host name and a port."""
+_PROGRAM: Final = re.compile(r"(?:^| )program=([!-~]{1,40})(?: |$)")
+_DISK: Final = re.compile(r"(?:^| )disk=([0-9]{1,18})(?: |$)")
 
 
 class Purpose(IntEnum):
@@ -69,6 +71,8 @@ class Hello:
     challenge: int = 0  # challenge for the listener at this address; 0: none
     answer: int = 0  # the dialled node's challenge, if the sender knows it; 0: it does not
     at: str = ""  # host:port at which the configuration says that peers reach the sender; "": it names none
+    program: str = ""  # the version of the sender's raftlog, for people; "": it does not say it
+    disk_bytes: int = 0  # size of the disk that its data folder is on, for people; 0: it does not say it
 
 
 _TYPES: Final = (str, int, int, int, str, int, str, int, int, str, int, int)
@@ -122,6 +126,8 @@ def decode_hello(frame: Frame) -> Hello:
         challenge=challenge,
         answer=answer,
         at="" if (found := _AT.search(said)) is None else found[1],
+        program="" if (found := _PROGRAM.search(said)) is None else found[1],
+        disk_bytes=0 if (found := _DISK.search(said)) is None else int(found[1]),
     )
 
 
@@ -133,7 +139,11 @@ def _words(hello: Hello) -> str:
     ]
     if hello.at and len(hello.at) <= _AT_CHARS_MAX:
         words.append(f"at={hello.at}")
-    return " ".join(words)
+    text = " ".join(words)
+    for name, fact in (("program", hello.program), ("disk", hello.disk_bytes)):
+        if fact and len(text) + len(word := f" {name}={fact}") <= hello_rule.START_CHARS_MAX:
+            text += word
+    return text
 
 
 def _hex(found: re.Match[str] | None) -> int:

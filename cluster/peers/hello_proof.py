@@ -18,7 +18,6 @@ from enum import Enum
 from typing import Final, Protocol
 
 from raftlog.cluster.peers.hello import Hello, Word
-from raftlog.cluster.peers.ports import PeerIdentity
 from raftlog.raft.types import NodeId
 
 CHALLENGE_BITS: Final = 62
@@ -43,6 +42,7 @@ class MemberLink(Protocol):
     disk: str
     is_welcome: bool  # its listener has answered
     failed_at: float
+    trouble: str  # why its newest dial failed
 
     @property
     def is_up(self) -> bool:
@@ -79,14 +79,8 @@ class PeerConnection(Protocol):
         """Closes this connection with one line that names the peer and why."""
 
 
-class ProofOwner(Protocol):
-    """What a proof needs of all links of this node (`raftlog.cluster.peers.transport.Transport`)."""
-
-    identity: PeerIdentity
-
-    @property
-    def accepted(self) -> Collection[PeerConnection]:
-        """The connections that peers dialled."""
+class ProofLinks(Protocol):
+    """What a proof needs of the links that this node dials (`raftlog.cluster.peers.transport.Transport`)."""
 
     def link_to(self, node: NodeId) -> MemberLink | None:
         """The consensus link to that node; None: it is not dialled."""
@@ -103,8 +97,10 @@ def draw() -> int:
 class Proofs:
     """The challenges of one node, and the accepted connections whose hello is not believed."""
 
-    def __init__(self, owner: ProofOwner) -> None:
-        self._owner = owner
+    def __init__(self, links: ProofLinks, connections: Collection[PeerConnection]) -> None:
+        """`connections`: those that peers dialled and that are open."""
+        self._links = links
+        self._connections = connections
         self._challenges: dict[tuple[NodeId, str, str], int] = {}  # by node, address and disk of the member
         self._told: dict[NodeId, int] = {}  # the challenge of each node, as its newest believed connection said it
         self._waiting: dict[PeerConnection, None] = {}  # oldest first
@@ -131,7 +127,7 @@ class Proofs:
         """
         if node in self._told:
             return self._told[node]
-        said = [each for each in self._owner.accepted if each.sender == node and each.challenge]
+        said = [each for each in self._connections if each.sender == node and each.challenge]
         return max(said, key=lambda each: each.came).challenge if said else 0
 
     def challenged(self, accepted: PeerConnection) -> None:
@@ -140,14 +136,14 @@ class Proofs:
         node, challenge = accepted.sender, accepted.challenge
         if accepted.standing is Standing.BELIEVED:
             self._told[node] = challenge
-        for link in self._owner.links_to(node):
+        for link in self._links.links_to(node):
             link.say(Word.ANSWER, challenge)
 
     # -- hellos
 
     def standing(self, hello: Hello, answer: int, came: float) -> Standing:
         """The frames that are accepted of a connection with that hello, that arrival time and that answer (0: none)."""
-        link = self._owner.link_to(hello.sender)
+        link = self._links.link_to(hello.sender)
         if link is None or link.disk != hello.incarnation:
             return Standing.HEARD
         if answer and answer == self.challenge(link):
@@ -163,7 +159,7 @@ class Proofs:
 
     def ask(self, hello: Hello) -> None:
         """Has the listener at the member's address asked at once, even if its link waits to be dialled again."""
-        link = self._owner.link_to(hello.sender)
+        link = self._links.link_to(hello.sender)
         if link is not None and link.disk == hello.incarnation:
             link.ask()
 
@@ -178,7 +174,7 @@ class Proofs:
 
     def expire(self, hello: Hello) -> str | None:
         """The reason to close a connection that has waited too long; None: it is heard from now on."""
-        link = self._owner.link_to(hello.sender)
+        link = self._links.link_to(hello.sender)
         if link is None or not link.is_up:
             return None
         if not link.is_welcome:

@@ -1,4 +1,4 @@
-"""Defines the identity of this node in its hellos, and what the peer links call in the node."""
+"""Defines the identity of this node in its hellos, what its peer links use, and what they call in the node."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from raftlog.cluster.config.settings import LimitSettings, PeerSettings
+from raftlog.cluster.runtime.logging import Logger
+from raftlog.cluster.runtime.metrics import Metrics
+from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.codec.frame import Frame
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import Message
@@ -24,6 +28,22 @@ class PeerIdentity:
     boot: int
     start: Start
     knows: int = CLUSTER_VERSION  # the newest that its program knows
+    program: str = ""  # the version of its raftlog
+    disk_bytes: int = 0  # size of the disk that its data folder is on; 0: not known
+
+
+@dataclass(frozen=True, slots=True)
+class LinkParts:
+    """What each link of a node uses. `credentials`: None for links without TLS."""
+
+    identity: PeerIdentity
+    receiver: Receiver
+    settings: PeerSettings
+    limits: LimitSettings
+    silence_s: float  # after which a peer that was asked is silent
+    metrics: Metrics
+    logger: Logger
+    credentials: Credentials | None
 
 
 class Receiver(Protocol):

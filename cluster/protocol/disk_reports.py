@@ -79,7 +79,7 @@ class Reports:
     def __init__(self) -> None:
         self._clocks: dict[NodeId, tuple[float, int]] = {}  # when a peer's clock was heard, and what it showed
         self._sent: dict[NodeId, tuple[float, DiskReport]] = {}  # on the present bulk link: time and report
-        self._heard: dict[NodeId, DiskReport] = {}
+        self._heard: dict[NodeId, tuple[float, DiskReport]] = {}  # when it came, and the report
 
     def is_due(self, peer: NodeId, own: DiskReport, now_s: float) -> bool:
         """Whether that peer must get a report now."""
@@ -96,7 +96,7 @@ class Reports:
 
     def take(self, peer: NodeId, report: DiskReport, now_s: float = 0.0) -> None:
         """That peer's newest report. Its clock counts apart: a report with another time is no other report."""
-        self._heard[peer] = report._replace(wall_ms=0)
+        self._heard[peer] = now_s, report._replace(wall_ms=0)
         if report.wall_ms:
             self._clocks[peer] = now_s, report.wall_ms
 
@@ -112,7 +112,11 @@ class Reports:
 
     def of(self, peers: Iterable[NodeId]) -> dict[NodeId, DiskReport]:
         """The reports of those peers that sent one."""
-        return {peer: self._heard[peer] for peer in peers if peer in self._heard}
+        return {peer: self._heard[peer][1] for peer in peers if peer in self._heard}
+
+    def newest(self, peer: NodeId) -> tuple[float, DiskReport] | None:
+        """When that peer's newest report came, and the report; also of one that is not connected any more."""
+        return self._heard.get(peer)
 
 
 class SyncTimes:

@@ -6,6 +6,7 @@ The HTTP route `/v1/explain/leaderless` calls `view`. It only reads `ReplicaStat
 from __future__ import annotations
 
 from raftlog.cluster.api.explain import NEVER_MS, NodeView, PeerView, RefusedView
+from raftlog.cluster.api.status import Status
 from raftlog.cluster.replica import status
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.state import ReplicaState
@@ -13,15 +14,15 @@ from raftlog.cluster.runtime import clock
 from raftlog.raft.consensus.roles import Candidate, PreCandidate
 
 
-def view(replica: ReplicaState) -> NodeView:
-    """The facts as this node knows them now."""
+def view(replica: ReplicaState, state: Status | None = None) -> NodeView:
+    """The facts as this node knows them now. `state`: its status, where the caller has it."""
     facts = replica.core.status()
     role = replica.core.state.role
     votes = role.votes if isinstance(role, Candidate | PreCandidate) else {}
     links, reports, own = replica.links.links_seen(), disk_exchange.reports(replica), disk_exchange.own(replica)
     handed_over, handed_over_ms = disk_exchange.told_handover(replica)
     followers = {each.node: each for each in facts.followers}
-    state = status.status(replica)
+    state = state or status.status(replica)
     lags_ms = {each.node: int(1_000 * (each.lag_seconds or 0)) for each in state.followers if each.lag}
     now = clock.monotonic()
     now_ms = clock.read().monotonic_ms

@@ -9,7 +9,7 @@ import asyncio
 from typing import Protocol
 
 from raftlog.cluster.api.explain import NodeView
-from raftlog.cluster.api.members import Members
+from raftlog.cluster.api.members import ClusterView, Members
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import Settled
@@ -82,6 +82,7 @@ class NodeInterface(Protocol):
 
     def status(self) -> Status: ...
     def members(self) -> Members: ...
+    def cluster(self) -> ClusterView: ...
     def view(self) -> NodeView:
         """The facts about itself and its peers that `raftlog explain` needs."""
 

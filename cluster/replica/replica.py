@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 from raftlog.cluster.api.explain import NodeView
-from raftlog.cluster.api.members import Members
+from raftlog.cluster.api.members import ClusterView, Members
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.config.cluster_file import ClusterFile
@@ -25,7 +25,7 @@ from raftlog.cluster.protocol.batching import AGAIN, GO, LATER
 from raftlog.cluster.protocol.request import Inflight, Settled
 from raftlog.cluster.protocol.step_times import WriteSteps
 from raftlog.cluster.protocol.waiters import ReadWaiter
-from raftlog.cluster.replica import explain, housekeeping, shutdown, status as node_status
+from raftlog.cluster.replica import cluster_view, explain, housekeeping, shutdown, status as node_status
 from raftlog.cluster.replica.log.applier import Applied
 from raftlog.cluster.replica.opening import ReplicaParts, open_state
 from raftlog.cluster.replica.parts import (
@@ -223,6 +223,9 @@ class Replica:
 
     def members(self) -> Members:
         return node_status.members(self.state)
+
+    def cluster(self) -> ClusterView:
+        return cluster_view.cluster(self.state)
 
     async def change_members(self, change: MemberChange, deadline: float) -> int:
         return await node_members.change(self.state, change, deadline)

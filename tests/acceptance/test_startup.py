@@ -3,7 +3,6 @@
 The reasons that need no process of their own are in tests/cluster/node/test_process.py.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import SETTINGS
-from tests.support import free_ports
+from tests.support import free_ports, small_disk
 
 START_S = 20
 
@@ -72,25 +71,15 @@ def test_a_second_process_on_the_same_data_folder_is_refused(formatted: LocalClu
 
 def test_a_start_on_a_read_only_disk_is_refused(formatted: LocalCluster) -> None:
     """A data folder on a file system that is mounted read-only: named, with its own exit code."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a read-only tmpfs needs root")
     data = formatted.data(1)
     kept = data.with_name("kept")
     data.rename(kept)
     data.mkdir()
     # The segments are preallocated: sparse in a tmpfs, so that 64 MiB of them fit.
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", data], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"this machine cannot mount a tmpfs: {mounted.stderr.strip()}")
-    try:
+    with small_disk(data, "256m"):
         subprocess.run(["cp", "-a", f"{kept}/.", data], check=True)
         subprocess.run(["mount", "-o", "remount,ro", data], check=True)
         code, words = _refused(formatted)
-    finally:
-        if data.is_mount():
-            subprocess.run(["umount", data], check=True)
     assert code == NodeExit.READ_ONLY
     assert data.name in words
     assert "read-only" in words.lower()

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.explain import NodeView
-from raftlog.cluster.api.members import MemberAnswer, Members
+from raftlog.cluster.api.members import ClusterView, DiskSeen, MemberAnswer, Members, MemberSeen
 from raftlog.cluster.api.status import SetDigestHex, Status, fingerprint
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.config.settings import HttpSettings, LimitSettings, Settings
@@ -281,6 +281,28 @@ class FakeNode:
         """As Node.members."""
         member = MemberAnswer(1, fingerprint("ab" * 16), "127.0.0.1:2", self.url, "voter")
         return Members(self.log_id, [member], self.leader, self.applied, self.term)
+
+    def cluster(self) -> ClusterView:
+        """As Node.cluster: of itself."""
+        disk = DiskSeen(5 * 10**9, 10**10, None, 900, 0)
+        own = MemberSeen(1, self.url, "voter", "leader", self.term, self.applied, self.applied, 0, 0.0, 0, disk)
+        return ClusterView(
+            log=self.log_id,
+            node=1,
+            leader=self.leader,
+            is_cut_off=False,
+            is_changing=False,
+            last=self.applied,
+            committed=self.applied,
+            oldest=self.oldest,
+            last_user_index=self.last_user_index,
+            revision=self.machine.revision,
+            sessions=self.machine.session_count,
+            uptime_ms=1,
+            members=[own],
+            index=self.applied,
+            term=self.term,
+        )
 
     def state_mark(self) -> tuple[Mark, int, Configuration]:
         """As Node.state_mark."""

@@ -34,7 +34,7 @@ class SinkServer:
         self.youngest: dict[str, int] = {}  # of each table the generation that has opened it when it had a position
         self.begins: dict[str, int] = {}  # and the position from which it was filled
         self.commits = 0
-        self._copy = (_empty(), self.youngest, self.begins)
+        self._copy: tuple[sqlite3.Connection, dict[str, int], dict[str, int]] = (_empty(), {}, {})
 
     def __del__(self) -> None:
         self.memory.close()

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
-from raftlog.raft.types import GENESIS, Entry, HardState, Mark
+from raftlog.raft.types import GENESIS, NEW_DISK, Entry, HardState, Mark
 from raftlog.raft.wal.formats import HARD_STATE, segment_name
 from raftlog.raft.wal.opening import OpenedShard
 
@@ -134,7 +134,8 @@ class View:
         """
         last, state = opened.log.last, opened.hard_state
         may_be = [each for each in (self.hard_state, self.coming) if each is not None]
-        is_mended = opened.floor > max(self.floor, *(each.floor for each in may_be))
+        known_floor = max(self.floor, *(each.floor for each in may_be))
+        is_mended = opened.floor > known_floor or (was_hit and opened.floor == NEW_DISK)  # that floor cannot rise
         if is_mended:
             if not was_hit:
                 raise SilentlyWrong(f"repairs files that had no damage: {opened.notices}")

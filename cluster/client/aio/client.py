@@ -288,6 +288,7 @@ class Client:
     void = _calls(requests.void)
     digest = _calls(requests.digest)
     status = _calls(requests.status)
+    cluster = _calls(requests.cluster)
     members = _calls(requests.members)
     change_members = _calls(requests.change_members)
     transfer_leadership = _calls(requests.transfer_leadership)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from raftlog.cluster.admission.access import Access
@@ -31,6 +32,7 @@ class Service:
     access: Access
     settings: Settings
     credentials: Credentials | None = None  # with TLS
+    overview: tuple[float, bytes] = (-inf, b"")  # when the newest one was made, and its body
     open_digests: int = 0
     open_backups: int = 0
     is_leaving: bool = False  # every answer closes its connection

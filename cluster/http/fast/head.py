@@ -61,7 +61,7 @@ _LOG_QUERY: Final = (
 _GET_QUERY: Final = rb"(?:at=" + _NUMBER + rb"|encoding=(?:auto|base64)|consistency=(?:linearizable|stale))"
 # Only reads that end by themselves: requests that wait (wait=, min_index=) or stream are aiohttp's.
 _HOT: Final = re.compile(
-    rb"POST /v1/log[? ]|PUT /v1/kv[/?]"
+    rb"POST /v1/log[? ]|PUT /v1/kv[/?]|GET /v1/overview "
     rb"|GET /v1/log(?:\?" + _LOG_QUERY + rb"(?:&" + _LOG_QUERY + rb")*)? "
     rb"|GET /v1/kv/[^? ]+(?:\?" + _GET_QUERY + rb"(?:&" + _GET_QUERY + rb")*)? "
 )

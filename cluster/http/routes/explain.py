@@ -13,7 +13,7 @@ import msgspec
 
 from raftlog.cluster.api.diagnosis import diagnose, tell_record
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.explain import EntryView, NodeView, RefusedView, ReplicaView
+from raftlog.cluster.api.explain import EntryView, Leaderless, NodeView, RefusedView, ReplicaView
 from raftlog.cluster.api.text import as_time
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call
@@ -34,6 +34,11 @@ GROUPS_SHOWN_MAX: Final = 100
 async def explain_leaderless(service: Service, call: Call) -> HttpAnswer:
     """Why there is no leader or no progress, as far as this node knows; `raftlog explain` asks all."""
     call.query()
+    return service.answer(leaderless(service))
+
+
+def leaderless(service: Service) -> Leaderless:
+    """The same as a value."""
     view, tls = service.node.view(), service.credentials
     if tls is not None:
         refused = None
@@ -41,7 +46,7 @@ async def explain_leaderless(service: Service, call: Call) -> HttpAnswer:
             when, where, reason = tls.refused
             refused = RefusedView(f"a client at {where}", reason, int(1_000 * (clock.monotonic() - when)))
         view = msgspec.structs.replace(view, tls_files=tls.trouble, refused_client=refused)
-    return service.answer(diagnose([view], {}))
+    return diagnose([view], {})
 
 
 async def explain_index(service: Service, call: Call) -> HttpAnswer:

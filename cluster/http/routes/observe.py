@@ -1,15 +1,18 @@
-"""Handles `/v1/events`, `/v1/history` and `/v1/log/density`: the past of this node and of its log."""
+"""Handles `/v1/overview`, `/v1/events`, `/v1/history` and `/v1/log/density`: this node now, its past, and its log's."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import Final
 
+import msgspec
+
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.observe import DensityAnswer, EventsAnswer, EventView, HistoryAnswer
-from raftlog.cluster.http.exchange.answer import HttpAnswer
+from raftlog.cluster.api.observe import DensityAnswer, EventsAnswer, EventView, HistoryAnswer, OverviewAnswer
+from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.service import Service
+from raftlog.cluster.http.routes.explain import leaderless
 from raftlog.cluster.http.routes.log import SLICE_BYTES
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.history import ROWS
@@ -21,30 +24,58 @@ BUCKETS_MAX: Final = 500
 """Most buckets of one answer: each is one search in the time index of the log."""
 
 
+OVERVIEW_S: Final = 0.5
+"""Least age at which an overview is made again, in seconds: 500 consoles that ask once a second cost 2 a second."""
+_OVERVIEW_ROWS: Final = 5
+_OVERVIEW_EVENTS: Final = 20
+
+
+async def get_overview(service: Service, call: Call) -> HttpAnswer:
+    """The values of a dashboard, made at most twice a second for all clients that ask."""
+    call.query()
+    node, now, (made_at, body) = service.node, service.clock(), service.overview
+    if now >= made_at + OVERVIEW_S:
+        events = _events(service, 0)
+        answer = OverviewAnswer(
+            node.cluster(),
+            leaderless(service),
+            _history(service, 1, _OVERVIEW_ROWS),
+            msgspec.structs.replace(events, events=events.events[-_OVERVIEW_EVENTS:]),
+            node.applied,
+            node.term,
+        )
+        body = encode_json(answer)
+        service.overview = now, body
+    return HttpAnswer(service.identity, body, node.applied, node.term)
+
+
 async def get_events(service: Service, call: Call) -> HttpAnswer:
     """The newest events of this node behind a number, oldest first."""
     query = call.query({"after", "limit"})
     after, limit = query.number_or("after", 0), query.number_or("limit", EVENTS_MAX, 1, EVENTS_MAX)
+    answer = _events(service, after)
+    shown = answer.events[:limit] if "after" in query else answer.events[-limit:]
+    return service.answer(msgspec.structs.replace(answer, events=shown, next=shown[-1].number if shown else after))
+
+
+def _events(service: Service, after: int) -> EventsAnswer:
     node = service.node
-    found = recent.after(after, node.node_id)
-    shown = found[:limit] if "after" in query else found[-limit:]
-    events = [EventView(*each) for each in shown]
-    return service.answer(
-        EventsAnswer(node.node_id, events, events[-1].number if events else after, node.applied, node.term)
-    )
+    events = [EventView(*each) for each in recent.after(after, node.node_id)]
+    return EventsAnswer(node.node_id, events, events[-1].number if events else after, node.applied, node.term)
 
 
 async def get_history(service: Service, call: Call) -> HttpAnswer:
     """Rates and times of this node: the last ten minutes by second, or the last day by minute."""
     query = call.query({"step", "rows"})
     step = int(query.choice("step", [str(each) for each in ROWS]))
-    rows = query.number_or("rows", ROWS[step], 1, ROWS[step])
+    return service.answer(_history(service, step, query.number_or("rows", ROWS[step], 1, ROWS[step])))
+
+
+def _history(service: Service, step: int, rows: int) -> HistoryAnswer:
     node = service.node
     history = node.metrics.history
     end_ms = clock.wall_ms() - int(1_000 * history.age_s(step, clock.monotonic()))
-    return service.answer(
-        HistoryAnswer(node.node_id, step, end_ms, history.columns(step, rows), node.applied, node.term)
-    )
+    return HistoryAnswer(node.node_id, step, end_ms, history.columns(step, rows), node.applied, node.term)
 
 
 async def get_density(service: Service, call: Call) -> HttpAnswer:

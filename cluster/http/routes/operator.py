@@ -11,6 +11,7 @@ import msgspec
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.headers import BACKUP
+from raftlog.cluster.api.members import MemberSeen
 from raftlog.cluster.api.status import SetDigestHex
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
@@ -47,6 +48,20 @@ async def get_members(service: Service, call: Call) -> HttpAnswer:
     """The members of the cluster, in the newest configuration."""
     call.query()
     return service.answer(service.node.members())
+
+
+async def get_cluster(service: Service, call: Call) -> HttpAnswer:
+    """This node's view of all members. Without `watch on cluster`: the members and the leader."""
+    call.query()
+    view, permissions = service.node.cluster(), service.access.permissions(call)
+    if permissions is not None and not permissions.allows(needs.WATCH):
+        lead = view.leader.node if view.leader else 0
+        members = [
+            MemberSeen(each.node, each.url, each.member, "leader" if each.node == lead else None)
+            for each in view.members
+        ]
+        view = msgspec.structs.replace(view, members=members)
+    return service.answer(view)
 
 
 async def get_livez(service: Service, call: Call | None = None) -> HttpAnswer:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from raftlog.chaos.judge.history import BadHistory
 from raftlog.chaos.runs import report
 from raftlog.chaos.runs.judgement import judge_run
 from raftlog.chaos.runs.run_folder import BadFolder, history_file, load, save
-from tests.browser import drawn
+from tests.browser import chromium, page
 from tests.chaos.runs.runs import busy, made, put
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028"
@@ -118,21 +119,15 @@ def test_a_run_that_cannot_be_shown_is_an_error(folder: Path) -> None:
         report.data_of(folder)
 
 
-def _drawn(page: Path, profile: Path) -> str:
-    """The page once its script has ended; skips without a browser."""
-    text, _ = drawn(page.as_uri(), profile)
-    assert ("data-drawn", "yes") in Page(text).attributes
-    return text
-
-
 @pytest.mark.serial
-def test_a_browser_draws_it(folder: Path, tmp_path: Path) -> None:
+def test_a_browser_draws_it(folder: Path) -> None:
     """Chromium runs the page to its end: the verdict is on it, the bad key is chosen, and its operation named."""
-    text = _drawn(folder / report.PAGE, tmp_path / "profile")
-    assert '<h1 id="verdict" class="invalid">invalid</h1>' in text
-    assert "fits nowhere" in text
-    assert '<div id="failover">' in text  # it was hidden, and the histograms are drawn
-    assert '<p id="alike" class="valid">All 2 are the same.</p>' in text
+    with chromium() as browser, page(browser, (folder / report.PAGE).as_uri()) as shown:
+        expect(shown.locator("[data-drawn=yes]")).to_be_attached()
+        expect(shown.locator("h1#verdict.invalid")).to_have_text("invalid")
+        expect(shown.get_by_text("fits nowhere").first).to_be_visible()
+        expect(shown.locator("#failover")).to_be_visible()  # it was hidden, and the histograms are drawn
+        expect(shown.locator("#alike.valid")).to_have_text("All 2 are the same.")
 
 
 @pytest.mark.serial
@@ -144,9 +139,10 @@ def test_a_browser_draws_a_long_run(tmp_path: Path) -> None:
     run = made(folder, [])
     busy(run, 60_000)
     save(run, judge_run(run), ["raftlog", "chaos", "run", "all"])
-    page = report.write_page(folder)
-    assert page.stat().st_size < 5 << 20
+    written = report.write_page(folder)
+    assert written.stat().st_size < 5 << 20
     data = report.data_of(folder)
     assert len(data["rows"]) <= report.ROWS_MAX < data["total"] == 60_000
     assert sum(data["rates"]["ok"]) == 60_000
-    assert "operations are drawn" in _drawn(page, tmp_path / "profile")
+    with chromium() as browser, page(browser, written.as_uri()) as shown:
+        expect(shown.get_by_text("operations are drawn").first).to_be_attached()

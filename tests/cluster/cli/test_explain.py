@@ -18,7 +18,7 @@ from raftlog.cluster.api.diagnosis import HELD_MS, diagnose
 from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
-from raftlog.cluster.peers.transport import REFUSED_SHOWN_MAX
+from raftlog.cluster.peers.refusals import SHOWN_MAX
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.ready import SyncBatch
@@ -200,7 +200,7 @@ async def test_status_says_what_explain_would_say_first(tmp_path: Path) -> None:
 
 async def test_a_refused_peer_is_named_with_the_reason(tmp_path: Path) -> None:
     """A node of another cluster dials this one: both sides name the peer and the reason; this one keeps
-    REFUSED_SHOWN_MAX.
+    SHOWN_MAX.
     """
     async with cluster_of(1, tmp_path / "one") as one:
         other = Nodes(tmp_path / "other", 2, {})
@@ -215,9 +215,9 @@ async def test_a_refused_peer_is_named_with_the_reason(tmp_path: Path) -> None:
             assert "refused" in [cause.code for cause in mine.causes]
         finally:
             await other.kill(1)
-        for number in range(2 * REFUSED_SHOWN_MAX):
-            host_of(one.running[1]).transport.refused(f"node 9 at {number}", "a reason")
-        assert len(one.running[1].view().refused) == REFUSED_SHOWN_MAX
+        for number in range(2 * SHOWN_MAX):
+            host_of(one.running[1]).transport.refusals.refused(f"node 9 at {number}", "a reason")
+        assert len(one.running[1].view().refused) == SHOWN_MAX
 
 
 async def test_explain_shows_the_nodes_that_have_a_record(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ async def test_every_client_call_works_over_the_real_routes() -> None:
         assert receipt.first == first.first or receipt.state == "settled"
         digest = await client.digest()
         assert digest.index == client.index
-        assert (await client.status()).log == digest.log == (await client.members()).log
+        assert (await client.status()).log == digest.log == (await client.members()).log == (await client.cluster()).log
 
 
 async def test_follow_and_watch_give_each_change_once() -> None:

@@ -14,7 +14,7 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.bounds import rule_of
 from raftlog.cluster.config.settings import LimitSettings, LogSettings, Settings
 from raftlog.cluster.http.request_log import RequestLog
-from raftlog.cluster.peers.transport import REASON_CHARACTERS_MAX
+from raftlog.cluster.peers.refusals import REASON_CHARACTERS_MAX
 from raftlog.cluster.protocol.request import NEVER
 from raftlog.cluster.runtime import logging
 from raftlog.cluster.runtime.line_limit import LINES_MAX
@@ -129,7 +129,7 @@ async def test_a_hello_is_bounded(tmp_path: Path) -> None:
         writer.write((101).to_bytes(4, "little") + bytes(FRAME_SIZE - 4))
         assert await asyncio.wait_for(reader.read(), hang_s()) == b""
         writer.close()
-        assert "a first frame of" in host_of(leader).transport.refused_lately[-1][2]
+        assert "a first frame of" in host_of(leader).transport.refusals.lately[-1][2]
 
 
 async def test_lines_about_requests_that_wait_are_bounded(capfd: pytest.CaptureFixture[str]) -> None:
@@ -156,12 +156,12 @@ async def test_refused_connections_leave_few_lines_whatever_their_reasons(
     async with cluster_of(1, tmp_path) as nodes:
         transport = host_of(await nodes.leader()).transport
         with structlog.testing.capture_logs() as lines:
-            monkeypatch.setattr(transport, "logger", structlog.get_logger())
+            monkeypatch.setattr(transport.refusals, "_logger", structlog.get_logger())
             for number in range(100):
-                transport.refused(f"127.0.0.1:{number}", f"no raftlog hello: {number} {'x' * 1_000}")
+                transport.refusals.refused(f"127.0.0.1:{number}", f"no raftlog hello: {number} {'x' * 1_000}")
             told = [line for line in lines if line["event"] == "peer_refused"]
-            monkeypatch.setattr(transport.lines, "_until", 0.0)  # as if the time had passed
-            transport.refused("127.0.0.1:1", "another reason")
+            monkeypatch.setattr(transport.refusals.lines, "_until", 0.0)  # as if the time had passed
+            transport.refusals.refused("127.0.0.1:1", "another reason")
     assert len(told) == LINES_MAX
     assert all(len(line["reason"]) <= REASON_CHARACTERS_MAX for line in told)
     assert lines[-1]["left_out"] == 100 - LINES_MAX

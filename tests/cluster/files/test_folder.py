@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -34,18 +33,14 @@ from raftlog.raft.wal.formats import HARD_STATE_SLOT
 from tests.cluster.files.disk_folder import make_full_folder
 from tests.cluster.files.disk_lab import IDENTITY, SEGMENT_BYTES, batch, effects_of, make_folder, open_disk, read_all
 from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, make_entries
+from tests.support import small_disk
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB of its own."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a tmpfs needs root: a full and a read-only disk are not tried")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)  # lazily: a failed test may hold files open
+    with small_disk(tmp_path, "256k"):
+        yield tmp_path
 
 
 def segment(folder: Path) -> Path:
@@ -304,23 +299,23 @@ async def test_effects_that_are_lost_lead_to_an_older_state(tmp_path: Path) -> N
     await disk.close()
 
 
-async def test_opening_on_a_read_only_disk_is_refused(small_disk: Path) -> None:
+async def test_opening_on_a_read_only_disk_is_refused(small: Path) -> None:
     """A folder on a file system that is mounted read-only: refused with what to do (chmod would not stop root)."""
-    folder = small_disk / "node"
+    folder = small / "node"
     format_node(folder, IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
     with pytest.raises(FolderReadOnly, match="remount it writable"):
         open_disk(folder)
     with pytest.raises(FolderReadOnly):
-        format_node(small_disk / "other", IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
+        format_node(small / "other", IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
 
 
-async def test_pitfall_61_a_full_disk_is_back_pressure(small_disk: Path) -> None:
+async def test_pitfall_61_a_full_disk_is_back_pressure(small: Path) -> None:
     """No room for the next segment: NoSpace before any byte of an entry is written, and it goes on once there is room.
 
     Guard: Journal.spares before Journal.append; NoSpace only from there and from files that can be built again.
     """
-    folder = small_disk / "node"
+    folder = small / "node"
     format_node(folder, IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
     disk, _ = open_disk(folder)
     log = [FIRST]
@@ -340,7 +335,7 @@ async def test_pitfall_61_a_full_disk_is_back_pressure(small_disk: Path) -> None
     with pytest.raises(NoSpace):
         await disk.carry_out(batch(*new))
     assert await read_all(disk, log[-1].index) == log
-    subprocess.run(["mount", "-o", "remount,size=512k", str(small_disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,size=512k", str(small)], check=True)
     await disk.carry_out(batch(*new))
     await disk.close()
     disk, recovered = open_disk(folder)
@@ -349,10 +344,10 @@ async def test_pitfall_61_a_full_disk_is_back_pressure(small_disk: Path) -> None
     await disk.close()
 
 
-async def test_formatting_on_a_full_disk_leaves_nothing(small_disk: Path) -> None:
+async def test_formatting_on_a_full_disk_leaves_nothing(small: Path) -> None:
     """A format that runs out of space says so and leaves no folder that could be opened."""
     with pytest.raises(NoSpace, match="free disk space"):
-        format_node(small_disk / "node", IDENTITY, FIRST, segment_bytes=1 << 20)
+        format_node(small / "node", IDENTITY, FIRST, segment_bytes=1 << 20)
     with pytest.raises(FolderMissing):
-        open_disk(small_disk / "node")
-    format_node(small_disk / "node", IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)
+        open_disk(small / "node")
+    format_node(small / "node", IDENTITY, FIRST, segment_bytes=SEGMENT_BYTES)

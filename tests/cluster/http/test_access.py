@@ -91,16 +91,16 @@ async def test_every_route_asks_who_sends_the_request(world: AccessWorld) -> Non
             assert known.problem().outcome == "not_applied"
         admin = await of_route(world, "root", route.method, route.pattern) if "watch" not in route.pattern else None
         assert admin is None or admin.status not in (401, 403), (route, admin.body)
-    assert open_ones == 6
+    assert open_ones == 7
 
 
 _EXPLAIN = ("GET /v1/explain/leaderless", "GET /v1/explain/{index}")
 CLUSTER_GRANTS = {  # of each user: the routes that need a grant on the cluster, and are open to it
-    "watch": {"GET /metrics", "GET /v1/events", "GET /v1/history", *_EXPLAIN},
+    "watch": {"GET /metrics", "GET /v1/overview", "GET /v1/events", "GET /v1/history", *_EXPLAIN},
     "members": {"POST /v1/members"},
     "access": {"GET /v1/access", "POST /v1/access"},
     "operate": {
-        *("GET /metrics", "GET /v1/events", "GET /v1/history", "GET /v1/backup", *_EXPLAIN),
+        *("GET /metrics", "GET /v1/overview", "GET /v1/events", "GET /v1/history", "GET /v1/backup", *_EXPLAIN),
         *("POST /v1/log/trim", "POST /v1/kv/compact", "POST /v1/leader/transfer"),
     },
 }

@@ -101,7 +101,7 @@ async def test_a_node_that_the_others_refuse_says_that_it_is_cut_off(tmp_path: P
 
         def met(*refusing: Replica, boot: int) -> None:
             for node in refusing:
-                host_of(node).transport.met[disk] = PeerProcess(boot)
+                host_of(node).transport.incoming.met[disk] = PeerProcess(boot)
             for link in host_of(cut).transport._consensus.values():
                 link.redial()
 
@@ -137,7 +137,7 @@ async def test_a_node_that_the_others_refuse_says_that_it_is_cut_off(tmp_path: P
         assert row["lag"] is None
         assert "refuses this node" in row["cut_off"]
         for node in (leader, third):
-            del host_of(node).transport.met[disk]
+            del host_of(node).transport.incoming.met[disk]
         await wait_until_async(lambda: cut.is_ready, what="a node that is ready again")
         await nodes.all_at((await nodes.append(leader, b"after")).last)
         (seen,) = [each for each in leader.status().followers if each.node == cut.node_id]

@@ -62,6 +62,7 @@ WAYS = (
     "/v1/consumers",
     "/v1/consumers/far-group",
     "/v1/status",
+    "/v1/cluster",
     "/v1/members",
     "/metrics",
     "/v1/explain/leaderless",

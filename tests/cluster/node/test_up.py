@@ -16,7 +16,7 @@ from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.cli import nodes as cli_local
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.cli.frame.common import Failed
-from raftlog.cluster.cli.nodes import PEER_PORT_OFFSET
+from raftlog.cluster.cli.nodes import PEER_PORT_OFFSET, browse
 from raftlog.cluster.client.access_requests import change, show
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.config.exit_codes import NodeExit
@@ -76,12 +76,15 @@ def refusal(environment: dict[str, str], *arguments: str) -> str:
 
 def access_line(environment: dict[str, str], data: Path) -> str:
     """What an `up` of a cluster with TLS says about access control, before it says how to use the cluster."""
+    said = said_by(environment, "--secure", "--data", str(data))
+    [line] = [line for line in said.splitlines() if line.startswith("access control is ")]
+    return line
+
+
+def said_by(environment: dict[str, str], *arguments: str) -> str:
+    """What an `up` says on standard error that comes up and is stopped."""
     process = subprocess.Popen(
-        [*COMMAND, "up", "--secure", "--data", str(data)],
-        env=environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [*COMMAND, "up", *arguments], env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     assert process.stdout is not None
@@ -93,8 +96,7 @@ def access_line(environment: dict[str, str], data: Path) -> str:
         process.kill()
         process.communicate()
     assert process.returncode == 0, said
-    [line] = [line for line in said.splitlines() if line.startswith("access control is ")]
-    return line
+    return said
 
 
 @pytest.fixture
@@ -302,3 +304,22 @@ def test_without_a_terminal_each_trouble_is_a_line_once(
     monkeypatch.setattr(cli_local, "look", look)
     cli_local._show_until(stop, Console(highlight=False), Running(), {1: "http://127.0.0.1:1"}, "")
     assert capsys.readouterr().out.splitlines()[-2:] == ["full [disk]", "the trouble is over"]
+
+
+def test_up_opens_the_console(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--open` gives its address to the browser that BROWSER names. Without a display a sentence has the address, and
+    so has the output without the option."""
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.new && mv {seen}.new {seen}\n')
+    browser.chmod(0o700)
+    port = port_for_up()
+    url = f"http://127.0.0.1:{port}/"
+    said = said_by(environment | {"BROWSER": f"{browser} %s"}, "--nodes", "1", "--port", str(port), "--open")
+    assert f"\n{url} is open in a browser\n" in said
+    assert seen.read_text() == f"{url}\n"
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert browse(url[:-1], opens=True) == f"no browser with a window was found here: open {url} in one"
+    assert browse(url[:-1], opens=False) == f"{url} shows it in a browser"

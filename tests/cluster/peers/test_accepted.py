@@ -68,15 +68,15 @@ async def test_connections_that_say_nothing_keep_no_member_out() -> None:
     limits = LimitSettings(hello_timeout_ms=60_000, peer_connections_max=3)
     async with transports(1, limits=limits, listening=[1]) as ((one,), (ear,), (port,)):
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        await wait_until_async(lambda: len(one.accepted) == 3)
+        await wait_until_async(lambda: len(one.incoming.open) == 3)
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(encode_hello(hello_of()))
-        await wait_until_async(lambda: len(one.current) == 1, what="the member is believed")
+        await wait_until_async(lambda: len(one.incoming.current) == 1, what="the member is believed")
         silent += [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         for reader, _ in silent[:6]:
             with suppress(ConnectionResetError):
                 assert await asyncio.wait_for(reader.read(), hang_s()) == b""
-        assert (len(one.accepted), len(one.current), ear.closed) == (3, 1, [])
+        assert (len(one.incoming.open), len(one.incoming.current), ear.closed) == (3, 1, [])
         for _, each in silent:
             each.close()
         writer.close()
@@ -107,7 +107,7 @@ async def test_large_frame_on_a_slow_link_goes_on() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         frame = encode_message(vote())
         writer.write(encode_hello(hello_of()) + frame[:-1])
-        (accepted,) = await wait_until_async(lambda: list(one.current.values()))
+        (accepted,) = await wait_until_async(lambda: list(one.incoming.current.values()))
         began = await wait_until_async(lambda: accepted._unfinished_since)
         accepted._came = 1 << 30
         accepted.check_unfinished(began + 10.0, is_silent=False)

@@ -95,7 +95,7 @@ class World:
         self.random, self.is_reached = random, is_reached
         self.ear = Caller()
         self.transport = a_transport(1, self.ear)
-        self.transport.configurations[0] = configuration_of([1, 2, 3])
+        self.transport._configurations[0] = configuration_of([1, 2, 3])
         self.links = {node: OneLink(node, f"{node}:0", disk, is_welcome=True) for node, disk in DISKS.items()}
         self.transport._consensus = cast(Any, self.links)
         self.ear.removed.add(REMOVED)
@@ -133,7 +133,7 @@ class World:
                 start=start_of(number + 100),
                 at=random.choice(["", "127.0.0.1:9", ":", "x"]),
             )
-        accepted = Accepted(self.transport)
+        accepted = Accepted(self.transport.incoming)
         accepted.connection_made(cast(Any, Wire()))
         self.is_true[number] = is_true
         self.sent[number] = 0

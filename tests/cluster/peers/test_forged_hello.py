@@ -74,7 +74,7 @@ def links_from(node: Replica, nodes: Nodes) -> dict[int, bool]:
     return {
         each.node_id: any(
             (sender, purpose) == (node.node_id, Purpose.CONSENSUS)
-            for sender, _, purpose in host_of(each).transport.current
+            for sender, _, purpose in host_of(each).transport.incoming.current
         )
         for each in others
     }
@@ -104,17 +104,19 @@ async def test_a_challenge_in_a_forged_hello_delays_no_link(tmp_path: Path) -> N
         await nodes.append(await nodes.leader(), b"before")
         one, two = await nodes.followers()
         await wait_until_async(lambda: all(links_from(two, nodes).values()), what="links")
-        before = dict(host_of(one).transport.current)
+        before = dict(host_of(one).transport.incoming.current)
         async with told(nodes, forged(nodes, one.node_id, two.node_id, boot=50, challenge=12345)):
-            await wait_until_async(lambda: any(each.challenge == 12345 for each in host_of(two).transport.accepted))
+            await wait_until_async(
+                lambda: any(each.challenge == 12345 for each in host_of(two).transport.incoming.open)
+            )
             last = (await nodes.append(await nodes.leader(), b"meanwhile")).last
             await nodes.all_at(last)
-            assert dict(host_of(one).transport.current) == before
+            assert dict(host_of(one).transport.incoming.current) == before
             for link in list(host_of(two).transport._consensus.values()):
                 link.redial()
             key = (two.node_id, two.state.identity.incarnation, Purpose.CONSENSUS)
             await wait_until_async(
-                lambda: host_of(one).transport.current.get(key) not in (None, before[key]), what="a new link"
+                lambda: host_of(one).transport.incoming.current.get(key) not in (None, before[key]), what="a new link"
             )
 
 
@@ -127,8 +129,10 @@ async def test_a_connection_waits_for_its_proof_and_loses_nothing() -> None:
         async with spoken(
             port, hello, encode_message(vote(1)), encode_word(Word.ANSWER, 99), encode_message(vote(2))
         ) as writer:
-            await wait_until_async(lambda: [len(each._held) for each in one.accepted] == [2], what="two that are held")
-            assert (ear.messages, ear.opened, one.current) == ([], [], {})
+            await wait_until_async(
+                lambda: [len(each._held) for each in one.incoming.open] == [2], what="two that are held"
+            )
+            assert (ear.messages, ear.opened, one.incoming.current) == ([], [], {})
             writer.write(encode_message(vote(3)) + encode_word(Word.ANSWER, CHALLENGE) + encode_message(vote(4)))
             await wait_until_async(lambda: len(ear.messages) == 4)
             assert ear.messages == [vote(number) for number in range(1, 5)]
@@ -148,8 +152,8 @@ async def test_of_a_member_whose_address_does_not_answer_requests_are_taken_and_
         ):
             await wait_until_async(lambda: ear.messages == [asks])
             await wait_until_async(lambda: [frame.header for frame in ear.frames] == [(2,)])
-            assert (ear.opened, one.current, one.met) == ([], {}, {})
-        await wait_until_async(lambda: not one.accepted)
+            assert (ear.opened, one.incoming.current, one.incoming.met) == ([], {}, {})
+        await wait_until_async(lambda: not one.incoming.open)
         assert ear.closed == []
 
 
@@ -175,7 +179,7 @@ async def test_the_listener_at_the_members_address_is_asked_about_a_hello_in_its
         await wait_until_async(lambda: link.is_welcome, what="a welcome")
         async with spoken(port, encode_hello(hello_of(answer=0, challenge=99)), encode_message(vote())):
             await wait_until_async(lambda: set(heard) == {(Word.ANSWER, 99), (Word.ASK, CHALLENGE)}, what="both words")
-        assert (ear.messages, one.met) == ([], {})
+        assert (ear.messages, one.incoming.met) == ([], {})
 
 
 async def test_an_unreachable_node_learns_that_its_promises_do_not_count(
@@ -210,7 +214,7 @@ async def test_messages_waiting_for_a_proof_are_bounded(monkeypatch: pytest.Monk
             for boot in range(10, 16):
                 await forgers.enter_async_context(spoken(port, encode_hello(hello_of(answer=0, boot=boot))))
                 await wait_until_async(lambda: boot in boots(one), what="it came")  # noqa: B023 - awaited here
-            await wait_until_async(lambda: len(one.accepted) == 3)
+            await wait_until_async(lambda: len(one.incoming.open) == 3)
             assert boots(one) == {13, 14, 15}
             much = encode_hello(hello_of(answer=0, boot=16)), *[encode_message(vote())] * 200
             await forgers.enter_async_context(spoken(port, *much))
@@ -220,7 +224,7 @@ async def test_messages_waiting_for_a_proof_are_bounded(monkeypatch: pytest.Monk
 
 def boots(transport: Transport) -> set[int]:
     """What the accepted connections say of their process."""
-    return {each.hello.boot for each in transport.accepted if each.hello is not None}
+    return {each.hello.boot for each in transport.incoming.open if each.hello is not None}
 
 
 def test_a_fingerprint_distinguishes_disks_and_hides_incarnations() -> None:
@@ -272,13 +276,13 @@ def test_a_forged_hello_is_neither_believed_nor_remembered() -> None:
             await wait_until_async(lambda: link.is_up, what="the link to the member's address")
             hello = hello_of(answer=one.proofs.challenge(link) ^ 1, boot=50)
             async with spoken(port, encode_hello(hello), encode_message(vote(1))):
-                await wait_until_async(lambda: any(each.sender == 2 for each in one.accepted), what="it came")
+                await wait_until_async(lambda: any(each.sender == 2 for each in one.incoming.open), what="it came")
                 real = encode_hello(hello_of(answer=one.proofs.challenge(link)))
                 async with spoken(port, real, encode_message(vote(2))):
                     with suppress(TooSlow):
                         await wait_until_async(lambda: vote(2) in ear.messages, 2)
                     assert ear.messages == [vote(2)]
-                    assert [met.boot for met in one.met.values()] == [3]
+                    assert [met.boot for met in one.incoming.met.values()] == [3]
 
     asyncio.run(story())
 
@@ -290,8 +294,8 @@ def test_the_end_of_a_connection_that_was_never_believed_is_no_news() -> None:
         async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
             for changes in ({"answer": 0}, {"incarnation": FOREIGN}):
                 async with spoken(port, encode_hello(hello_of(**changes))):
-                    await wait_until_async(lambda: any(each.sender == 2 for each in one.accepted), what="it came")
-                await wait_until_async(lambda: not one.accepted, what="it went")
+                    await wait_until_async(lambda: any(each.sender == 2 for each in one.incoming.open), what="it came")
+                await wait_until_async(lambda: not one.incoming.open, what="it went")
             assert ear.closed == []
 
     asyncio.run(story())
@@ -304,7 +308,7 @@ def test_a_node_that_the_leader_refuses_is_not_ready() -> None:
         async with cluster_of(3, folder) as nodes:
             leader, cut = await nodes.leader(), (await nodes.followers())[0]
             await wait_until_async(lambda: cut.is_ready, what="a node that is ready")
-            host_of(leader).transport.met[cut.node_id, cut.state.identity.incarnation] = PeerProcess(9)
+            host_of(leader).transport.incoming.met[cut.node_id, cut.state.identity.incarnation] = PeerProcess(9)
             for link in host_of(cut).transport.links_to(leader.node_id):
                 link.redial()
             await wait_until_async(lambda: bool(readiness.refusals(cut.state)), what="a refusal")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from raftlog.cluster.peers.hello import Hello, Purpose, Word
 from raftlog.cluster.peers.hello_proof import WAITING_MAX, Proofs, Standing
-from raftlog.cluster.peers.ports import PeerIdentity
 from tests.cluster.nodes import START
 from tests.cluster.peers.test_transport import LOG
 
@@ -30,6 +29,7 @@ class OneLink:
     is_welcome: bool = True
     up_since: float = 0.0
     failed_at: float = 0.0
+    trouble: str = ""
     is_up: bool = True
 
     def say(self, word: Word, number: int) -> None:
@@ -88,17 +88,7 @@ class OneConnection:
 class Owner:
     """The links of this node."""
 
-    accepted: dict[OneConnection, None]
     links: dict[int, OneLink]
-    identity: PeerIdentity = field(
-        default_factory=lambda: PeerIdentity(
-            log=LOG,
-            node=1,
-            incarnation="1",
-            boot=1,
-            start=START,
-        )
-    )
 
     def link_to(self, node: int) -> OneLink | None:
         """The link to that node."""
@@ -116,7 +106,7 @@ class Forgers(RuleBasedStateMachine):
         super().__init__()
         self.accepted: dict[OneConnection, None] = {}
         self.links = {node: OneLink(node, f"{node}:0", DISKS[node]) for node in DISKS}
-        self.proofs = Proofs(Owner(self.accepted, self.links))
+        self.proofs = Proofs(Owner(self.links), self.accepted.keys())
         self.stale: list[int] = [0, 1, 1 << 62]
         self.time = 0.0
 

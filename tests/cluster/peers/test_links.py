@@ -27,7 +27,7 @@ def break_links(nodes: Nodes, pairs: Collection[Pair]) -> list[object]:
     """Aborts what the first of each pair has dialled to the second: consensus and bulk. The connections."""
     broken: list[object] = []
     for node in nodes.running.values():
-        for (sender, _, _), connection in list(host_of(node).transport.current.items()):
+        for (sender, _, _), connection in list(host_of(node).transport.incoming.current.items()):
             if (sender, node.node_id) in pairs:
                 broken.append(connection)
                 connection.abort()
@@ -40,8 +40,8 @@ async def joined_again(nodes: Nodes, broken: Collection[object]) -> None:
     def is_joined() -> bool:
         others = len(nodes.running) - 1
         return all(
-            not any(old in host_of(node).transport.accepted for old in broken)
-            and len(host_of(node).transport.current) == 2 * others
+            not any(old in host_of(node).transport.incoming.open for old in broken)
+            and len(host_of(node).transport.incoming.current) == 2 * others
             and follows(node)
             for node in nodes.running.values()
         )
@@ -92,7 +92,7 @@ async def test_a_connection_that_was_up_is_dialled_again_at_once() -> None:
         for times in range(1, 6):
             since = clock.monotonic()
             await wait_until_async(lambda since=since: clock.monotonic() > since + 2 * HELD_S)  # type: ignore[misc]
-            for connection in list(two.accepted):
+            for connection in list(two.incoming.open):
                 connection.abort()
             await wait_until_async(lambda times=times: len(ear.dialled) == 1 + times)  # type: ignore[misc]
         assert ear.refused == early

@@ -81,7 +81,7 @@ async def test_forged_refused_hellos_change_nothing_about_the_node_that_they_nam
         members = [node for node in (1, 2, 3) if node != leader.node_id]
         for node in members:  # as after some starts
             disk = nodes.running[node].state.identity.incarnation
-            host_of(leader).transport.met[node, disk] = PeerProcess(9, 9)
+            host_of(leader).transport.incoming.met[node, disk] = PeerProcess(9, 9)
         said = {
             await refusal_of(nodes, forged(nodes, node, leader.node_id, boot=boot, start=start_of(run), **other))
             for node in members
@@ -104,7 +104,7 @@ async def test_a_proved_refused_hello_is_told_once_a_second_and_shown(monkeypatc
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
         one.set_members(configuration_of([port, other]))
         hello = hello_of(start=start_of(7))
-        one.met[hello.sender, hello.incarnation] = PeerProcess(hello.boot + 1, 0)
+        one.incoming.met[hello.sender, hello.incarnation] = PeerProcess(hello.boot + 1, 0)
         await answer_to(port, encode_hello(replace(hello, answer=0)))
         await answer_to(port, encode_hello(replace(hello, log="f" * 32)))
         assert (ear.turned_away, one.refused_of(2)) == ([], "")
@@ -120,10 +120,10 @@ async def test_a_proved_refused_hello_is_told_once_a_second_and_shown(monkeypatc
 async def test_a_removed_node_is_refused_by_name_and_its_connections_end() -> None:
     """It stays unknown to the links: no process with its disk makes this node dial anything."""
     async with transports(2) as ((one, two), (ear, _), (port, _)):
-        await wait_until_async(lambda: len(one.current) == 2, what="both connections of node 2")
+        await wait_until_async(lambda: len(one.incoming.current) == 2, what="both connections of node 2")
         ear.removed.add(hello_of().incarnation)
         one.set_members(replace(one.configuration, members=one.configuration.members[:1], voters=(1,)))
-        await wait_until_async(lambda: not one.current, what="their end")
+        await wait_until_async(lambda: not one.incoming.current, what="their end")
         assert b"was removed from this cluster" in await answer_to(port, encode_hello(hello_of()))
         await wait_until_async(lambda: any("was removed" in why for _, _, why in one.refused_lately))
         await wait_until_async(lambda: any("was removed" in link.trouble for link in two.links_to(1)), what="its word")
@@ -138,7 +138,7 @@ async def test_a_removed_number_is_refused_where_a_certificate_shows_it(monkeypa
         one.set_members(configuration_of([port]))
         hello = encode_hello(hello_of(incarnation="f" * 32))
         async with spoken(port, hello):
-            await wait_until_async(lambda: any(each.sender == 2 for each in one.accepted), what="it is heard")
+            await wait_until_async(lambda: any(each.sender == 2 for each in one.incoming.open), what="it is heard")
         monkeypatch.setattr(accepted, "shown_certificate", lambda _: {"subject": ()})
         assert b"was removed from this cluster" in await answer_to(port, hello)
 
@@ -158,7 +158,7 @@ async def test_a_node_that_is_about_to_join_gets_in_and_a_removed_one_does_not(t
         await (await nodes.leader()).change_members(Remove((4,)), deadline())
         await nodes.all_at((await nodes.append(await nodes.leader(), b"without it")).last)
         for node in (1, 2, 3):
-            links = host_of(nodes.running[node]).transport.accepted
+            links = host_of(nodes.running[node]).transport.incoming.open
             await wait_until_async(lambda: not any(each.sender == 4 for each in links), what="no link")  # noqa: B023 - awaited here
             log, disk = nodes.cluster.cluster.log, joining.incarnation
             hello = Hello(

@@ -93,7 +93,7 @@ async def test_the_end_of_an_old_disk_does_not_end_its_successor() -> None:
             async with spoken(port, encode_hello(hello_of(incarnation=FOREIGN))):
                 await wait_until_async(lambda: len(ear.opened) == 2)
                 await stack.aclose()
-                await wait_until_async(lambda: len(one.current) == 1)
+                await wait_until_async(lambda: len(one.incoming.current) == 1)
                 assert ear.closed == []
                 assert [disk for _, disk, _ in ear.opened][-1] == FOREIGN
             await wait_until_async(lambda: ear.closed == [2])
@@ -112,7 +112,7 @@ async def test_a_node_outside_the_configuration_is_believed_once_it_is_dialled_b
             await wait_until_async(lambda: [peer for peer, _, _ in ear.opened] == [2])
         await wait_until_async(lambda: not one.strangers)
         async with spoken(port, encode_hello(hello_of(at="nowhere"))):
-            await wait_until_async(lambda: len(one.accepted) == 1)
+            await wait_until_async(lambda: len(one.incoming.open) == 1)
             assert not one.strangers
 
 
@@ -134,7 +134,7 @@ async def test_a_believed_node_outside_the_configuration_stays_dialled_when_it_d
             async with spoken(port, hello):
                 await wait_until_async(lambda: len(ear.opened) == 2)
                 await first.aclose()
-                await wait_until_async(lambda: len(one.accepted) == 1)
+                await wait_until_async(lambda: len(one.incoming.open) == 1)
                 assert [each.node for each in one.strangers.values()] == [2]
         await wait_until_async(lambda: not one.strangers)
 

@@ -18,7 +18,7 @@ from raftlog.cluster.peers.hello import (
     encode_hello,
     refusal,
 )
-from raftlog.cluster.peers.ports import PeerIdentity
+from raftlog.cluster.peers.ports import LinkParts, PeerIdentity
 from raftlog.cluster.peers.transport import Transport
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.codec.checks import Corrupt
@@ -118,16 +118,10 @@ def a_transport(
     dial: dict[int, str] | None = None,
 ) -> Transport:
     """The peer links of a node that has just started."""
-    return Transport(
-        PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3, start=START),
-        ear,
-        peer=PeerSettings(),
-        limits=limits or LimitSettings(),
-        dial=dial or {},
-        silence_ms=silence_ms,
-        metrics=Metrics(),
-        logger=structlog.get_logger(node=node),
-    )
+    identity = PeerIdentity(log=LOG, node=node, incarnation=f"{node:032x}", boot=3, start=START)
+    logger, silence_s = structlog.get_logger(node=node), silence_ms / 1_000
+    parts = LinkParts(identity, ear, PeerSettings(), limits or LimitSettings(), silence_s, Metrics(), logger, None)
+    return Transport(parts, dial or {})
 
 
 @asynccontextmanager
@@ -142,7 +136,7 @@ async def transports(
     made = [a_transport(node, ear, limits=limits, silence_ms=silence_ms) for node, ear in enumerate(ears, start=1)]
     try:
         for transport, port in zip(made, ports, strict=True):
-            if transport.identity.node in listening:
+            if transport.parts.identity.node in listening:
                 await transport.start("127.0.0.1", port)
             transport.set_members(configuration)
         yield made, ears, ports
@@ -237,7 +231,7 @@ async def test_a_refused_dialler_hears_why() -> None:
         (frame,) = FrameDecoder().feed(await answer_to(port, hello + encode_message(vote())))
         assert "two clusters share an address" in (decode_refusal(frame) or "")
         assert not ear.messages
-        assert not one.accepted
+        assert not one.incoming.open
 
 
 OTHER_SIDE = (2, f"{2:032x}", Purpose.CONSENSUS)
@@ -269,13 +263,13 @@ async def test_garbage_closes_only_its_own_connection(data: bytes) -> None:
     """Bytes that are no frame, no hello, too large, of the wrong kind or sender: that connection ends, others live."""
     async with transports(2) as ((one, two), (ear, _), (port, _)):
         await wait_until_async(lambda: all(two.connections().values()))
-        two.met.clear()
+        two.incoming.met.clear()
         await answer_to(port, data)
         two.send(vote(7))
         two.flush()
         # The garbage may have come under node 2's name and taken its place: then node 2 dials again.
-        if not one.accepted:
-            await wait_until_async(lambda: bool(one.accepted))
+        if not one.incoming.open:
+            await wait_until_async(lambda: bool(one.incoming.open))
 
         def arrived() -> bool:
             two.send(vote(7))
@@ -291,7 +285,7 @@ async def test_silent_connections_are_closed_and_connections_are_bounded() -> No
     async with transports(1, limits=limits, listening=[1]) as ((one,), _, (port,)):
         assert await answer_to(port) == b""
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-        await wait_until_async(lambda: len(one.accepted) <= 2)
+        await wait_until_async(lambda: len(one.incoming.open) <= 2)
         for reader, writer in opened:
             assert await asyncio.wait_for(reader.read(), hang_s()) == b""
             writer.close()
@@ -316,12 +310,12 @@ async def test_a_newer_connection_takes_the_place_of_an_older_one_without_news()
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
         first = await asyncio.open_connection("127.0.0.1", port)
         first[1].write(HELLO)
-        await wait_until_async(lambda: len(one.current) == 1)
-        older = one.current[OTHER_SIDE]
+        await wait_until_async(lambda: len(one.incoming.current) == 1)
+        older = one.incoming.current[OTHER_SIDE]
         second = await asyncio.open_connection("127.0.0.1", port)
         second[1].write(HELLO)
-        await wait_until_async(lambda: one.current[OTHER_SIDE] is not older)
-        await wait_until_async(lambda: len(one.accepted) == 1)
+        await wait_until_async(lambda: one.incoming.current[OTHER_SIDE] is not older)
+        await wait_until_async(lambda: len(one.incoming.open) == 1)
         assert ear.closed == []
         second[1].close()
         await wait_until_async(lambda: ear.closed == [2])
@@ -332,10 +326,10 @@ async def test_the_promises_of_another_disk_are_dropped_and_its_requests_taken()
     """Pitfall 46: the number of node 2 with a disk that the configuration does not name cannot vote; and it does not
     take the place of the right disk's connection."""
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)):
-        one.configurations[0] = configuration_of([1, 2])
+        one._configurations[0] = configuration_of([1, 2])
         right = await asyncio.open_connection("127.0.0.1", port)
         right[1].write(HELLO)
-        await wait_until_async(lambda: OTHER_SIDE in one.current)
+        await wait_until_async(lambda: OTHER_SIDE in one.incoming.current)
         foreign = await asyncio.open_connection("127.0.0.1", port)
         asks = RequestVote(sender=2, to=1, term=4, last_index=3, last_term=2)
         foreign[1].write(encode_hello(hello_of(incarnation="f" * 32)) + encode_message(vote(8)) + encode_message(asks))
@@ -373,24 +367,24 @@ async def test_a_full_or_missing_link_drops_and_says_so() -> None:
         assert sent == [True, True, False, False]
         for _ in range(100):
             two.send(vote())
-        dropped = two.metrics.registry.get_sample_value("raftlog_link_dropped_total", {"peer": "1"})
+        dropped = two.parts.metrics.registry.get_sample_value("raftlog_link_dropped_total", {"peer": "1"})
         assert dropped
         assert dropped > 50
-        assert one.metrics.registry.get_sample_value("raftlog_link_dropped_total", {"peer": "2"}) is None
+        assert one.parts.metrics.registry.get_sample_value("raftlog_link_dropped_total", {"peer": "2"}) is None
 
 
 async def test_a_silent_peer_is_dialled_again() -> None:
     """A connection may be dead without saying so: after two election timeouts without an answer there is another."""
     async with transports(2, silence_ms=30) as ((one, two), (ear, _), _):
         await wait_until_async(lambda: all(two.connections().values()))
-        older = await wait_until_async(lambda: one.current.get(OTHER_SIDE))
+        older = await wait_until_async(lambda: one.incoming.current.get(OTHER_SIDE))
         question = RequestVote(sender=2, to=1, term=1, last_index=0, last_term=0)
         two.send(question)
         two.flush()
 
         def is_new() -> bool:
             two.check_silence()
-            return one.current.get(OTHER_SIDE, older) is not older
+            return one.incoming.current.get(OTHER_SIDE, older) is not older
 
         await wait_until_async(is_new, what="another connection")
         assert question in ear.messages
@@ -400,12 +394,12 @@ async def test_an_answer_waits_for_no_answer() -> None:
     """A voter hears nothing more of a candidate that lost: that is no silence, and no reason for a new connection."""
     async with transports(2, silence_ms=1) as ((one, two), (ear, _), _):
         await wait_until_async(lambda: all(two.connections().values()))
-        before = await wait_until_async(lambda: one.current.get(OTHER_SIDE))
+        before = await wait_until_async(lambda: one.incoming.current.get(OTHER_SIDE))
         two.send(vote())
         two.flush()
         await wait_until_async(lambda: ear.messages == [vote()])
         two.check_silence()
-        assert one.current[OTHER_SIDE] is before
+        assert one.incoming.current[OTHER_SIDE] is before
         assert two.connections()["1/consensus"] == 1
 
 

@@ -147,6 +147,8 @@ HELLOS = st.builds(
     challenge=CHALLENGES,
     answer=CHALLENGES,
     at=st.sampled_from(["", "h:1", "[::1]:7001"]),
+    program=st.sampled_from(["", "0.1.0", "1!2.0rc1+local"]),
+    disk_bytes=st.sampled_from([0, 1, 10**18 - 1]),
 )
 REPLIES = st.lists(st.builds(PeerReply, st.just(2), WHOLE, WHOLE, st.none() | st.sampled_from(Code)), max_size=4)
 

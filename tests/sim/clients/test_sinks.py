@@ -1,10 +1,12 @@
 """Sinks in a world: their store equals the log through all that happens to them, and the judge sees planted bugs."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from raftlog.chaos.sim.clients import sinks
+from raftlog.chaos.sim.clients.sink_store import SinkServer
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import quiet
@@ -53,6 +55,14 @@ def test_a_store_equals_the_log_after_every_commit() -> None:
         "tries of a sink ended by StoreUnavailable",
     ):
         assert seen[what] > 0, what
+
+
+def test_a_store_without_a_copy_goes_back_to_nothing() -> None:
+    """The judge then knows of no runner that has opened it. (Seed 402427 of 30 November 2026 accused an older one.)"""
+    server = SinkServer(Random(1), lambda: True)
+    server.youngest["copy"], server.begins["copy"] = 195, 7
+    server.restore()
+    assert (server.position("copy"), server.youngest, server.begins) == (None, {}, {})
 
 
 @pytest.mark.parametrize("mutant", [name for name, each in MUTANTS.items() if "sink's" in each.worlds])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +17,7 @@ from raftlog.chaos.sim.disk.reading import read_entries
 from raftlog.chaos.sim.disk.snapshots import save
 from raftlog.chaos.sim.disk.view import SilentlyWrong
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import Entry, HardState
+from raftlog.raft.types import GENESIS, NEW_DISK, Entry, HardState
 from raftlog.raft.wal import journal, opening as storage_open, recovery, storage
 from raftlog.raft.wal.formats import HARD_STATE, LogIdentity, Slot, segment_name
 from raftlog.raft.wal.opening import OpenedShard
@@ -22,6 +25,7 @@ from raftlog.raft.wal.operations import FileOperation, Sync
 from raftlog.raft.wal.recovery import Damaged
 from raftlog.statemachine.effects import Effects, encode_effects
 from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, make_entries
+from tests.sim.world.property_lab import SECOND, Disk
 
 SEGMENT_BYTES = 4_096
 TORN_PERCENT = (80, 100)
@@ -452,3 +456,20 @@ def test_a_wrong_read_is_seen() -> None:
     disk.view.entries[1] = make_entries(FIRST.mark, 7, (1,))[0]
     with pytest.raises(SilentlyWrong, match="something else"):
         read(disk, 1, node.log[-1].index, 1_000)
+
+
+@pytest.mark.parametrize("was_hit", [True, False])
+def test_a_disk_under_the_highest_floor_loses_entries_to_damage_alone(was_hit: bool) -> None:
+    """A folder that was formatted again is under a floor that cannot rise. Its repaired log lacks a synced entry, which
+    is right where the disk was hit. (Seed 402551 of 30 November 2026.)"""
+    view = Disk().view
+    view.hard_state = HardState(2, 1, 1, NEW_DISK)
+    view.floor, view.is_healing = NEW_DISK, True
+    journal = SimpleNamespace(segments=[])
+    found = HardState(2, 1, 2, NEW_DISK)
+    log = SimpleNamespace(last=SECOND.mark, base=GENESIS)
+    opened = SimpleNamespace(log=log, hard_state=found, floor=NEW_DISK, snapshot=None, notices=(), journal=journal)
+    files = SimpleNamespace(nodes={HARD_STATE: SimpleNamespace(is_durable=True)})
+    with nullcontext() if was_hit else pytest.raises(SilentlyWrong, match="durable is 6"):
+        view.compare(cast(Any, opened), cast(Any, files), was_hit=was_hit)
+        assert (view.durable_last, (6, 2) in view.forgotten) == (5, True)

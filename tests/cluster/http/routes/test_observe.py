@@ -1,4 +1,4 @@
-"""`/v1/events` and `/v1/log/density`: what happened on a node, and when its log was written."""
+"""`/v1/overview`, `/v1/events` and `/v1/log/density`: a node now, what happened on it, and when its log was written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from raftlog.cluster.http.routes import observe
 from raftlog.cluster.runtime import logging, recent_events
 from raftlog.cluster.runtime.recent_events import FIELD_CHARS_MAX, RecentEvents
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -64,6 +65,27 @@ async def test_events_go_on_behind_a_number(recent: RecentEvents, served: Served
     assert await names("?after=7") == []
     answer = (await ask(served.port, "GET", "/v1/events?after=7")).json()
     assert answer["next"] == 7
+
+
+async def test_an_overview_is_made_once_for_all_who_ask(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is half a second old."""
+    made = 0
+
+    def cluster() -> object:
+        nonlocal made
+        made += 1
+        return FakeNode.cluster(served.node)
+
+    monkeypatch.setattr(served.node, "cluster", cluster)
+    monkeypatch.setattr(observe, "OVERVIEW_S", 3_600.0)
+    answers = [await ask(served.port, "GET", "/v1/overview") for _ in range(20)]
+    assert {answer.status for answer in answers} == {200}
+    assert len({answer.body for answer in answers}) == 1
+    assert made == 1
+    monkeypatch.setattr(observe, "OVERVIEW_S", 0.0)
+    await ask(served.port, "GET", "/v1/overview")
+    assert made == 2
+    assert (await ask(served.port, "GET", "/v1/overview?rows=1")).problem().code == "bad_request"
 
 
 def test_long_fields_of_events_are_cut() -> None:

@@ -66,7 +66,7 @@ async def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_a
     async with transports(1) as ((one,), _, (port, *_)):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(first)
-        await wait_until_async(lambda: bool(one.current))
+        await wait_until_async(lambda: bool(one.incoming.current))
         answer = await answer_to(port, clone)
         assert all(b"run 000000000000000%s from 127.0.0.1:" % run in answer for run in (b"a", b"b"))
         writer.close()
@@ -93,7 +93,7 @@ async def test_the_link_to_a_refused_copy_is_dialled_at_once(monkeypatch: pytest
         assert link is not None
         await wait_until_async(lambda: link.refusal and not link.is_up, what="the link pauses")
         hello = hello_of()
-        one.met[hello.sender, hello.incarnation] = PeerProcess(hello.boot + 1, 0)
+        one.incoming.met[hello.sender, hello.incarnation] = PeerProcess(hello.boot + 1, 0)
         await answer_to(port, encode_hello(hello))
         await wait_until_async(lambda: link.is_up, what="the link is dialled again")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
-from typing import Any
+from contextlib import closing, suppress
 
 import pytest
 
@@ -15,6 +14,7 @@ from raftlog.cluster.sinks.store import RowsRefused, StoreError, StoreUnavailabl
 from raftlog.cluster.sinks.stores.duckdb import DuckDatabase
 from raftlog.cluster.sinks.stores.sqlite import SqliteDatabase
 from tests.cluster.sinks.stores.kit import SINK, StoreBench, put
+from tests.support import small_disk
 
 KINDS = ("sqlite", "duckdb")
 
@@ -73,29 +73,26 @@ def test_a_locked_file_is_tried_again(bench: StoreBench, monkeypatch: pytest.Mon
     store.close()
 
 
-@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
-def test_a_full_disk_is_tried_again(bench: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_a_full_disk_is_tried_again(bench: StoreBench) -> None:
     """Nothing of the batch is there. Once the disk has space, the sink goes on where it was."""
-    connect = sqlite3.connect
-
-    def full(*given: Any, **more: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*given, **more)
-        connection.execute("PRAGMA max_page_count = 16")
-        return connection
-
-    rows = tuple(put(index, f"{index} {'x' * 500}") for index in range(1, 301))
-    with monkeypatch.context() as patched:
-        patched.setattr(sqlite3, "connect", full)
-        store = bench.store()
+    rows = tuple(put(index, f"{index} {'x' * 500}") for index in range(1, 3_001))
+    store = bench.store()
+    with small_disk(bench.folder, "8m"):
         store.open(SINK, 1)
-        with pytest.raises(StoreUnavailable, match="database or disk is full"):
-            store.write(RowChanges(rows), None, StorePosition(301))
+        store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
+        ballast = bench.folder / "ballast"
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(4_096)):
+                pass
+        with pytest.raises(StoreUnavailable, match=r"(?i)full|no space"):
+            store.write(RowChanges(rows), StorePosition(2), StorePosition(3_001))
         store.close()
-        bench.expect(None)
-    assert store.open(SINK, 1) is None
-    store.write(RowChanges(rows), None, StorePosition(301))
-    store.close()
-    assert len(bench.rows(SINK)) == 300
+        ballast.unlink()
+        assert store.open(SINK, 1) == StorePosition(2)
+        store.write(RowChanges(rows), StorePosition(2), StorePosition(3_001))
+        store.close()
+        assert len(bench.rows(SINK)) == 3_001
 
 
 @BOTH

@@ -1,0 +1,95 @@
+"""What a page asks of its node: at most a mebibyte by itself, and nothing while its tab is hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Browser, Page, Request, Response, expect
+
+from raftlog.cluster.api.members import ClusterView, MemberSeen
+from tests.browser import held, page
+from tests.cluster.fake_node import FakeNode, serve
+
+pytestmark = pytest.mark.serial
+
+SECONDS = 10
+MENU = ("overview", "log", "keys", "groups", "data", "explain")
+
+
+def passing(shown: Page) -> Callable[[], list[str]]:
+    """Loads the page again. The function lets ten seconds of its clock pass, and returns the paths of its requests."""
+    asked: list[str] = []
+
+    def note(request: Request) -> None:
+        asked.append(urlsplit(request.url).path)
+
+    def run() -> list[str]:
+        asked.clear()
+        for _ in range(SECONDS):
+            shown.clock.run_for(1_000)
+            shown.wait_for_load_state("networkidle")
+        return list(asked)
+
+    shown.clock.install()
+    shown.reload()
+    expect(shown.get_by_role("status").filter(has_text="live")).to_be_visible()
+    shown.on("request", note)
+    return run
+
+
+def hide(shown: Page, hidden: str) -> None:
+    """As a browser does with a tab behind others; headless Chromium hides none."""
+    script = "Object.defineProperty(document, 'hidden', {value: HIDDEN, configurable: true});"
+    shown.evaluate(script.replace("HIDDEN", hidden) + "document.dispatchEvent(new Event('visibilitychange'))")
+
+
+@pytest.mark.parametrize("place", MENU)
+def test_a_hidden_tab_asks_nothing(browser: Browser, place: str) -> None:
+    """For ten seconds; once it is seen again it asks at once."""
+    with held(serve()) as served, page(browser, f"{served.url}/#/{place}") as shown:
+        run = passing(shown)
+        hide(shown, "true")
+        run()  # an answer under way may set one more timer
+        assert run() == []
+        with shown.expect_request("**/v1/**"):
+            hide(shown, "false")
+
+
+def test_an_overview_asks_little(browser: Browser) -> None:
+    """One request a second, whose answer all share. Whatever else it needs it asks when something has happened."""
+    with held(serve()) as served, page(browser, served.url) as shown:
+        asked = passing(shown)()
+        assert asked.count("/v1/overview") >= SECONDS // 2
+        assert len(asked) <= SECONDS * 1.2, asked
+
+
+@pytest.mark.parametrize("place", MENU)
+def test_a_page_asks_for_no_more_than_a_mebibyte(browser: Browser, place: str) -> None:
+    """All answers of its first ten seconds together, files included."""
+    sizes: list[int] = []
+
+    def note(answer: Response) -> None:
+        sizes.append(int(answer.headers.get("content-length", 0)))
+
+    with held(serve()) as served, page(browser, f"{served.url}/#/{place}") as shown:
+        shown.on("response", note)
+        passing(shown)()
+        assert 0 < sum(sizes) < 1 << 20, sizes
+
+
+class _Removed(FakeNode):
+    """A node that is no member any more."""
+
+    def cluster(self) -> ClusterView:
+        """Only another one."""
+        return replace(super().cluster(), members=[MemberSeen(2, "http://127.0.0.1:3", "voter")])
+
+
+def test_a_node_that_is_no_member_shows_the_members(browser: Browser) -> None:
+    """It draws the others, with their addresses."""
+    with held(serve(_Removed())) as served, page(browser, served.url) as shown:
+        expect(shown.locator("article.node")).to_have_count(1)
+        expect(shown.get_by_role("link", name="http://127.0.0.1:3")).to_be_visible()
