@@ -54,7 +54,7 @@ EXTRA: Final = {
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/http_api.md]",
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/import.md]",
         "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/python.md]",
-        "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/operations.md]",
+        "tests/cluster/cli/test_docs_blocks.py::test_the_blocks_of_a_page_run[docs/operations/log.md]",
         "tests/acceptance/test_stories.py",
         "tests/cluster/cli/test_docs_blocks.py::test_the_stories_of_operations_run",
         "tests/cluster/importer/postgres/test_page.py",

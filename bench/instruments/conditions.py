@@ -12,8 +12,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from bench.instruments import interpreter, machine
-from raftlog.cluster.runtime import build
+from bench.instruments import machine
+from raftlog.cluster.runtime import build, interpreter
 
 
 class Conditions(msgspec.Struct, frozen=True):

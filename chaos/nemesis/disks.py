@@ -18,7 +18,7 @@ from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, both
 from raftlog.chaos.shim.driver import CallName
 from raftlog.cluster.api.status import Status
 
-FENCED: Final = 13  # how a node ends whose disk failed (docs/operations.md)
+FENCED: Final = 13  # how a node ends whose disk failed (docs/operations/run.md)
 DOWN_S: Final = (0.3, 2.0)
 LASTS_S: Final = (1.0, 4.0)
 SLOW_MS: Final = (5, 150)

@@ -4,7 +4,7 @@ A node is stopped cleanly, its files are hit, and it starts again. In the newest
 damage must be seen: the node reports that it heals, and has healed in the end. With a damaged hard state or identity it
 must refuse to start, with the exit code of damaged data. Damage elsewhere is seen only by readers, so the node's
 answers are compared with another node's. A node that has not healed gets another disk (`members replace`), as
-docs/operations.md says. At most a minority of disks is lost at a time (`raftlog.chaos.deploy.disk_account`).
+docs/operations/disks.md says. At most a minority of disks is lost at a time (`raftlog.chaos.deploy.disk_account`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.api.status import fingerprint
 
-DATA: Final = 11  # how a node ends whose data folder is damaged, missing or another's (docs/operations.md)
+DATA: Final = 11  # how a node ends whose data folder is damaged, missing or another's (docs/operations/run.md)
 LASTS_S: Final = (0.5, 2.0)
 START_S: Final = 60.0
 """For a start to end in one way or the other, on a machine that may be busy."""

@@ -8,7 +8,6 @@ import resource
 import shutil
 import socket
 import subprocess
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
 from raftlog.cluster.cli.frame.output import view
 from raftlog.cluster.config.cluster_file import split_address
 from raftlog.cluster.config.settings import LimitSettings, LoadedSettings, load_settings
-from raftlog.cluster.runtime import build
+from raftlog.cluster.runtime import build, interpreter
 
 FILES: Final = 65_536
 """Open files for all connections that a node takes as shipped (docs/production.md)."""
@@ -57,12 +56,10 @@ def judged(check: str, found: str, *, is_fine: bool, do: str, state: Literal["hi
 def look_at_python() -> Iterator[CheckFound]:
     """The interpreter's build, the modules, and the event loop."""
     facts = build.facts()
-    options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    is_quick = "--enable-optimizations" in options or "deb_system" in sysconfig.get_scheme_names()
     yield judged(
         "python",
-        facts["python"] if is_quick else f"{facts['python']}, built without optimisation",
-        is_fine=is_quick,
+        interpreter.describe(),
+        is_fine=interpreter.is_optimised(),
         do="use a Python of your distribution, or build it with --enable-optimizations: a quarter faster",
     )
     yield judged(

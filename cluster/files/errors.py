@@ -11,16 +11,16 @@ from raftlog.raft.wal.recovery import Damage
 
 UNFORMATTED: Final = (
     "a new node's folder is made with `raftlog format`; restore a folder that was in use from its own disk, because a "
-    'node that forgets its promises can undo acknowledged writes (docs/operations.md, "A lost node")'
+    'node that forgets its promises can undo acknowledged writes (docs/operations/members.md, "A lost node")'
 )
 RESTORE: Final = (
     "restore the missing files from a copy of this very disk, or leave this node off and put another disk in its "
-    'place: `raftlog members replace` (docs/operations.md, "A lost node")'
+    'place: `raftlog members replace` (docs/operations/members.md, "A lost node")'
 )
 
 REPLACE: Final = (
     "give this node a new disk: `raftlog members replace` with its number, then format its folder again "
-    '(docs/operations.md, "A wiped node")'
+    '(docs/operations/members.md, "A wiped node")'
 )
 
 

@@ -160,7 +160,7 @@ async def _all_wait(
                 members=silent,
                 meaning="there is no data folder; it is made once all members answer that the cluster was never led",
                 mend="start them with --format-new; if this cluster was led before, end this node, and bring its "
-                "folder back or replace the node: docs/operations.md, A wiped node",
+                "folder back or replace the node: docs/operations/members.md, A wiped node",
             )
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), ASK_EVERY_S)

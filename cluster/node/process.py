@@ -191,7 +191,7 @@ async def _serve(
             "healing",
             last=recovered.last.index,
             floor=recovered.floor,
-            mend="nothing: it votes again once it has the lost entries again; docs/operations.md, A damaged file",
+            mend="nothing: it votes again once it has the lost entries again; docs/operations/disks.md, A damaged file",
         )
     metrics = Metrics()
     metrics.show_process()

@@ -52,6 +52,7 @@ from raftlog.raft.wal.reading import RawSlice
 from raftlog.statemachine.machine import StateMachine
 
 HOUSEKEEPING_S: Final = 0.05  # seconds between two calls: deadlines of requests, clock entries, snapshots
+RESTING_S: Final = 0.1  # the same, and between two ticks, while nothing is under way: a tick costs about 0.1 ms
 
 
 class Process(Protocol):
@@ -67,6 +68,9 @@ class Process(Protocol):
 
     def call_later(self, delay_s: float, run: Callable[[], None]) -> None:
         """Calls `run` after `delay_s` seconds."""
+
+    def tick_soon(self) -> None:
+        """A replica that had time to rest is busy now: ticks come often again."""
 
     def replica_ended(self, replica: Replica) -> None:
         """The replica failed. Its `state.life.ending` says why."""
@@ -116,6 +120,7 @@ class Replica:
         self._must_turn = False  # True: a whole turn is scheduled. False: only a look
         self._observed = invariants.observe(self.state.core.state)
         self._housekeeping_at = 0.0
+        self._is_resting = False  # the next tick may come late, unless this replica gets busy
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -336,6 +341,9 @@ class Replica:
                 writes.send_answers(state)
             if state.links.dirty:
                 state.links.flush()
+            if self._is_resting and self.is_busy:
+                self._is_resting = False
+                self.process.tick_soon()
         except Exception as error:
             self.fail(error)
 
@@ -436,13 +444,21 @@ class Replica:
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests, reads or entries are under way here, or no leader is known: then ticks come often."""
+        """Whether requests, reads or entries are under way here, or no leader is known: then ticks come often. Else
+        they come seldom, because each one wakes the process."""
         state = self.state
         return (
             not (state.writes.pending.is_empty and state.reads.rounds.is_empty)
             or bool(state.applier.waiting)
             or state.core.state.leader == NOBODY
         )
+
+    def may_rest_s(self) -> float:
+        """Seconds until this replica needs a tick, if it does not get busy before: to the core's next deadline, and at
+        most RESTING_S. 0 while it is busy."""
+        self._is_resting = not self.is_busy
+        due_ms = self.state.core.next_deadline_ms() + 1 - clock.read().monotonic_ms  # + 1: timers may be early
+        return min(RESTING_S, due_ms / 1_000) if self._is_resting else 0.0
 
     def tick(self, now: Now, mono: float) -> None:
         """Does the work that is due at `now`. `mono` is the same time in seconds of `clock.monotonic`."""
@@ -454,7 +470,7 @@ class Replica:
             if is_due:
                 state.core.tick(now)
             if mono >= self._housekeeping_at:
-                self._housekeeping_at = mono + HOUSEKEEPING_S
+                self._housekeeping_at = mono + (RESTING_S if self._is_resting else HOUSEKEEPING_S)
                 housekeeping.housekeeping(state, now, mono)
                 is_due = True
         except Exception as error:

@@ -206,7 +206,8 @@ def _keep(replica: ReplicaState, event: LogDiffers) -> None:
         f"{entries} committed here, and the leader, node {event.leader}, has others in their place: a disk was"
         " formatted again under its old identity, or put back. Acknowledged writes may be lost: they are on this node"
         " alone. It keeps its folder, and takes no entry of that leader. Stop it, and print what only it has: raftlog"
-        f" disk dump FOLDER records --from {event.index} (docs/operations.md, A log that differs from its leader's)"
+        f" disk dump FOLDER records --from {event.index} (docs/operations/causes.md, A log that differs from its"
+        " leader's)"
     )
     replica.logger.error(
         "log_kept", first=event.index, last=committed, leader=event.leader, reason=replica.life.only_here

@@ -78,12 +78,12 @@ def get_logger(**bound: Any) -> Logger:
 
 
 _LOUD: Final[dict[type, str]] = {
-    events.PromisesLost: "A disk that was rolled back",
-    events.AcknowledgedLost: "A disk that was rolled back",
-    events.WentUnderFloor: "A disk that was rolled back",
-    events.LogDiffers: "A log that differs from its leader's",
+    events.PromisesLost: "disks.md, A disk that was rolled back",
+    events.AcknowledgedLost: "disks.md, A disk that was rolled back",
+    events.WentUnderFloor: "disks.md, A disk that was rolled back",
+    events.LogDiffers: "causes.md, A log that differs from its leader's",
 }
-"""Events that need an operator's look at a disk or memory, with the section of docs/operations.md that says how."""
+"""Events that need an operator's look at a disk or memory, with page and section of docs/operations that say how."""
 _QUIET: Final = (events.FollowerProbing, events.BecamePreCandidate)
 
 
@@ -94,8 +94,8 @@ def log_event(logger: Logger, event: events.Event, term: int) -> None:
     name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in type(event).__name__)[1:]
     if isinstance(event, events.MessageIgnored):
         logger.warning(name, **values)
-    elif (section := _LOUD.get(type(event))) is not None:
-        logger.error(name, **values, see=f"docs/operations.md, {section}")
+    elif (place := _LOUD.get(type(event))) is not None:
+        logger.error(name, **values, see=f"docs/operations/{place}")
     elif isinstance(event, _QUIET):
         logger.debug(name, **values)
     else:

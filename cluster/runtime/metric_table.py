@@ -1,6 +1,6 @@
 """Lists every metric of a node: its type, its meaning, and when an operator should look closer.
 
-`raftlog.cluster.runtime.metrics` serves them. `make fix` writes the table of docs/operations.md from this one.
+`raftlog.cluster.runtime.metrics` serves them. `make fix` writes the table of docs/operations/watch.md from this one.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ METRICS: Final[dict[str, MetricRow]] = {
         "Time since that was found; -1: never", "minutes under load: a node does not answer"
     ),
     "raftlog_digests_differ": _gauge(
-        "1 while no majority has one state: nothing is written", "1: [A wrong state](#a-wrong-state)"
+        "1 while no majority has one state: nothing is written", "1: [A wrong state](causes.md#a-wrong-state)"
     ),
     # Requests.
     "raftlog_submits_total": _counter("Writes that this node settled", "`unknown` rises", "outcome", tuple(Outcome)),
@@ -160,7 +160,7 @@ METRICS: Final[dict[str, MetricRow]] = {
     "raftlog_sync_seconds": _histogram(
         "One trip to the disk: write, fdatasync, thread hops",
         _SYNC_BUCKETS,
-        "the median is beyond 50 ms: [A slow disk](#a-slow-disk)",
+        "the median is beyond 50 ms: [A slow disk](disks.md#a-slow-disk)",
     ),
     "raftlog_disk_stalled_seconds": _gauge("Age of the current disk operation", "beyond 2 s: the disk hangs"),
     "raftlog_disk_syncs_total": _counter("Calls of fdatasync"),
@@ -172,7 +172,7 @@ METRICS: Final[dict[str, MetricRow]] = {
         "1: that node's disk is full, as this node knows", "1: free disk space, or `raftlog log trim`", "node"
     ),
     "raftlog_disk_lacks_bytes": _gauge(
-        "Disk space that this node lacks to take writes", "more than 0: [A full disk](#a-full-disk)"
+        "Disk space that this node lacks to take writes", "more than 0: [A full disk](disks.md#a-full-disk)"
     ),
     "raftlog_disk_free_bytes": _gauge("Free bytes beside the reserve, as last measured", "it falls towards 0"),
     "raftlog_disk_reserve_bytes": _gauge(
@@ -181,7 +181,7 @@ METRICS: Final[dict[str, MetricRow]] = {
     "raftlog_followers_held": _gauge("Followers with a full disk, which get no entries", "more than 0"),
     "raftlog_log_bytes": _gauge(
         "Size of the log on this disk",
-        "it grows towards the size of the disk: [Retention and trim](#retention-and-trim)",
+        "it grows towards the size of the disk: [Retention and trim](log.md#retention-and-trim)",
     ),
     "raftlog_segments_deleted_total": _counter("Segments that retention and trims deleted"),
     "raftlog_disk_oldest_index": _gauge("Oldest index on this node's disk"),
@@ -192,14 +192,15 @@ METRICS: Final[dict[str, MetricRow]] = {
     ),
     # Background jobs.
     "raftlog_damaged_places": _gauge(
-        "Places in this node's files that are known to be damaged", "more than 0: [A damaged file](#a-damaged-file)"
+        "Places in this node's files that are known to be damaged",
+        "more than 0: [A damaged file](disks.md#a-damaged-file)",
     ),
     "raftlog_scrub_rounds_total": _counter("Rounds through all files that scrubbing finished"),
     "raftlog_scrub_failures_total": _counter("Rounds that ended early", "it rises: the node's log has the reason"),
     "raftlog_scrub_bytes_total": _counter("Bytes that scrubbing has read"),
     "raftlog_backfill_missing": _gauge(
         "Records that may be read, and that only peers have",
-        "it does not fall: [Older log that a node is missing](#older-log-that-a-node-is-missing)",
+        "it does not fall: [Older log that a node is missing](log.md#older-log-that-a-node-is-missing)",
     ),
     "raftlog_backfill_segments_total": _counter("Older segments fetched from peers"),
     "raftlog_backfill_bytes_total": _counter("Bytes written for them"),

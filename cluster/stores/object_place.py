@@ -13,7 +13,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -30,8 +30,15 @@ _REQUESTS_MAX: Final = 4  # parts of one file on their way at once
 _READ_MAX: Final = 8 << 20  # bytes of one request: a slow line brings them within the patience
 _URL: Final = re.compile(r"(s3|gs|az)://[\w.-]+(?:/[\w.=-]+)+/?", re.ASCII)
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-_NO_CREDENTIALS: Final = "169.254.169.254"  # of a machine in Amazon's cloud, which is asked last
+_NO_CREDENTIALS: Final = ("169.254.169.254", "metadata.google.internal")  # of a machine in the cloud, asked last
 _STATUS: Final = "Server returned non-2xx status"
+_ADDRESS: Final = {"s3": "AWS_ENDPOINT_URL", "az": "AZURE_ENDPOINT", "gs": "GOOGLE_SERVICE_ACCOUNT"}
+"""The variable with the address of a store that is not its cloud's; for gs:// the file that may have one."""
+_CREDENTIALS: Final = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SHARED_CREDENTIALS_FILE",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "gs": "GOOGLE_SERVICE_ACCOUNT",
+}
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 
 
@@ -85,6 +92,11 @@ class ObjectPlace:
 
     def __truediv__(self, name: str) -> Self:
         return type(self)(self.root, f"{self.key}/{name}" if self.key else name)
+
+    @property
+    def kind(self) -> str:
+        """Which kind of store it is in: s3, az or gs."""
+        return self.root.partition(":")[0]
 
     @property
     def name(self) -> str:
@@ -164,8 +176,8 @@ class ObjectPlace:
             return written
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes these objects of the root, a thousand with each request."""
-        with self._told() as obstore:
+        """Deletes these objects of the root, many with each request. One that is not there counts as deleted."""
+        with suppress(FileNotFoundError), self._told() as obstore:  # Azure says it, after it has deleted the others
             obstore.delete(self._client, names)
 
     def listed(self) -> dict[str, datetime]:
@@ -176,7 +188,7 @@ class ObjectPlace:
 
     @property
     def _client(self) -> Any:
-        address = os.environ.get("AWS_ENDPOINT_URL")
+        address = os.environ.get(_ADDRESS[self.kind])
         return _client(self.root, tuple(sorted(options(self.root).items())), address, STORE_PATIENCE_S)
 
     @contextmanager
@@ -206,17 +218,17 @@ class ObjectPlace:
                     f"the store does not permit this on {self} ({code or 'no reason given'}): check the credentials in "
                     f"the environment of this process, and that they may read, write, list and delete there"
                 ) from error
-            if _NO_CREDENTIALS in text:
+            if any(word in text for word in _NO_CREDENTIALS):
                 raise NotAllowedError(
-                    f"there are no credentials for {self}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-                    f"AWS_SHARED_CREDENTIALS_FILE, in the environment of this process"
+                    f"there are no credentials for {self}: set {_CREDENTIALS[self.kind]}, in the environment of this "
+                    f"process"
                 ) from error
             reason = code or text.partition("\n")[0].rpartition(" - ")[2]
             if code or _STATUS in text:
                 raise ObjectStoreError(f"the store refuses {self}: {reason}") from error
             raise NoAnswerError(
                 f"the store of {self} gave no answer for {STORE_PATIENCE_S} s: is it running, and is its address right "
-                f"(AWS_ENDPOINT_URL in the environment)? {reason}"
+                f"({_ADDRESS[self.kind]} in the environment)? {reason}"
             ) from error
 
 
@@ -253,11 +265,10 @@ def _obstore(where: ObjectPlace) -> Any:
 def options(root: str) -> dict[str, str]:
     """What the environment does not say to a store's client: credentials of the shared file, and HTTP without TLS where
     the address is such. Raises BadPlaceError for a file that cannot be read."""
-    if not root.startswith("s3://"):
-        return {}
-    found = {"aws_allow_http": "true"} if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") else {}
+    kind = root.partition(":")[0]
+    found = {"allow_http": "true"} if os.environ.get(_ADDRESS[kind], "").startswith("http://") else {}
     path = os.environ.get("AWS_SHARED_CREDENTIALS_FILE")
-    if path is None or "AWS_ACCESS_KEY_ID" in os.environ:
+    if kind != "s3" or path is None or "AWS_ACCESS_KEY_ID" in os.environ:
         return found
     profile = os.environ.get("AWS_PROFILE", "default")
     file = configparser.ConfigParser(interpolation=None)
@@ -282,8 +293,8 @@ def _client(root: str, given: tuple[tuple[str, str], ...], address: str | None, 
     timeouts = {"timeout": f"{patience_s}s", "connect_timeout": f"{_CONNECT_S}s"}
     pauses = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2}
     retries = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=patience_s), "backoff": pauses}
-    config: Any = {name: value for name, value in given if name != "aws_allow_http"}
-    allowed: Any = {"allow_http": True} if "aws_allow_http" in dict(given) else {}
+    config: Any = {name: value for name, value in given if name != "allow_http"}
+    allowed: Any = {"allow_http": True} if "allow_http" in dict(given) else {}
     try:
         return connected(root, config=config, client_options=timeouts | allowed, retry_config=retries)
     except Exception as error:  # of several kinds: an account that is missing, an address that is none

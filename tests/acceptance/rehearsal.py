@@ -5,7 +5,7 @@ layers above those of this machine. What ends the shell ends every process of it
 
 - `systemctl` starts and stops the ExecStart of a unit as the unit's user, and `journalctl` prints its output;
 - `scp` copies between machines by their files;
-- `raftlog` and /opt/raftlog are the program of this checkout.
+- `raftlog` and /opt/raftlog are the program of this checkout, unless a folder is given that each machine has as /srv.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ for each in etc opt var/lib; do
 done
 mkdir -p /var/lib/raftlog disk && mount --bind disk /var/lib/raftlog
 hostname $NAME
-rm -f /etc/resolv.conf; echo "nameserver $NAME_SERVER" > /etc/resolv.conf; echo "hosts: dns" > /etc/nsswitch.conf
+rm -f /etc/resolv.conf; echo "nameserver $NAME_SERVER" > /etc/resolv.conf; echo "hosts: files dns" > /etc/nsswitch.conf
+printf '127.0.0.1 localhost\n%s operator\n' "$NAME_SERVER" > /etc/hosts
 printf 'passwd: files\ngroup: files\n' >> /etc/nsswitch.conf
-mkdir -p /opt/raftlog/bin /etc/systemd/system
-cp "$TOOLS/raftlog" /opt/raftlog/bin
+mkdir -p /etc/systemd/system
+[ -n "$SRV" ] && mount --bind "$SRV" /srv || { mkdir -p /opt/raftlog/bin && cp "$TOOLS/raftlog" /opt/raftlog/bin; }
 ip link set lo up
 PATH=$TOOLS:$PATH
 """
@@ -110,11 +111,13 @@ def missing() -> str:
 class Machine:
     """One, with the shell that its commands are typed into."""
 
-    def __init__(self, name: str, folder: Path, name_server: str) -> None:
+    def __init__(self, name: str, folder: Path, name_server: str, srv: Path | None = None) -> None:
         self.name = name
+        self.transcript: list[str] = []  # the steps that it took, with what they printed
         home = folder / name
         home.mkdir()
         own = {"NAME": name, "NAME_SERVER": name_server, "TOOLS": str(folder / "tools"), "HOME": str(home)}
+        own["SRV"] = str(srv or "")
         self._shell = subprocess.Popen(
             ["unshare", "-mnpu", "--fork", "--kill-child", "--mount-proc", "bash"],
             cwd=home,
@@ -144,7 +147,9 @@ class Machine:
 
     def take(self, step: Step) -> None:
         """Runs a step. Raises AssertionError if it fails, or does not print what the page shows."""
-        printed = iter(self.run(step.command).splitlines())
+        lines = self.run(step.command).splitlines()
+        self.transcript += [f"{self.name}{'$' if self.name == 'operator' else '#'} {step.command}", *lines]
+        printed = iter(lines)
         for shown in step.printed:
             pattern = re.sub(r"([\[\]*?])", r"[\1]", shown).replace("…", "*")
             seen: list[str] = []
@@ -162,18 +167,25 @@ class Machine:
 
 
 @contextlib.contextmanager
-def rehearsed(folder: Path, addresses: dict[str, str], zone: str) -> Iterator[dict[str, Machine]]:
-    """Machines by name, each with one address; the first one has the bridge, and answers DNS questions from `zone`."""
+def rehearsed(
+    folder: Path, addresses: dict[str, str], zone: str, srv: Path | None = None
+) -> Iterator[dict[str, Machine]]:
+    """Machines by name, each with one address; the first one has the bridge, and answers DNS questions from `zone`.
+
+    With `srv`, no machine has raftlog, and each has that folder as /srv.
+    """
     tools = folder / "tools"
     tools.mkdir()
     for name, text in STAND_INS.items():
+        if srv and name == "raftlog":
+            continue
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     first, *others = addresses
     with contextlib.ExitStack() as ends:
         found: dict[str, Machine] = {}
         for name in addresses:
-            found[name] = Machine(name, folder, addresses[first])
+            found[name] = Machine(name, folder, addresses[first], srv)
             ends.callback(found[name].end)
         bridge = f"ip link add eth0 type bridge && ip addr add {addresses[first]}/24 dev eth0 && ip link set eth0 up"
         found[first].run(bridge)

@@ -1,4 +1,4 @@
-"""Members come and go while writes go on: real processes, real files, and the commands of docs/operations.md."""
+"""Members come and go while writes go on: real processes, real files, and those of docs/operations/members.md."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def voters(members: Members) -> list[int]:
 
 
 async def test_a_fourth_node_joins_and_leaves_while_writes_go_on(own: LocalCluster, record_property: Measure) -> None:
-    """The story of docs/operations.md by its commands: add, format, start, promote, remove, stop (code 15). No write is
-    lost or doubled, and none waits longer than an election would take."""
+    """The story of docs/operations/members.md by its commands: add, format, start, promote, remove, stop (code 15).
+    No write is lost or doubled, and none waits longer than an election would take."""
     peer, url = places(own)
     async with Load(own.urls, think_s=THINK_S) as load:
         await load.more(200)

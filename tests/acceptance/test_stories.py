@@ -1,4 +1,4 @@
-"""The stories of docs/operations.md about members and restore, by the commands of the page: without and with TLS.
+"""The stories of docs/operations about members and restore, by the commands of the page: without and with TLS.
 
 With TLS there are users too, and each node runs on a machine of its own (`tests.acceptance.machines`). Only addresses
 and folders are others than on the page. Its comment `with TLS only` marks the lines that a cluster without TLS
@@ -26,7 +26,6 @@ from tests.cluster.cli.test_docs_blocks import SHELL, found_block
 from tests.house.rules import ROOT
 from tests.support import free_ports
 
-PAGE = "docs/operations.md"
 ADDRESS = re.compile(r"(https?://)?127\.0\.0\.1:(7[0-2]0\d)|10\.0\.0\.(\d)")
 UP = """
 up() { "$PYTHON" -m raftlog.cluster.cli.main up "$@" >up.log 2>&1 & }
@@ -66,7 +65,7 @@ class Place(NamedTuple):
 
     def tell(self, start: str, node: int = 0, then: str = "") -> None:
         """Runs the block of the page that begins so, under `set -e`; on the machine of `node` what runs a node."""
-        lines = found_block(PAGE, start).text.splitlines()
+        lines = found_block(start).text.splitlines()
         wanted = [line for line in lines if self.has_tls or "# with TLS only" not in line]
         script = self.placed("\n".join(wanted)).replace("raftlog up ", "up ")
         self.bash(f"{script}\n{then}", node)
@@ -191,7 +190,7 @@ def restored(place: Place, ends: ExitStack) -> None:
     for node in (1, 2, 3):
         folder = new / f"machine-{node}"
         shutil.copytree(place.folder / "nightly", folder / "nightly")
-        restore, start = found_block(PAGE, "raftlog restore nightly --cluster cluster").text.splitlines()
+        restore, start = found_block("raftlog restore nightly --cluster cluster").text.splitlines()
         run(*restore.replace("--node N", f"--node {node}").split()[1:], cwd=folder, environment=place.environment)
         assert start == "raftlog node --config node.toml"
     start_nodes(ends, new, place.machines)

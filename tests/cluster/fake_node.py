@@ -203,7 +203,7 @@ class FakeNode:
 
     async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> FakeRaw:
         """As Node.read_raw: the segment begins at position 0 with the first entry returned."""
-        pairs = self._between(from_index, to_index - from_index, bytes_max)
+        pairs = self._between(from_index, to_index + 1 - from_index, bytes_max)
         first = pairs[0][0].first
         segment, rows = b"", b""
         for entry, _ in pairs:

@@ -43,7 +43,7 @@ with SyncClient("http://127.0.0.1:7001") as client:
 ```
 
 In a program with OpenTelemetry, requests under an active span carry its `traceparent`; nothing else is needed. Where
-several calls go in one request, it is that of the first call with a span ([operations.md](operations.md#traces)).
+several calls go in one request, it is that of the first call with a span ([traces](operations/watch.md#traces)).
 """
 
 

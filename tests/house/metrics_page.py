@@ -1,4 +1,4 @@
-"""Writes the table of metrics in docs/operations.md, "What to watch", from the code.
+"""Writes the table of metrics in docs/operations/watch.md, "What to watch", from the code.
 
 `make fix` runs it. tests/cluster/runtime/test_metrics.py compares the page.
 """
@@ -11,7 +11,7 @@ from typing import Final
 from raftlog.cluster.runtime.metric_table import METRICS, MetricRow
 from tests.house.rules import ROOT
 
-PAGE: Final = ROOT / "docs" / "operations.md"
+PAGE: Final = ROOT / "docs" / "operations" / "watch.md"
 _HEAD: Final = "| metric | type | unit | meaning | look closer when |\n| --- | --- | --- | --- | --- |\n"
 _TABLE: Final = re.compile(re.escape(_HEAD) + r"(\|.*\n)*")
 _UNITS: Final = {"_seconds": "s", "_bytes": "bytes", "_records": "records", "_lag": "records", "_missing": "records"}
@@ -36,7 +36,7 @@ def table() -> str:
 def page(text: str) -> str:
     """The page with that table in the place of its own."""
     written, count = _TABLE.subn(lambda _: table(), text)
-    assert count == 1, "docs/operations.md has one table of metrics"
+    assert count == 1, "docs/operations/watch.md has one table of metrics"
     return written
 
 

@@ -2,7 +2,7 @@
 
 `.ci/docs` runs it before Sphinx. A link from docs/ to another file of the repository becomes a link into `source` of
 pyproject.toml, or plain text as long as that is empty. The list of contents follows docs/README.md: each of its
-sections is a part of the site. docs/operations.md becomes a page for each row of its table of tasks.
+sections is a part of the site.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import typer
@@ -32,9 +31,6 @@ from tests.house.rules import ROOT
 LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
 """A link of Markdown, but no picture, to a target that is no URL: its text, the path, and the place in it."""
 FIRST_STEPS: Final = "first_steps.md"
-OPERATIONS: Final = "operations.md"
-TASK: Final = re.compile(r"^\| ([^|]+) \| (\[.*\)) \|$", re.MULTILINE)
-"""A row of the table of tasks: the task, and links to its sections."""
 REFERENCE: Final = ("commands.md", "settings.md", "routes.md")
 """The pages that are made from the code."""
 
@@ -47,43 +43,18 @@ def pages() -> dict[str, str]:
     source = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["source"].rstrip("/")
     source = source and f"{source}/blob/{project['project']['version']}"
     found[FIRST_STEPS] = re.sub(r"(!\[[^\]]*\]\()docs/", r"\1", found[FIRST_STEPS])
-    tasks, places = by_task(found[OPERATIONS])
-    found |= tasks
-    linked = {name: with_links(name, _with_marks(text), source, places) for name, text in found.items()}
+    linked = {name: with_links(name, _with_marks(text), source) for name, text in found.items()}
     reference = dict(zip(REFERENCE, (commands(), settings(), routes()), strict=True))
     index = linked.pop("README.md")
     more = {
-        "Operations": [*tasks],
         "Reference": [*reference],
-        "Internals": sorted(name for name in found if "/" in name),
+        "Internals": sorted(name for name in found if name.startswith("decisions/")),
     }
     return {**linked, **reference, "index.md": index + contents(index, more)}
 
 
-def by_task(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The page of operations in pages by task, as its table of tasks says, the rest of it first; and the page of each
-    section by its place. Raises ValueError for a section that the table does not have."""
-    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    tasks = {name: re.findall(r"\(#([\w-]+)\)", row) for name, row in TASK.findall(head)}
-    page_of = {name: f"operations_{_place(name)}.md" for name in tasks}
-    places = {place: page_of[name] for name, own in tasks.items() for place in own}
-    made = {OPERATIONS: head} | {page_of[name]: f"# {name}\n\n" for name in tasks}
-    for section in sections:
-        heading = section[3:].partition("\n")[0]
-        if _place(heading) not in places:
-            raise ValueError(f"docs/operations.md: its table of tasks has no link to the section {heading!r}: add one")
-        made[places[_place(heading)]] += section
-    return {name: re.sub(r"\]\(#", f"]({OPERATIONS}#", each) for name, each in made.items()}, places
-
-
-def _place(heading: str) -> str:
-    """The place of a heading, as a link names it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-def with_links(page: str, text: str, source: str, places: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The page with links that stay in the site, or lead to `source`; else their text is left. `places`: the page of
-    each section of docs/operations.md."""
+def with_links(page: str, text: str, source: str) -> str:
+    """The page with links that stay in the site, or lead to `source`; else their text is left."""
     folder = "" if page == FIRST_STEPS else "docs/" + posixpath.dirname(page)
 
     def placed(found: re.Match[str]) -> str:
@@ -95,8 +66,6 @@ def with_links(page: str, text: str, source: str, places: Mapping[str, str] = Ma
             path = "docs/index.md"
         if path == "docs/decisions":
             path = "docs/decisions/0001-record-decisions.md"
-        if path == f"docs/{OPERATIONS}" and place:
-            path = f"docs/{places.get(place[1:], OPERATIONS)}"
         if path.startswith("docs/") and path.endswith(".md"):
             here = posixpath.dirname(page)
             return f"[{words}]({posixpath.relpath(path.removeprefix('docs/'), here or '.')}{place})"
@@ -173,7 +142,7 @@ def settings() -> str:
         )
         for each in found.origins
     )
-    head = "Every setting of a node and its default, from the code. [operations.md](operations.md) has their meanings."
+    head = "Every setting of a node and its default, from the code. [operations](operations/README.md) has meanings."
     return f"# Settings\n\n{head}\n\n{table('setting, default, follows', rows)}\n"
 
 

@@ -34,19 +34,6 @@ def test_links_out_of_the_docs_lead_to_the_source_or_are_text() -> None:
     assert site.with_links(site.FIRST_STEPS, "[a](docs/promises.md)", "") == "[a](promises.md)"
 
 
-def test_operations_has_a_page_for_each_task() -> None:
-    """As its table says; links lead to the new places, from other pages too. A section that is not in it is named."""
-    page = "# A\n\n| task | sections |\n| --- | --- |\n| Run it | [B](#b-c), [D](#d) |\n\n"
-    page += "## B, c\n\n[d](#d)\n\n## D\n\nx\n"
-    made, places = site.by_task(page)
-    assert made["operations_run-it.md"] == "# Run it\n\n## B, c\n\n[d](operations.md#d)\n\n## D\n\nx\n"
-    link = "[d](operations_run-it.md#d)"
-    assert site.with_links("operations_run-it.md", "[d](operations.md#d)", "", places) == link
-    assert site.with_links("cli.md", "[d](operations.md#d)", "", places) == link
-    with pytest.raises(ValueError, match="no link to the section 'E'"):
-        site.by_task(f"{page}\n## E\n")
-
-
 def test_the_reference_has_what_the_code_has() -> None:
     """A command with its options, a setting with its default and the setting that it follows, a route, a code."""
     found = site.pages()

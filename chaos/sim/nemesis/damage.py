@@ -51,9 +51,9 @@ def heal(world: World) -> None:
 
 
 def _check_disk(world: World, node: NodeId) -> None:
-    """Does as docs/operations.md says. The next start finds the damage of a sealed segment that `raftlog disk check`
-    finds, once the .idx beside it is gone; a start that cannot repair it refuses. Every start reads the newest segment
-    whole, and its .idx may be the only proof that its last entries were synced."""
+    """Does as docs/operations/disks.md says. The next start finds the damage of a sealed segment that `raftlog disk
+    check` finds, once the .idx beside it is gone; a start that cannot repair it refuses. Every start reads the newest
+    segment whole, and its .idx may be the only proof that its last entries were synced."""
     replica, disk = world.replicas[node], world.disks[node]
     if replica.core is not None:
         replica.crash("stopped to check its disk", power=False)

@@ -169,6 +169,9 @@ class Node(Serving):
         if self.loop is not None:
             self.loop.call_later(delay_s, run)
 
+    def tick_soon(self) -> None:
+        """`ran` sets the next tick after every run of the loop."""
+
     def replica_ended(self, replica: Replica) -> None:
         world, ending = self.world, replica.state.life.ending
         match ending:

@@ -114,7 +114,7 @@ async def _raw_chunk(service: Service, query: LogQuery, start: int, stop: int, s
     node = service.node
     if start >= stop:
         return (), start
-    piece = await node.read_raw(start, stop, size)
+    piece = await node.read_raw(start, stop - 1, size)
     rows, ledger = len(piece.rows) // IDX_ROW.size, piece.ledger
     is_brief = query.are_effects_brief and _can_be_brief(ledger, rows)
     if is_brief:

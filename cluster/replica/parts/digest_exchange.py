@@ -64,7 +64,7 @@ def refusal(replica: ReplicaState) -> ApiError:
     return ApiError(
         Code.STATES_DIFFER,
         f"{replica.name}: at digest point {differ} no majority of the replicas has one state; "
-        "nothing is written until one has (docs/operations.md)",
+        "nothing is written until one has (docs/operations/causes.md, A wrong state)",
     )
 
 

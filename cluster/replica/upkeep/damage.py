@@ -51,7 +51,7 @@ ALONE: Final = "a cluster of one or two voters cannot go on without this node: r
 COSTLY: Final = (
     "a start would repair it and drop older history that too few other nodes have: make sure that they have it, then"
     " stop this node, remove the .idx beside the file (or the .ledger itself), and start it"
-    " (docs/operations.md, A damaged file)"
+    " (docs/operations/disks.md, A damaged file)"
 )
 
 

@@ -46,7 +46,8 @@ def test_table_of_limits_has_the_defaults() -> None:
     source = "".join(path.read_text("utf-8") for path in (ROOT / "cluster" / "http").rglob("*.py"))
     used = {f"limits.{name}" for name in re.findall(r"limits\.(\w+(?:_max|_ms))\b", source)}
     used -= {"limits.stop_timeout_ms", "limits.request_lines_max", "limits.txn_operations_max"}
-    resources = {row[1] for row in table("Limits on resources", (ROOT / "docs" / "operations.md").read_text("utf-8"))}
+    page = (ROOT / "docs/operations/limits.md").read_text("utf-8")
+    resources = {row[1] for row in table("Limits on resources", f"\n#{page}")}
     assert used <= told.keys() | resources, used - told.keys() - resources
 
 

@@ -35,18 +35,18 @@ RUN: Final = ("docs/http_api.md", "README.md", "docs/cli.md", "docs/import.md", 
 """Pages whose blocks all run, each against a fresh cluster, but for the lines below."""
 
 RUN_BLOCKS: Final = (
-    ("docs/operations.md", "raftlog log --group billing"),
+    ("docs/operations/log.md", "raftlog log --group billing"),
     *(
-        ("docs/operations.md", start)  # tests/acceptance/test_stories.py
-        for start in (
-            "raftlog members add 4",
-            "raftlog members remove 4",
-            "raftlog members replace 3  ",
-            "raftlog cert renew tls/node-3.pem",
-            "raftlog backup nightly",
-            "mkdir new && cp data/cluster.toml",
-            "raftlog create 10.0.0.1 10.0.0.2 10.0.0.3 --folder new",
-            "raftlog restore nightly --cluster cluster",
+        (f"docs/operations/{page}.md", start)  # tests/acceptance/test_stories.py
+        for page, start in (
+            ("members", "raftlog members add 4"),
+            ("members", "raftlog members remove 4"),
+            ("members", "raftlog members replace 3  "),
+            ("members", "raftlog cert renew tls/node-3.pem"),
+            ("backup", "raftlog backup nightly"),
+            ("backup", "mkdir new && cp data/cluster.toml"),
+            ("backup", "raftlog create 10.0.0.1 10.0.0.2 10.0.0.3 --folder new"),
+            ("backup", "raftlog restore nightly --cluster cluster"),
         )
     ),
 )
@@ -137,12 +137,13 @@ def blocks(page: str) -> list[Block]:
 
 def pages() -> list[str]:
     """README and every page of the docs."""
-    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 
 
-def found_block(page: str, start: str) -> Block:
-    """The block of that page that begins so."""
-    (block,) = (each for each in blocks(page) if each.text.startswith(start))
+def found_block(start: str) -> Block:
+    """The one block of the pages of RUN_BLOCKS that begins so."""
+    searched = dict.fromkeys(page for page, _ in RUN_BLOCKS)
+    (block,) = (each for page in searched for each in blocks(page) if each.text.startswith(start))
     return block
 
 
@@ -235,7 +236,7 @@ def test_the_stories_of_operations_run(place: Place) -> None:
     """Consumer groups, as the page has them, under `set -e`. Those of members and restore: tests/acceptance."""
     with SyncClient(place.cluster.urls) as client:
         client.append_many([NewRecord(b"record %d" % number) for number in range(30)])
-    shell(place, [found_block(*RUN_BLOCKS[0])])
+    shell(place, [found_block(RUN_BLOCKS[0][1])])
 
 
 def shell(place: Place, found: list[Block]) -> None:

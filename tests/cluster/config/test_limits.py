@@ -1,4 +1,4 @@
-"""Limits on resources: each has a row in docs/operations.md with a test; those without another place are here."""
+"""Limits on resources: each has a row in docs/operations/limits.md; tests of those without another place are here."""
 
 import asyncio
 import re
@@ -32,8 +32,8 @@ NO_RESOURCES = {"raft.catch_up_rounds_max", "raft.election_timeout_max_ms", "raf
 
 def rows() -> list[list[str]]:
     """The cells of each row of the table, without its head."""
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    section = page.partition("## Limits on resources\n")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "operations" / "limits.md").read_text("utf-8")
+    section = page.partition("# Limits on resources\n")[2].partition("\n## ")[0]
     found = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     assert len(found) > 40
     return found[2:]

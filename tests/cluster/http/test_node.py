@@ -145,9 +145,9 @@ async def test_a_node_that_the_others_refuse_says_that_it_is_cut_off(tmp_path: P
         assert (await ask(port, "GET", "/readyz")).status == 200
 
 
-async def raw_entries(server: Served, first: int) -> list[Entry]:
+async def raw_entries(server: Served, first: int, more: str = "") -> list[Entry]:
     """Every entry of a raw stream, found by the rows; between two of them the segment may hold a node's own marks."""
-    body = (await ask(server.port, "GET", f"/v1/log?from={first}&format=raw")).body
+    body = (await ask(server.port, "GET", f"/v1/log?from={first}&format=raw{more}")).body
     entries: list[Entry] = []
     position = 0
     while (header := decode_raw_header(body, position)).rows:
@@ -162,7 +162,8 @@ async def raw_entries(server: Served, first: int) -> list[Entry]:
 
 
 async def test_raw_stream_of_every_node_is_the_same_chain(tmp_path: Path) -> None:
-    """Over several segments: whole entries, each naming the one before, equal bytes on all nodes."""
+    """Over several segments: whole entries, each naming the one before, equal bytes on all nodes. A stream up to an
+    index ends with the entry that holds the record before it."""
     async with served_cluster(tmp_path) as (nodes, servers):
         for number in range(6):
             await ask(servers[number % 3].port, "POST", "/v1/log", bytes([number]) * 500_000)
@@ -173,6 +174,7 @@ async def test_raw_stream_of_every_node_is_the_same_chain(tmp_path: Path) -> Non
         for before, entry in zip(streams[0], streams[0][1:], strict=False):
             assert entry.before == before.index
             assert entry.previous_crc == before.mark.header_crc
+            assert await raw_entries(servers[0], before.first, f"&to={entry.first}") == [before]
         assert (streams[0][0].first, streams[0][-1].index) == (1, last)
 
 

@@ -35,8 +35,8 @@ def test_the_dashboard_is_of_today() -> None:
 
 
 def test_a_metric_to_look_at_is_on_the_dashboard_or_in_an_alert() -> None:
-    """Each metric that has a bound in docs/operations.md, but for those of jobs that end by themselves. And every one
-    that a query names exists."""
+    """Each metric that has a bound in docs/operations/watch.md, but for those of jobs that end by themselves. And
+    every one that a query names exists."""
     shown = {*re.findall(r"\braftlog_[a-z_]+", " ".join(query for _, query in dashboard.queries()))}
     known = {*METRICS, *(f"{name}_bucket" for name in METRICS)}
     assert {name for name in shown if not name.startswith("raftlog_sink_")} <= known

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from raftlog.cluster.config.exit_codes import NodeExit
+from raftlog.cluster.node.host import TICK_S
 from raftlog.cluster.protocol.batching import BatchDecision, BatchWindow
-from raftlog.cluster.replica.replica import Replica
+from raftlog.cluster.replica.replica import RESTING_S, Replica
 from raftlog.cluster.runtime import clock
 from tests.cluster.nodes import append_block, cluster_of, deadline, host_of
 from tests.support import wait_until_async
@@ -79,6 +80,33 @@ async def test_a_node_ticks_often_while_something_is_under_way(tmp_path: Path) -
         read = again.read_barrier(deadline(60))
         assert again.is_busy
         await read
+
+
+async def test_a_node_at_rest_ticks_at_its_next_deadline_and_at_once_when_it_gets_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A core's deadline is kept to the millisecond, however long a node may rest. A write that comes meanwhile does not
+    wait for the end of the rest: a batch that is late goes with a tick."""
+    async with cluster_of(1, tmp_path) as nodes:
+        leader = await nodes.leader()
+        host, core = host_of(leader), leader.state.core
+        await nodes.append(leader, b"x")
+        await wait_until_async(lambda: not leader.is_busy, what="an idle leader")
+        with monkeypatch.context() as patched:
+            began_ms = clock.read().monotonic_ms
+            patched.setattr(type(core), "next_deadline_ms", lambda core: began_ms + 40)
+            rests_s, late_ms = leader.may_rest_s(), clock.read().monotonic_ms - began_ms
+            assert 41 - late_ms <= 1_000 * rests_s <= 41
+            patched.setattr(type(core), "next_deadline_ms", lambda core: began_ms + 600_000)
+            assert leader.may_rest_s() == RESTING_S
+            armed = clock.monotonic()
+            host._ticked()
+            assert host._tick_due >= armed + RESTING_S
+            write = leader.submit(append_block(b"y"), 1, deadline=deadline(60))
+            leader.turn()
+            assert leader.may_rest_s() == 0.0
+            assert host._tick_due <= clock.monotonic() + TICK_S
+        await write
 
 
 async def test_an_error_early_in_a_tick_ends_the_node_and_raises_nothing(

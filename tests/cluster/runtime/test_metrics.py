@@ -16,6 +16,7 @@ from raftlog.cluster.runtime.metric_table import HTTP_BUCKETS, METRICS
 from raftlog.cluster.runtime.metrics import READ, Metrics
 from tests.cluster.nodes import cluster_of
 from tests.house.metrics_page import PAGE, page
+from tests.house.rules import ROOT
 
 SECONDS = (0.0, 0.005, 0.0051, 0.3, 0.0049, 99.0, 0.005)
 OF_A_PROCESS = {"raftlog_certificate_expires_seconds", "raftlog_build_info"}
@@ -93,6 +94,6 @@ def test_the_table_of_metrics_in_the_docs_is_of_today() -> None:
 def test_every_metric_that_the_docs_name_exists() -> None:
     """In queries, alerts and prose."""
     known = {*METRICS, *(f"{name}_{part}" for name in METRICS for part in ("bucket", "sum", "count"))}
-    for name in ("production", "security", "http_api", "promises", "operations"):
-        text = (PAGE.parent / f"{name}.md").read_text("utf-8")
+    for name in ("production", "security", "http_api", "promises", "operations/watch", "operations/disks"):
+        text = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
         assert {*re.findall(r"`(?:sum\(|abs\()?(raftlog_[a-z_]+)", text)} <= known, name

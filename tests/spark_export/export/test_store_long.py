@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog import arrow
+from raftlog import NewRecord, SyncClient, arrow
+from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.stores.object_place import ChangedError, ObjectPlace
 from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.manifest import find_manifest, read_manifest
 from raftlog.spark_export.export.place import StorePlace
@@ -20,7 +22,8 @@ from tests.spark_export.server import Served, serving
 from tests.spark_export.sink.kills import command, contents, kill_session, process_wait
 from tests.spark_export.source.stream_chaos import processes_of
 from tests.spark_export.source.test_stream_long import EXECUTOR, spark_cluster
-from tests.store_gateway import Gateway, gateway
+from tests.store_gateway import Gateway, azurite, gateway
+from tests.support import HANG_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.serial, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -108,3 +111,38 @@ def test_a_spark_cluster_exports_into_a_store_through_kills(
         assert all(any("format=raw" in each for each in node.asked) for node in nodes), "tasks spread over the nodes"
         orphans = len(PLACE.listed()) - len({name for entry in read_manifest(PLACE).files for name in entry.names})
     record_property("measured", f"{len(KILLS)} kills, {ended} runs went on through them, {orphans} other objects left")
+
+
+def test_azures_emulator_takes_exports_and_backups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the commands, twice each, so that the second run replaces the manifest by its ETag. An export is proved, and
+    a cluster is restored. A write over another version than was read loses. An object that is not there does not keep
+    the others from being deleted."""
+
+    def raftlog(*words: str) -> None:
+        command = [sys.executable, "-m", "raftlog.cluster.cli.main", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    with azurite(tmp_path / "objects", monkeypatch), LocalCluster(tmp_path / "nodes", 1) as local:
+        place = ObjectPlace("az://bucket/rules")
+        first = (place / "a").replace(b"1", None)
+        (place / "a").replace(b"2", first)
+        for version in (first, None):
+            with pytest.raises(ChangedError):
+                (place / "a").replace(b"3", version)
+        place.delete(["gone", "a"])
+        assert place.listed() == {}
+        local.start()
+        local.wait_ready()
+        at = ("-e", local.urls[0])
+        with SyncClient(local.urls) as client:
+            for number in range(2):
+                client.append_many([NewRecord(b"%d-%d" % (number, each)) for each in range(50)])
+                raftlog("backup", "az://bucket/backups/nightly", *at)
+                raftlog("export", "--to", "az://bucket/all", "--engine", "arrow", "--append", *at)
+        raftlog("disk", "check", "az://bucket/backups/nightly")
+        raftlog("verify", "az://bucket/all", "--engine", "arrow", *at)
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new/cluster.toml").write_bytes((tmp_path / "nodes/cluster.toml").read_bytes())
+        raftlog("restore", "az://bucket/backups/nightly", "--cluster", "new/cluster.toml", "--new-ids")
+        assert (tmp_path / "new/node-1").exists()

@@ -1,9 +1,9 @@
 """Says how the running Python was built.
 
-Benchmarks print it, and `.ci/lib` prefers an optimised interpreter.
+Benchmarks print it, `raftlog doctor` judges it, and `.ci/lib` prefers an optimised interpreter.
 Code of raftlog is 1.2 to 1.35 times as fast on an interpreter that was built with profile-guided optimisation (PGO).
-Run as a program, it ends with 0 on an optimised interpreter, and with 1 on another one. Only the standard library is
-imported, because it runs before anything is installed.
+Run as a program (`python -I`), it ends with 0 on an optimised interpreter, and with 1 on another one.
+Only the standard library is imported, because it runs before anything is installed.
 """
 
 from __future__ import annotations
