@@ -49,7 +49,7 @@ function Login({ onToken, ended, refusal }) {
     <form class="tools" onSubmit=${submit}>
       <input type="text" name="username" value="raftlog" autocomplete="username" hidden />
       <label>Token <input type="password" name="token" autocomplete="current-password" required size="44" /></label>
-      <button type="submit">Show the cluster</button>
+      <button type="submit">Log in</button>
     </form>
     <p class="faint"><code>raftlog token create</code> makes a token.</p>
   </section>`;

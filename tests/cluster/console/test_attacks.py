@@ -70,7 +70,7 @@ def world_of(*names: str, node: int = 1) -> AccessWorld:
 def log_in(shown: Page, world: AccessWorld, name: str) -> None:
     """By the form."""
     shown.get_by_label("Token").fill(world.tokens[name].text)
-    shown.get_by_role("button", name="Show the cluster").click()
+    shown.get_by_role("button", name="Log in").click()
     expect(shown.get_by_role("button", name="Log out")).to_be_visible()
     expect(shown.get_by_text(name, exact=True)).to_be_visible()
 
@@ -188,6 +188,6 @@ def test_wrong_tokens_end_in_a_sentence(browser: Browser) -> None:
         for number in range(WRONG_MAX + 1):
             shown.get_by_label("Token").fill(f"rl_wrong_{number}")
             with shown.expect_response("**/v1/login") as reply:
-                shown.get_by_role("button", name="Show the cluster").click()
+                shown.get_by_role("button", name="Log in").click()
             assert reply.value.status == (401 if number < WRONG_MAX else 429)
         expect(shown.get_by_role("alert")).to_contain_text(f"{WRONG_MAX} wrong tokens")

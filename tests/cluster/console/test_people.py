@@ -117,11 +117,11 @@ def test_axe_finds_nothing_where_the_console_refuses(
     gone = "net::ERR"
     with held(serve(world.node)) as served, page(browser, served.url, theme=theme, width=width, allowed=gone) as shown:
         shown.get_by_label("Token").fill("rl_wrong")
-        shown.get_by_role("button", name="Show the cluster").click()
+        shown.get_by_role("button", name="Log in").click()
         expect(shown.get_by_role("alert")).to_be_visible()
         judge(shown, "the login")
         shown.get_by_label("Token").fill(token.text)
-        shown.get_by_role("button", name="Show the cluster").click()
+        shown.get_by_role("button", name="Log in").click()
         expect(shown.get_by_role("button", name="Log out")).to_be_visible()
         for place in [str(each.get_attribute("href")) for each in shown.locator("nav a").all()]:
             shown.goto(f"{served.url}/{place}")
