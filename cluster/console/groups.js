@@ -79,7 +79,8 @@ export class GroupsPage extends Page {
       ].map(([name, value]) => html`<div><span class="faint">${name}</span><b>${value}</b></div>`)}</div>
       ${group.name === holder ? html`<p class="unknown">Retention waits for this group.</p>` : null}
       ${group.name.startsWith("sink/") ? html`<p class="unknown">A sink moves this group: its own place stands in its store. <code>raftlog sink status</code></p>` : null}
-      ${kept && kept.times.length > 1 ? html`<${Chart} title="Lag while this page is open" unit="records" times=${kept.times} lines=${[["lag", kept.lags]]} />`
+      ${kept && kept.times.length > 1 ? html`<${Chart} title="Lag while this page is open" unit="records" times=${kept.times} lines=${[["lag", kept.lags]]}
+        shown=${{ from: kept.times[0], end: kept.times.at(-1) }} marks=${[]} />`
         : html`<p class="faint">The lag over time is drawn from the second answer on.</p>`}
       <div class="actions" key="actions-1">${this.actions(group, there ? "" : "There is no such group.")}</div>`;
   }
