@@ -37,7 +37,7 @@ export class AccessPage extends Page {
     const missing = lacks(me, ACCESS);
     if (!me) return problem ? html`<${Trouble} problem=${problem} retry=${() => this.reload()} />` : html`<p class="faint">Asking the node …</p>`;
     const shown = { users: [], roles: [], tokens: [], ...access };
-    return html`<${Trouble} problem=${problem} />${this.kind ? this.one(shown) : this.all(shown, missing)}`;
+    return html`<${Trouble} problem=${problem?.status ? problem : null} />${this.kind ? this.one(shown) : this.all(shown, missing)}`;
   }
 
   /** What all actions have. @param {any} fields of the body, by the values @param {(values: any) => string} shell */
@@ -67,7 +67,7 @@ export class AccessPage extends Page {
   /** @param {any} access */
   users({ users, tokens }) {
     return table("Users", ["user", "roles", "tokens", "state"], users.map((/** @type {any} */ each) => [link("user", each.name), each.roles.map((/** @type {string} */ role) => html`${link("role", role)} `),
-      number(tokens.filter((/** @type {any} */ token) => token.user === each.name).length), each.blocked ? html`<b class="invalid">blocked</b>` : "counts"]));
+      number(tokens.filter((/** @type {any} */ token) => token.user === each.name).length), each.blocked ? html`<b class="invalid">blocked</b>` : "active"]));
   }
 
   /** @param {any} access */

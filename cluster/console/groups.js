@@ -47,14 +47,15 @@ export class GroupsPage extends Page {
       : view.role !== "leader" ? "Whether one holds retention back only the leader knows: look at its console."
         : view.held_by ? html`Retention waits for <b>${view.held_by}</b>, which has stood at ${number(view.held_next)} for ${duration(view.held_ms)}.`
           : "None holds retention back.";
-    return html`<${Trouble} problem=${problem} />${this.name === null ? this.list(found, held, view?.held_by) : this.one(found, view?.held_by)}`;
+    return html`<${Trouble} problem=${problem?.status ? problem : null} />${this.name === null ? this.list(found, held, view?.held_by) : this.one(found, view?.held_by)}`;
   }
 
   /** @param {any} found @param {any} held @param {string} [holder] */
   list(found, held, holder) {
     const groups = [...found.consumers].sort((one, other) => other.lag - one.lag);
     return html`<h2>Consumer groups</h2>
-      <p class="faint">The newest record of a user is <a href="#/entry?at=${found.last_user_index}">${number(found.last_user_index)}</a>. The farthest behind comes first. ${groups.length ? held : null}</p>
+      <p class="faint">${found.last_user_index ? html`The newest record of a user is <a href="#/entry?at=${found.last_user_index}">${number(found.last_user_index)}</a>.` : "There is no record of a user yet."}
+        ${groups.length ? html` The farthest behind comes first. ${held}` : null}</p>
       ${groups.length ? html`<div class="wide" tabindex="0" role="region" aria-label="Consumer groups"><table><thead><tr><th>group</th><th class="n">lag in records</th><th>while this page is open</th><th class="n">oldest unread</th>
         <th class="n">next index</th><th>owner</th><th class="n">generation</th><th class="n">moved</th></tr></thead><tbody>
         ${groups.map((group) => html`<tr key=${group.name}><td><a href=${`#/groups?group=${encodeURIComponent(group.name)}`}>${kind(group.name)}</a>${group.name === holder ? html` <span class="unknown">holds retention back</span>` : null}</td>
@@ -79,7 +80,8 @@ export class GroupsPage extends Page {
       ].map(([name, value]) => html`<div><span class="faint">${name}</span><b>${value}</b></div>`)}</div>
       ${group.name === holder ? html`<p class="unknown">Retention waits for this group.</p>` : null}
       ${group.name.startsWith("sink/") ? html`<p class="unknown">A sink moves this group: its own place stands in its store. <code>raftlog sink status</code></p>` : null}
-      ${kept && kept.times.length > 1 ? html`<${Chart} title="Lag while this page is open" unit="records" times=${kept.times} lines=${[["lag", kept.lags]]} />`
+      ${kept && kept.times.length > 1 ? html`<${Chart} title="Lag while this page is open" unit="records" times=${kept.times} lines=${[["lag", kept.lags]]}
+        shown=${{ from: kept.times[0], end: kept.times.at(-1) }} marks=${[]} />`
         : html`<p class="faint">The lag over time is drawn from the second answer on.</p>`}
       <div class="actions" key="actions-1">${this.actions(group, there ? "" : "There is no such group.")}</div>`;
   }

@@ -21,7 +21,7 @@ export class OperatePage extends Page {
     const { members, status, problem } = this.state;
     if (!members) return problem ? html`<${Trouble} problem=${problem} retry=${() => this.reload()} />` : html`<p class="faint">Asking the node …</p>`;
     const leader = status.leader;
-    return html`<${Trouble} problem=${problem} />
+    return html`<${Trouble} problem=${problem?.status ? problem : null} />
       <p>${!leader ? html`<b class="invalid">This node knows no leader.</b> Changes wait for one: <a href="#/overview">why there is none</a>.`
         : leader.node === status.node ? html`This node leads term ${number(status.term)}.`
           : html`Node ${leader.node} leads: <a href=${`${leader.url}/#/operate`}>its console</a>. This node passes changes on to it.`}

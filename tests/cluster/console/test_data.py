@@ -62,6 +62,6 @@ def test_without_the_grants_the_page_names_them(browser: Browser) -> None:
     token = world.user("ada")
     with held(serve(world.node)) as served, page(browser, f"{served.url}/#/data") as shown:
         shown.get_by_label("Token").fill(token.text)
-        shown.get_by_role("button", name="Log in").click()
+        shown.get_by_role("button", name="Log in", exact=True).click()
         expect(shown.get_by_role("alert").first).to_contain_text("The missing grant: read on keys:raftlog/import/")
         expect(shown.get_by_role("heading", name="Ask with SQL")).to_be_visible()

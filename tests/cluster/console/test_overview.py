@@ -147,7 +147,7 @@ def test_a_user_without_the_grant_sees_the_members_and_what_is_missing(browser: 
     with held(serve(world.node)) as served, page(browser, served.url) as shown:
         for user, newest in (("ada", SCRIPT), ("bob", "the grant is missing: read on log")):
             shown.get_by_label("Token").fill(users[user].text)
-            shown.get_by_role("button", name="Log in").click()
+            shown.get_by_role("button", name="Log in", exact=True).click()
             expect(shown.get_by_role("alert")).to_contain_text("watch on cluster")
             expect(shown.locator("article.node")).to_have_count(1)
             expect(shown.locator(".newest")).to_contain_text(newest)
