@@ -44,9 +44,15 @@ function element(tag, text = "", kind = "") {
   return made;
 }
 
+/** A box that the keyboard can scroll. */
+function scrolled(box, title) {
+  box.tabIndex = 0; box.setAttribute("role", "region"); box.setAttribute("aria-label", title);
+  return box;
+}
+
 /** A section with a table; a name of a column that begins with # has numbers. Each line is [cells, a place in time]. */
 function section(title, heads, lines, note = "") {
-  const box = element("section"), wide = element("div", "", "scroll wide"), table = element("table"), head = element("tr");
+  const box = element("section"), wide = scrolled(element("div", "", "scroll wide"), title), table = element("table"), head = element("tr");
   heads.forEach((name) => head.append(element("th", name.replace("#", "") || "#", name.startsWith("#") ? "n" : "")));
   table.append(head);
   for (const [cells, span] of lines) {
@@ -391,7 +397,7 @@ function sections() {
   }
   for (const [title, texts] of Object.entries(result.lists || {})) {
     if (!texts.length) continue;
-    byId("sections").append(element("h2", title), element("pre", texts.join("\n"), "scroll"));
+    byId("sections").append(element("h2", title), scrolled(element("pre", texts.join("\n"), "scroll"), title));
   }
 }
 

@@ -190,10 +190,10 @@ def _grid(y: float, label: str) -> str:
 
 
 def _frame(title: str, height: int, parts: list[str]) -> str:
-    body = "".join(parts)
+    name, body = escape(title), "".join(parts)
     return (
-        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="{escape(title)}">{body}</svg></figure>'
+        f'<figure class="plot" tabindex="0"><figcaption>{name}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">{body}</svg></figure>'
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 from typer.testing import CliRunner
 
@@ -206,11 +207,13 @@ def test_a_failure_of_the_simulator_in_a_browser(browser: Browser, failure: Path
 @pytest.mark.serial
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_fit_a_telephone(browser: Browser, folder: Path, failure: Path, theme: Literal["light", "dark"]) -> None:
-    """At 390 pixels nothing is wider than the window; the picture is drawn in the colours of the theme."""
+    """At 390 pixels nothing is wider than the window, axe finds nothing, and the picture has the theme's colours."""
     for each in (folder, failure):
         with page(browser, (each / report.PAGE).as_uri(), width=390, theme=theme) as shown:
             expect(shown.locator("[data-drawn=yes]")).to_be_attached()
             assert shown.evaluate("document.documentElement.scrollWidth") == 390
+            found = Axe().run(shown)
+            assert found.violations_count == 0, found.generate_report()
             assert shown.evaluate("colour('--paper')") == {"light": "#ffffff", "dark": "#14181f"}[theme]
 
 

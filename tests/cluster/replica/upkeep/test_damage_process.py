@@ -82,45 +82,6 @@ def test_a_byte_flipped_under_a_running_node_is_found_and_heals(tmp_path: Path, 
         )
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-def test_two_nodes_damaged_at_once_in_different_places_end_healthy(tmp_path: Path, rounds: int) -> None:
-    """The helix: sealed segments of two of three running nodes, mostly including the leader, are damaged in different
-    places, so each place loses one copy at most. Both are found. Both never end at once: two of three healing nodes
-    leave no electable node. No reader gets a record that was not written, and in the end all three hold everything.
-    """
-    chance = Random(20_261_122)
-    with started(tmp_path) as cluster:
-        with SyncClient(cluster.urls, deadline_s=60) as client:
-            written = [value(number) for number in range(300)]
-            for each in written:
-                client.append(each)
-            for _ in range(rounds):
-                hit = chance.sample(cluster.nodes, 2)
-                segments = [sorted((cluster.data(node) / "shard-0/log").glob("*.seg"))[:-2] for node in hit]
-                places = chance.sample(range(min(map(len, segments))), 2)
-                for of_one, place in zip(segments, places, strict=True):
-                    flip_within(of_one[place], chance)
-                back: set[int] = set()
-
-                def is_over() -> bool:
-                    out = [node for node in hit if cluster.pid(node) is None]  # noqa: B023 - called in this round only
-                    assert len(out) < 2, cluster.tails()
-                    for node in out:
-                        assert cluster.exit_code(node) == NodeExit.DAMAGED
-                        back.add(node)  # noqa: B023
-                        cluster.start_node(node)
-                    written.append(value(len(written)))
-                    client.append(written[-1])
-                    return back == set(hit) and all(is_whole(cluster, node) for node in cluster.nodes)  # noqa: B023
-
-                wait_until(is_over, 150, what=f"nodes {hit} healed", every_s=0.05)
-        for node in cluster.nodes:
-            assert served_by(cluster, node, written) == len(written)
-        cluster.stop()
-        for node in cluster.nodes:
-            assert check_folder(cluster.data(node)).troubles == []
-
-
 AREAS = ["seg"] * 8 + ["idx"] * 4 + ["ledger"] * 4 + ["newest"] * 3 + ["hard_state"] * 2 + ["identity"] * 2
 
 
