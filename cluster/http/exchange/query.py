@@ -120,6 +120,10 @@ class Query:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
+    def has_any(self, names: Sequence[str]) -> bool:
+        """Whether one of the parameters is given."""
+        return not self._values.keys().isdisjoint(names)
+
     def text(self, name: str) -> str:
         value = self._values.get(name, b"")
         try:

@@ -74,6 +74,19 @@ SLICE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class LogPart:
+    """What a reader leaves out: followers of equal parts share what they get."""
+
+    are_effects_brief: bool = False  # in raw chunks, if possible
+    value_bytes: int | None = None  # of JSON: longer values are cut
+    wanted: LogFilter | None = None  # None: every record
+
+
+_WHOLE: Final = LogPart()
+_OF_PART: Final = ("effects", "value_bytes", *FILTERS)
+
+
+@dataclass(frozen=True, slots=True)
 class LogQuery:
     start: int
     stop: int  # the index after the last requested one
@@ -83,9 +96,7 @@ class LogQuery:
     encoding: Encoding
     with_internal: bool
     is_follow: bool
-    are_effects_brief: bool  # in raw chunks, if possible
-    value_bytes: int | None = None  # of JSON: longer values are cut
-    wanted: LogFilter | None = None  # None: every record
+    part: LogPart
     sees: Permissions | None = None  # of a reader that may not see every record; None: it may
 
 
@@ -109,12 +120,7 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
     is_follow = query.flag("follow")
     if is_follow and not is_stream:
         raise ApiError(Code.BAD_REQUEST, f"follow=true is for format=ndjson and format=raw, not for {form}")
-    are_effects_brief = query.choice("effects", EFFECTS) == "brief"
-    if are_effects_brief and form != "raw":
-        raise ApiError(Code.BAD_REQUEST, f"effects=brief is for format=raw, not for {form}")
-    value_bytes = query.number("value_bytes")
-    if value_bytes is not None and form != "json":
-        raise ApiError(Code.BAD_REQUEST, f"value_bytes is for format=json, not for {form}")
+    part = _part(query, form) if query.has_any(_OF_PART) else _WHOLE
     if "from" in query and "from_time" in query:
         raise ApiError(Code.BAD_REQUEST, "both from and from_time are given: give one")
     wait_ms = query.number_or("wait", 0, 0, limits.wait_max_ms)
@@ -134,22 +140,30 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
         start = await service.node.find_time(from_time)
     if start is None:
         start = service.node.oldest
-    asked = LogQuery(
-        start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, are_effects_brief, value_bytes
-    )
-    asked = replace(asked, wanted=_filter(query, asked))
+    asked = LogQuery(start, stop, limit, wait_ms, form, encoding, with_internal, is_follow, part)
     return replace(asked, sees=_sight(service, call, asked)) if service.node.machine.access.is_on else asked
 
 
-def _filter(query: Query, asked: LogQuery) -> LogFilter | None:
+def _part(query: Query, form: str) -> LogPart:
+    """Raises ApiError."""
+    are_effects_brief = query.choice("effects", EFFECTS) == "brief"
+    if are_effects_brief and form != "raw":
+        raise ApiError(Code.BAD_REQUEST, f"effects=brief is for format=raw, not for {form}")
+    value_bytes = query.number("value_bytes")
+    if value_bytes is not None and form != "json":
+        raise ApiError(Code.BAD_REQUEST, f"value_bytes is for format=json, not for {form}")
+    return LogPart(are_effects_brief, value_bytes, _filter(query, form))
+
+
+def _filter(query: Query, form: str) -> LogFilter | None:
     """The records that the reader asks for. Raises ApiError."""
     given = [name for name in FILTERS if name in query]
     if not given:
         return None
-    if asked.format == "raw":
+    if form == "raw":
         raise ApiError(Code.BAD_REQUEST, f"{given[0]} is not for format=raw, which sends whole entries")
     operation = query.choice("operation", ("", *OPERATIONS.values(), *KINDS.values())) or None
-    if "user" in query and not asked.with_internal:
+    if "user" in query and not query.flag("internal"):
         raise ApiError(Code.BAD_REQUEST, "user needs internal=true: only then records have their users")
     sessions = query.text("session").split(",") if "session" in query else []
     if len(sessions) > SESSIONS_MAX:
@@ -178,6 +192,9 @@ def _sight(service: Service, call: Call, query: LogQuery) -> Permissions | None:
         access.check(call, *READ_ALL)
         return None if needs.sees_segments(permissions) else permissions
     access.check(call, needs.READ_LOG)
+    wanted = query.part.wanted
+    if wanted is not None and wanted.user is not None:
+        access.check(call, needs.OPERATE)  # only then records have their users
     is_whole = not query.with_internal and all(permissions.allows(grant) for grant in READ_ALL)
     return None if is_whole else permissions
 
@@ -209,11 +226,11 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
     """Takes the requested records of one more entry. Returns whether another entry may follow."""
     shows_users = query.with_internal and (query.sees is None or needs.sees_members(query.sees))
     names = principals(entry) if shows_users else {}
-    wanted = query.wanted
+    wanted, value_bytes = query.part.wanted, query.part.value_bytes
     if wanted is not None and (skipped := _left_out(wanted, entry, effects, found.next, end)):
         found.next += skipped
         return True
-    if wanted is None and query.format != "msgpack" and query.value_bytes is None and not names:
+    if wanted is None and query.format != "msgpack" and value_bytes is None and not names:
         count = min(end - found.next, left - len(found.shown))
         lines = plain_json(entry, effects, found.next, count, bytes_max - found.size, query.encoding)
         if lines is not None:
@@ -233,9 +250,9 @@ def _take(found: Scan, query: LogQuery, entry: Entry, effects: Effects, end: int
             if query.format == "msgpack":
                 found.shown.append(as_packed(row))
             else:
-                record = as_record(row, query.encoding, query.value_bytes, names.get(row.index))
+                record = as_record(row, query.encoding, value_bytes, names.get(row.index))
                 found.shown.append(encode_json(record))
-            found.size += row_bytes(row) if query.value_bytes is None else len(found.shown[-1])
+            found.size += row_bytes(row) if value_bytes is None else len(found.shown[-1])
     return True
 
 

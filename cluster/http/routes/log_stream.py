@@ -99,7 +99,7 @@ async def _piece(
         make = partial(_lines, service, query, start, left)
     if not is_at_end:
         return await make()
-    shape = (query.format, query.encoding, query.with_internal, query.are_effects_brief, query.sees)
+    shape = (query.format, query.encoding, query.with_internal, query.part, query.sees)
     return await service.tail.piece((*shape, start, stop, size), make)
 
 
@@ -116,7 +116,7 @@ async def _raw_chunk(service: Service, query: LogQuery, start: int, stop: int, s
         return (), start
     piece = await node.read_raw(start, stop - 1, size)
     rows, ledger = len(piece.rows) // IDX_ROW.size, piece.ledger
-    is_brief = query.are_effects_brief and _can_be_brief(ledger, rows)
+    is_brief = query.part.are_effects_brief and _can_be_brief(ledger, rows)
     if is_brief:
         ledger = ledger[:FRAME_HEADER_SIZE] + ledger[-FRAME_HEADER_SIZE:]
     segment = piece.segment if query.sees is None else await _blanked(service, piece, query.sees)

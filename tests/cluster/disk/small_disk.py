@@ -67,4 +67,6 @@ class SmallDisks:
         root = self._root(os.fspath(path))
         if root is None:
             return self._statvfs(path)
-        return SimpleNamespace(f_bavail=max(0, self.room.get(root, PLENTY) - self.used(root)), f_frsize=1)
+        room = self.room.get(root, PLENTY)
+        free = max(0, room - self.used(root))
+        return SimpleNamespace(f_blocks=room, f_bfree=free, f_bavail=free, f_frsize=1)

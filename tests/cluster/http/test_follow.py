@@ -178,6 +178,26 @@ async def test_followers_at_the_end_share_one_read_of_each_piece(monkeypatch: py
     assert len(reads) < 3 * max(count for _, count in taken)
 
 
+async def test_followers_at_the_end_share_no_piece_with_those_of_other_records() -> None:
+    """Each follower gets the records of its own filter."""
+    node = FakeNode()
+    async with serve(node) as served, AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(
+                open_stream(served.port, get(f"/v1/log?from=3&format=ndjson&follow=true&prefix={prefix}"))
+            )
+            for prefix in "ab"
+        ]
+        for number in range(20):
+            block = [BlockRecord(Operation.APPEND, key, b"%d" % number) for key in (b"a", b"b")]
+            node.submit_now((encode_block(block), 2))
+            for prefix, each in zip("ab", streams, strict=True):
+                line = await each.json()
+                while "operation" not in line:  # a mark of progress
+                    line = await each.json()
+                assert (line["key"], line["value"]) == (prefix, str(number))
+
+
 async def test_readers_hear_of_a_defect_in_the_rounds_and_the_next_reader_begins_new_ones() -> None:
     """An exception other than ApiError ended the rounds, and every reader waited for its whole time."""
     node = FakeNode()

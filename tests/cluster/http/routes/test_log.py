@@ -21,6 +21,7 @@ from raftlog.raft.types import Entry, EntryKind
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE, Effects, decode_effects
 from tests.cluster.fake_node import START_MS, FakeNode, Served, serve
+from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.http.http_probe import ask, open_stream
 from tests.support import wait_until_async
 
@@ -507,3 +508,13 @@ async def test_a_filter_shows_the_records_that_pass(form: str) -> None:
 async def test_a_filter_that_is_none_is_refused(served: Served, query: str, words: str) -> None:
     """In one sentence that names the parameter."""
     assert words in (await ask(served.port, "GET", f"/v1/log?{query}")).problem().message
+
+
+async def test_a_filter_by_user_needs_the_grant_that_shows_users() -> None:
+    """Without it no record would have its user, and none would pass."""
+    async with AccessWorld() as world:
+        world.user("ada", "read on log", "read on keys:*", "read on groups:*")
+        world.user("ben", "read on log", "read on keys:*", "read on groups:*", "operate on cluster")
+        target = "/v1/log?internal=true&user=ben"
+        assert (await world.ask("ada", "GET", target)).problem().missing == "operate on cluster"
+        assert (await world.ask("ben", "GET", target)).status == 200

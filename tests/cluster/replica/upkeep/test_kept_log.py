@@ -20,13 +20,13 @@ KEPT = "shard-0/kept"
 
 
 async def replaced(nodes: Nodes, node: int) -> Replica:
-    """Kills that node, writes until the leader would rather send a snapshot than the log, and starts it again: a
-    snapshot replaces its log."""
+    """Kills that node, writes until each other one would send it a snapshot rather than the log, whichever leads by
+    then, and starts it again: a snapshot replaces its log."""
     had = nodes.running[node].state.core.state.log.last.index
     await nodes.kill(node)
     for _ in range(20):
         await write(nodes, 300)
-        if (await nodes.leader()).state.core.state.log.first > had + 1:
+        if all(each.state.core.state.log.first > had + 1 for each in nodes.running.values()):
             break
     again = await nodes.start(node)
     await wait_until_async(lambda: installed(again), 60, what="the snapshot is installed")
