@@ -139,6 +139,7 @@ class SinkRun:
         self._keep_state = keep_state
         self._at = at
         self._reported_s = 0.0
+        self._sent: StorePosition | None = None  # by the newest batch of this session
         self._noted: set[str] = set()  # notes of the store that were printed
 
     def run(self, *, once: bool = False, until: int | None = None, skip: int | None = None) -> None:
@@ -209,7 +210,7 @@ class SinkRun:
 
     def _session(self, *, once: bool, until: int | None, skip: int | None) -> None:
         """From a claim to the end, or to an error."""
-        log, group = self._client.status().log, self._group
+        log, group, self._sent = self._client.status().log, self._group, None
         if once:
             until = self._end().last_user_index
         if group.owned is None:  # one claim serves all tries
@@ -284,6 +285,7 @@ class SinkRun:
             index = load.index(page)
             rows = [row for item in page.items if (row := self._row_of(item, index)) is not None]
             self._put(load.batch(page, rows))
+        self._settle()
         assert load.position is not None
         return load.position
 
@@ -301,6 +303,8 @@ class SinkRun:
         for batch in follower.batches(page, mapped, is_due=is_due):
             self._put(batch)
         self.progress.behind, self.progress.split = follower.behind, follower.split
+        if not page.records:
+            self._settle()
         if is_due and not follower.is_done:
             self._report(follower.position)
 
@@ -358,7 +362,8 @@ class SinkRun:
         while True:
             self._at(SinkStep.MAPPED)
             try:
-                self._store.write(changes, batch.expected, batch.next)
+                send = getattr(self._store, "send", self._store.write)
+                send(changes, batch.expected, batch.next)
                 break
             except RowsRefused as error:
                 first = error.refusals[0].change
@@ -369,13 +374,23 @@ class SinkRun:
                     self._reject(refusal.change.index, key, refusal.reason)
                 changes = _without(changes, (refusal.change for refusal in error.refusals))
         self._at(SinkStep.WRITTEN)
-        self.progress.position = batch.next
+        self._sent = batch.next
+        if not hasattr(self._store, "send"):
+            self.progress.position = self._sent
         self.progress.rows += len(changes.rows)
         self.progress.batches += 1
         self.progress.batch_s = clock.monotonic() - began
 
+    def _settle(self) -> None:
+        """Waits until a `SendingStore` has the newest batch."""
+        if self._sent is not None:
+            if hasattr(self._store, "settle"):
+                self._store.settle()
+            self.progress.position, self._sent = self._sent, None
+
     def _report(self, position: StorePosition) -> None:
         """Moves the group to where the store is, also back."""
+        self._settle()
         assert self._group.owned is not None
         there = self._group.owned.position.next[SHARD]
         if there != position.next:

@@ -93,6 +93,16 @@ class SinkStore(Protocol):
         """Ends the connection. The store may be opened again."""
 
 
+class SendingStore(SinkStore, Protocol):
+    """A store whose server writes one batch while the runner reads and maps the next."""
+
+    def send(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
+        """Begins a `write`, and ends the one before. Raises what they raise."""
+
+    def settle(self) -> None:
+        """Ends the `write` that was begun, if there is one. Raises what it raises."""
+
+
 class DroppableStore(SinkStore, Protocol):
     """A store that the commands can also empty."""
 

@@ -1,28 +1,26 @@
 """The daemon of pyspark, which starts its worker processes, without a Python trace for a reader that has gone.
 
-Spark closes a worker's socket as soon as it has read what it wanted. The worker's last flush then fails, and pyspark's
-daemon prints that failure, though nothing is missing. Spark starts this module for `spark.python.daemon.module`.
+Spark closes a worker's socket as soon as it has read what it wanted, or stops. The worker's next word then fails, and
+pyspark's daemon prints that failure, though nothing is missing. Spark starts this module for
+`spark.python.daemon.module`.
 """
 
-import socket
-from typing import Final
+import sys
+import traceback
 
 from pyspark import daemon
 
-READER_GONE: Final = 1
-"""The exit code that ends a worker, as after any other failure of it."""
 
-_worker: Final = daemon.worker
+class Reports:
+    """In the place of `traceback` in pyspark's daemon, which prints what ended a worker."""
 
-
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Works as pyspark's own, and ends with READER_GONE where its reader has closed the socket."""
-    try:
-        return _worker(sock, authenticated)
-    except BrokenPipeError:
-        return READER_GONE
+    @staticmethod
+    def print_exc() -> None:
+        """Prints the exception that is being handled, unless it says that the reader has gone."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            traceback.print_exc()
 
 
 if __name__ == "__main__":
-    daemon.worker = worker
+    daemon.traceback = Reports  # type: ignore[attr-defined, assignment]
     daemon.manager()

@@ -16,7 +16,6 @@ import msgpack
 import redis
 from redis import exceptions
 from redis.backoff import NoBackoff
-from redis.commands.core import Script
 from redis.retry import Retry
 
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition, StoreRow
@@ -80,7 +79,9 @@ class RedisStore:
         self._sink = SinkIdentity("", "", "")
         self._generation = 0
         self._client: redis.Redis | None = None
-        self._write_script: Script | None = None
+        self._writer: Any = None  # of its own: the answer to a batch comes later
+        self._script = ""  # the hash of the script that writes
+        self._sent: tuple[StorePosition | None] | None = None  # where the batch without an answer expects the store
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
         """As `SinkStore.open`."""
@@ -99,7 +100,8 @@ class RedisStore:
                 self._keys(sink), arguments
             )
             self.notes = _notes(client)
-            self._write_script = client.register_script(scripts.WRITE)
+            self._script = client.script_load(scripts.WRITE)
+            self._writer = client.connection_pool.get_connection()
         if owner is not None and owner.decode() != sink.name:
             template = self._template.text
             raise StoreError(f"the sink {owner.decode()} writes into the keys {template} already: name another key")
@@ -113,7 +115,12 @@ class RedisStore:
         return position
 
     def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
-        """As `SinkStore.write`: one script, with the whole batch as one argument."""
+        """As `SinkStore.write`."""
+        self.send(changes, expected, next)
+        self.settle()
+
+    def send(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
+        """As `SendingStore.send`: one script, with the whole batch as one argument."""
         commands, refusals = [], []
         for change in changes.rows:
             try:
@@ -125,10 +132,22 @@ class RedisStore:
         before = (self._generation, *(place_of(expected) if expected is not None else ("", "", "")))
         texts = ([str(each) for each in before], [str(each) for each in place_of(next)])
         batch = (*texts, changes.truncates, commands, (self._ttl or 0) * 1_000, self._is_beside)
-        if self._client is None or self._write_script is None:
+        packed = msgpack.packb(batch, use_bin_type=False)
+        self.settle()
+        if self._writer is None:
             raise StoreUnavailable("Redis: the connection is closed")
+        keys = self._keys(self._sink)
         with _errors():
-            found = self._write_script(self._keys(self._sink), [msgpack.packb(batch, use_bin_type=False)])
+            self._writer.send_command("EVALSHA", self._script, len(keys), *keys, packed)
+        self._sent = (expected,)
+
+    def settle(self) -> None:
+        """As `SendingStore.settle`."""
+        if self._sent is None or self._writer is None:
+            return
+        (expected,), self._sent = self._sent, None
+        with _errors():
+            found = self._writer.read_response()
         if found is not None:
             newest, there = found
             if int(newest or 0) > self._generation:
@@ -156,7 +175,7 @@ class RedisStore:
         """As `SinkStore.close`."""
         if self._client is not None:
             self._client.close()
-            self._client = None
+            self._client = self._writer = self._sent = None
 
     def drop(self, sink: SinkIdentity) -> None:
         """As `SinkStore.drop`."""
@@ -276,7 +295,7 @@ def _notes(client: redis.Redis) -> tuple[str, ...]:
     return tuple(notes)
 
 
-_PASSING: Final = ("MISCONF", "NOREPLICAS", "BUSY")
+_PASSING: Final = ("MISCONF", "NOREPLICAS", "BUSY", "NOSCRIPT")
 """Codes of errors that pass and that have no class."""
 
 

@@ -94,3 +94,25 @@ class ModelStore:
 
     def close(self) -> None:
         """As `SinkStore.close`."""
+
+
+class SendingModelStore(ModelStore):
+    """Its server carries out a batch as late as it may: when the next one comes, or is waited for."""
+
+    def __init__(self, server: ModelServer) -> None:
+        super().__init__(server)
+        self._sent: list[tuple[RowChanges, StorePosition | None, StorePosition]] = []
+
+    def send(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
+        """As `SendingStore.send`."""
+        self.settle()
+        self._sent.append((changes, expected, next))
+
+    def settle(self) -> None:
+        """As `SendingStore.settle`."""
+        if self._sent:
+            self.write(*self._sent.pop())
+
+    def close(self) -> None:
+        """As `SinkStore.close`: the server never gets what it has not carried out."""
+        self._sent.clear()

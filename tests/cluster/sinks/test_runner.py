@@ -28,7 +28,7 @@ from raftlog.cluster.sinks.store import StoreUnavailable
 from raftlog.cluster.sinks.verify import verify
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.importer.jobs import Killed
-from tests.cluster.sinks.model_store import Kept, ModelServer, ModelStore
+from tests.cluster.sinks.model_store import Kept, ModelServer, ModelStore, SendingModelStore
 from tests.support import HANG_S, wait_until
 
 KEYS = {"keys": "k/"}
@@ -63,12 +63,13 @@ class Bench:
         self.sink: SinkSettings = _converted(given)
         self.client, self.folder = client, folder
         self.store = ModelServer()
+        self.kind = ModelStore
         self.said: list[str] = []
 
     def made(self, at: Callable[[SinkStep], None] = lambda _: None, stop: threading.Event | None = None) -> SinkRun:
         """A run, as another process would make it."""
         rejects = Rejects(self.folder / "s.rejected")
-        store, tell = ModelStore(self.store), self.said.append
+        store, tell = self.kind(self.store), self.said.append
         return SinkRun("s", self.sink, store, self.client, rejects, at=at, tell=tell, stop=stop)
 
     def run(self, **more: int) -> SinkRun:
@@ -250,10 +251,26 @@ def test_a_second_runner_fences_the_first(client: SyncClient, tmp_path: Path) ->
     assert bench.rows == expected(client)
 
 
-def test_the_group_follows_the_store_and_holds_the_log(client: SyncClient, tmp_path: Path) -> None:
-    """It shows the lag under the sink's name."""
+@pytest.mark.parametrize("kind", [ModelStore, SendingModelStore])
+@pytest.mark.parametrize("start", STARTS)
+def test_the_group_follows_the_store_and_holds_the_log(
+    client: SyncClient, tmp_path: Path, kind: type[ModelStore], start: str
+) -> None:
+    """It shows the lag under the sink's name, and never passes a store that carries out its batches late."""
     fill(client, 10)
-    run = Bench(client, tmp_path).run()
+    bench = Bench(client, tmp_path, start=start)
+    bench.kind = kind
+    passed: list[int] = []
+
+    def look(step: SinkStep) -> None:
+        position = bench.store.kept.position
+        there = client.consumer("sink/s").status().position.next["0"]
+        if step is SinkStep.REPORTED and (position is None or position.next < there):
+            passed.append(there)
+
+    run = bench.made(look)
+    run.run(once=True)
+    assert not passed
     group = client.consumer("sink/s").status()
     assert run.progress.position is not None
     assert group.position.next["0"] == run.progress.position.next
@@ -440,6 +457,7 @@ def test_random_faults_lose_and_double_nothing(client: SyncClient, tmp_path: Pat
     """Kills at any step, lost answers, restored stores, second runners, and writes meanwhile, in any order."""
     chance = random.Random(seed)
     bench = Bench(client, tmp_path, start=chance.choice(STARTS))
+    bench.kind = (ModelStore, SendingModelStore)[seed % 2]
     backups: list[Kept] = []
     for turn in range(14):
         fill(client, chance.randrange(1, 20), seed=100 * seed + turn)
