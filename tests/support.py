@@ -7,9 +7,11 @@ import asyncio
 import inspect
 import os
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Protocol, TypeVar, overload
@@ -248,6 +250,19 @@ def restarted(server: KilledServer) -> None:
 
 
 S = TypeVar("S", bound=Server)
+
+
+@contextmanager
+def http_served(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server of `http.server` in a thread of its own; its URL, without a path."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(HANG_S)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
  * @module
  */
 import { html, Page, Trouble, number } from "./lib.js";
-import { lacks } from "./action.js";
 
 const STEP_MIN = 1000; // records looked at with one request, doubled
 const STEP_MAX = 64_000; // while few are found
@@ -121,8 +120,7 @@ export class Search extends Page {
   }
 
   render() {
-    const { oldest, last, row, head, filter, me } = this.props;
-    const missing = filter.user && lacks(me, "operate on cluster");
+    const { oldest, last, row, head, me } = this.props;
     const seesAll = !me?.is_on || ["read on log", "read on keys:*", "read on groups:*"].every((each) => me.grants.includes(each));
     const [found, range] = [this.found.length, `${number(this.low)} to ${number(this.high - 1)}`];
     const words = this.low === this.high ? "Nothing is looked at yet." : found || this.running ? `Looked at ${range}: ${number(found)} found.` : `Nothing from ${range}.`;
@@ -132,7 +130,6 @@ export class Search extends Page {
         ${button(true, "Earlier", this.low > oldest)}${button(false, "Later", this.high <= last)}
         ${this.running ? html`<button type="button" onClick=${() => this.stop()}>Stop</button>` : null}</div>
       <${Trouble} problem=${this.state.problem} />
-      ${missing ? html`<p class="unknown">Not permitted to see who wrote a record. The missing grant: <code>${missing}</code></p>` : null}
       ${seesAll ? null : html`<p class="unknown">Looked at are the records that this user may see: those whose keys and groups it may read.</p>`}
       ${this.found.length ? head : null}
       <div class="list found" tabindex="0" role="region" aria-label="Found records">${this.found.map(row)}</div>`;

@@ -2,7 +2,7 @@
  * Shows the bytes of a value as text, JSON, a row of CSV, msgpack or hex. Nothing that they hold acts on the page.
  * @module
  */
-import { html, Component, size } from "./lib.js";
+import { html, Component, save, size } from "./lib.js";
 import { msgpack } from "./msgpack.js";
 
 export const FORMS = ["text", "JSON", "CSV", "msgpack", "hex"];
@@ -123,15 +123,6 @@ export function oneLine(record, form) {
   return shown === null ? `not ${form}${more && ", or cut"}` : shown.replace(/\s*\n\s*/g, form === "CSV" ? " │ " : " ") + more;
 }
 
-/** Lets the reader save bytes under a name. @param {string} name @param {Uint8Array} bytes */
-function save(name, bytes) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([/** @type {any} */ (bytes)]));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
-
 /**
  * A value, the choice of its form, and a download. props: {text, b64, whole: bytes of the whole value if this is its
  * start, name of the file, load: () => Promise<Uint8Array> of the whole value, schema of its import}
@@ -146,7 +137,7 @@ export class Value extends Component {
     const cut = whole !== undefined || (chosen === "hex" && bytes.length > VALUE_BYTES / 4);
     const download = async () => {
       try {
-        save(name, whole === undefined ? bytes : await load());
+        save(name, [whole === undefined ? bytes : await load()]);
       } catch (problem) {
         this.setState({ problem });
       }

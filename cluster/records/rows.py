@@ -376,7 +376,17 @@ def key_value(key: bytes, version: Version, encoding: Encoding, *, keys_only: bo
 def watch_messages(
     entry: Entry, effects: Effects, first: int, start: bytes, end: bytes, encoding: Encoding
 ) -> Iterator[WatchMessage]:
-    """One message for every index from `first` on that changed keys of [start, end), with its changes in order.
+    """`key_changes` as messages of a watch."""
+    for index, revision, changes in key_changes(entry, effects, first, start, end):
+        shown = [_change_json(row, prior_index, encoding) for row, prior_index in changes]
+        yield WatchMessage(index, entry.term, entry.time_ms, revision, shown)
+
+
+def key_changes(
+    entry: Entry, effects: Effects, first: int, start: bytes, end: bytes
+) -> Iterator[tuple[int, int, list[tuple[ChangeRow, int]]]]:
+    """Every index from `first` on that changed keys of [start, end), with its revision and its changes in order, each
+    with the index of the record that wrote the version before.
 
     Key and value of a put or delete come from the command's own bytes, all else from the ledger. `end` b"": no upper
     bound.
@@ -389,7 +399,7 @@ def watch_messages(
         if index < first or not effect.changes:
             continue
         command = None if effect.changes[0].is_explicit else next(iter(decode_records(block)))
-        changes: list[ChangeJson] = []
+        changes: list[tuple[ChangeRow, int]] = []
         for change in effect.changes:
             key = change.key if command is None else command.key or b""
             if key < start or (end and key >= end):
@@ -403,9 +413,9 @@ def watch_messages(
                 effect.revision,
                 change.version,
             )
-            changes.append(_change_json(row, change.prior_index, encoding))
+            changes.append((row, change.prior_index))
         if changes:
-            yield WatchMessage(index, entry.term, entry.time_ms, effect.revision, changes)
+            yield index, effect.revision, changes
 
 
 def _change_json(

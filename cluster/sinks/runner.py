@@ -357,13 +357,12 @@ class SinkRun:
 
     def _put(self, batch: SinkBatch) -> None:
         """Writes a batch, without the rows that the store refuses where these are rejected."""
-        changes = batch.changes
+        changes, send = batch.changes, getattr(self._store, "send", None)
         began = clock.monotonic()
         while True:
             self._at(SinkStep.MAPPED)
             try:
-                send = getattr(self._store, "send", self._store.write)
-                send(changes, batch.expected, batch.next)
+                (send or self._store.write)(changes, batch.expected, batch.next)
                 break
             except RowsRefused as error:
                 first = error.refusals[0].change
@@ -375,8 +374,8 @@ class SinkRun:
                 changes = _without(changes, (refusal.change for refusal in error.refusals))
         self._at(SinkStep.WRITTEN)
         self._sent = batch.next
-        if not hasattr(self._store, "send"):
-            self.progress.position = self._sent
+        if send is None:
+            self._settle()
         self.progress.rows += len(changes.rows)
         self.progress.batches += 1
         self.progress.batch_s = clock.monotonic() - began

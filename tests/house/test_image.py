@@ -12,10 +12,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -25,7 +24,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.node.formatting import create_cluster
 from tests.house.rules import ROOT
-from tests.support import HANG_S, free_port, wait_until
+from tests.support import HANG_S, free_port, http_served, wait_until
 
 DOCKERFILE: Final = (ROOT / "Dockerfile").read_text("utf-8")
 PORT: Final = 7001
@@ -52,12 +51,8 @@ def probes(status: int) -> Iterator[int]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    with http_served(Handler) as url:
+        yield int(url.rpartition(":")[2])
 
 
 def test_the_health_of_a_container_is_what_its_probe_answers() -> None:

@@ -91,6 +91,11 @@ _IN_HEADER: Final = (
 )
 
 
+def _unknown(name: str, known: Collection[str]) -> ApiError:
+    hint = _IN_HEADER if name in _SECRETS else nearest_name(name, known)
+    return ApiError(Code.BAD_REQUEST, f"unknown parameter {name[:60]!r}: {hint}")
+
+
 class Query:
     """The parameters of one request, by name, as bytes."""
 
@@ -106,8 +111,7 @@ class Query:
             raw_name, _, raw_value = part.partition("=")
             name = raw_name if is_plain else unescape(raw_name, "a parameter's name").decode("utf-8", "replace")
             if name not in known:
-                hint = _IN_HEADER if name in _SECRETS else nearest_name(name, known)
-                raise ApiError(Code.BAD_REQUEST, f"unknown parameter {name[:60]!r}: {hint}")
+                raise _unknown(name, known)
             if name in self._values:
                 raise ApiError(Code.BAD_REQUEST, f"parameter {name} is given twice: give it once")
             value = raw_value.replace("+", " ")
@@ -119,6 +123,12 @@ class Query:
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
+
+    def check_names(self, known: Collection[str]) -> None:
+        """Raises ApiError bad_request for a parameter that is none of these."""
+        for name in self._values:
+            if name not in known:
+                raise _unknown(name, known)
 
     def has_any(self, names: Sequence[str]) -> bool:
         """Whether one of the parameters is given."""

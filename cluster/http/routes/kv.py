@@ -46,6 +46,7 @@ _GET: Final = READ_PARAMETERS | _KEY | {"at", "encoding", "versions", "from", "v
 _WRITE: Final = _KEY | {"if_revision"}
 _BOUNDS: Final = frozenset({"prefix", "prefix_b64", "start", "start_b64", "end", "end_b64"})
 _RANGE: Final = READ_PARAMETERS | _BOUNDS | _KEY | {"limit", "continuation", "at", "keys_only", "encoding"}
+_RANGE_OR_GET: Final = _RANGE | _GET
 _OCTETS: Final = "application/octet-stream"
 _COMPACT_BODY: Final = msgspec.json.Decoder(CompactIn)
 _TOKEN_VERSION: Final = 1
@@ -189,10 +190,10 @@ class _Token(NamedTuple):
 
 async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer:
     """One page of a range. All pages are as of the revision of the first, and carry its index."""
-    query = call.query(_RANGE | _GET)
+    query = call.query(_RANGE_OR_GET)
     if "key" in query or "key_b64" in query:
         return await finished(service, call, get(service, call))
-    query = call.query(_RANGE)
+    query.check_names(_RANGE)
     start, end = _bounds(query)
     limits = service.limits
     limit = query.number_or("limit", min(1_000, limits.page_records_max), 1, limits.page_records_max)

@@ -5,20 +5,20 @@ Each change in the log has the index of the record that wrote the version before
 
 from __future__ import annotations
 
-from base64 import b64decode
 from typing import Final
 
 from raftlog.cluster.api.encoding import Encoding
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.kv import KeyVersion, KeyVersions
-from raftlog.cluster.api.records import ChangeJson, WatchMessage
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.query import Query
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.log import SLICE_BYTES
-from raftlog.cluster.records.rows import both, cut, watch_messages, whole_bytes
+from raftlog.cluster.records.rows import both, cut, key_changes, whole_bytes
+from raftlog.raft.types import Entry
 from raftlog.statemachine import store
+from raftlog.statemachine.digest import ChangeRow
 
 VERSIONS_MAX: Final = 100
 """Most versions in one answer. Each may be as large as a value, and answers have a budget."""
@@ -52,25 +52,24 @@ async def read_versions(
     found: list[KeyVersion] = []
     size = 0
     while len(found) < limit and size < service.limits.page_bytes_max and at >= node.oldest:
-        change, message = await _change_at(service, at, key)
-        value = None if change.value_b64 is None else b64decode(change.value_b64)
+        entry, written, change, before = await _change_at(service, at, key)
         found.append(
             KeyVersion(
-                message.index,
-                message.term,
-                message.time_ms,
-                message.revision,
+                at,
+                entry.term,
+                entry.time_ms,
+                written,
                 change.deleted,
                 change.create,
                 change.version,
-                *both(cut(value, value_bytes), encoding),
-                whole_bytes(value, value_bytes),
+                *both(cut(change.value, value_bytes), encoding),
+                whole_bytes(change.value, value_bytes),
             )
         )
         size += len(found[-1].value or found[-1].value_b64 or "")
         if not call.hold_answer(service, size):
             raise service.load.answers.full()
-        at = change.prior_index or 0
+        at = before
     service.access.check_read(call, key)  # it may have been taken away meanwhile
     is_more = at >= node.oldest
     ends = "" if is_more else "trimmed" if at else "created"
@@ -78,12 +77,12 @@ async def read_versions(
     return service.answer(KeyVersions(found, at if is_more else None, ends, machine.revision, node.applied, node.term))
 
 
-async def _change_at(service: Service, index: int, key: bytes) -> tuple[ChangeJson, WatchMessage]:
-    """The change of the key by the record at that index, its value in base64."""
+async def _change_at(service: Service, index: int, key: bytes) -> tuple[Entry, int, ChangeRow, int]:
+    """The entry that changed the key at that index, the revision, the change, and where the version before is."""
     for entry, effects in await service.node.read_log(index, 1, SLICE_BYTES):
-        for message in watch_messages(entry, effects, index, key, store.next_key(key), "base64"):
-            if message.index == index:
-                return message.changes[-1], message
+        for at, revision, changes in key_changes(entry, effects, index, key, store.next_key(key)):
+            if at == index:
+                return entry, revision, *changes[-1]
     raise ApiError(Code.BAD_REQUEST, f"the record at {index} changed no such key: take from= from a page before")
 
 

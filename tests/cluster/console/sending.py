@@ -1,12 +1,26 @@
-"""Writes to a node from tests of the console, as any program would."""
+"""Starts nodes for tests of the console, and writes to them as any program would."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.support import HANG_S
+
+
+@contextmanager
+def nodes_in(folder: Path, count: int = 1) -> Iterator[LocalCluster]:
+    """Nodes that serve; they are killed at the end."""
+    with LocalCluster(folder, count) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster
+        cluster.kill(*cluster.running)
 
 
 def sent(

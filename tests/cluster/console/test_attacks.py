@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -23,7 +21,7 @@ from raftlog.cluster.admission.logins import WRONG_MAX
 from tests.browser import held, page
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.access_world import ADMIN, AccessWorld
-from tests.support import HANG_S
+from tests.support import HANG_S, http_served
 
 pytestmark = pytest.mark.serial
 
@@ -44,18 +42,9 @@ Promise.all([
 </script>"""
 
 
-@contextmanager
-def another_origin(folder: Path) -> Iterator[str]:
+def another_origin(folder: Path) -> AbstractContextManager[str]:
     """A server of files on another port of the same host: the same site, but another origin."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join(HANG_S)
+    return http_served(partial(SimpleHTTPRequestHandler, directory=str(folder)))
 
 
 def world_of(*names: str, node: int = 1) -> AccessWorld:

@@ -12,9 +12,8 @@ import msgpack
 import pytest
 from playwright.sync_api import Browser, expect
 
-from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.browser import page
-from tests.cluster.console.sending import sent
+from tests.cluster.console.sending import nodes_in, sent
 from tests.support import seed_of_run
 
 pytestmark = [pytest.mark.long, pytest.mark.serial]
@@ -40,15 +39,12 @@ JUMP = """async (index) => {
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """A node with as many records as are written in a minute, a million at least, and its newest index."""
-    with LocalCluster(tmp_path_factory.mktemp("big"), 1) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with nodes_in(tmp_path_factory.mktemp("big")) as cluster:
         last, begin = 0, time.monotonic()
         while last < RECORDS_MIN or (time.monotonic() - begin < WRITE_S and last < RECORDS_MAX):
             body = msgpack.packb([b"record %d" % at for at in range(last, last + BATCH)])
             last = sent(cluster.urls[0], "POST", "/v1/log", body, "application/msgpack")["last"]
         yield cluster.urls[0], last
-        cluster.kill(*cluster.running)
 
 
 def memory_of(browser: Browser) -> int:

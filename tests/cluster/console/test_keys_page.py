@@ -10,9 +10,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.browser import held, page
-from tests.cluster.console.sending import sent
+from tests.cluster.console.sending import nodes_in, sent
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import AccessWorld
 
@@ -24,9 +23,7 @@ LONG = "k" * 4_096
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A node whose keys below `config/` were changed, added and deleted after the first three."""
-    with LocalCluster(tmp_path_factory.mktemp("keys"), 1) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with nodes_in(tmp_path_factory.mktemp("keys")) as cluster:
         url = cluster.urls[0]
         for key, value in (("a", b"1"), ("b", b"one\ntwo\nthree\n"), ("c", b"gone")):
             sent(url, "PUT", f"/v1/kv/config/{key}", value)
@@ -36,7 +33,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for key in ("%FF%00", quote("<b>\u202e</b>"), LONG, "%2E%2E"):
             sent(url, "PUT", "/v1/kv?key_b64=/wA=" if key == "%FF%00" else f"/v1/kv/{key}", b"odd")
         yield url
-        cluster.kill(*cluster.running)
 
 
 def third(url: str) -> int:

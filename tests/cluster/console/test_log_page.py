@@ -12,10 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from raftlog import SyncClient
-from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.raft.types import EntryKind
 from tests.browser import held, page
-from tests.cluster.console.sending import sent
+from tests.cluster.console.sending import nodes_in, sent
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.nodes import put_block
@@ -34,9 +33,7 @@ LARGE = b"0123456789abcde\n" * (1 << 16)  # 1 MiB
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A node with an import, a key of two versions, and some thousand records in one entry."""
-    with LocalCluster(tmp_path_factory.mktemp("log"), 1) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with nodes_in(tmp_path_factory.mktemp("log")) as cluster:
         url = cluster.urls[0]
         with SyncClient(cluster.urls, deadline_s=30) as client:
             client.append(ROW.encode())
@@ -50,7 +47,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for name in ("billing", "sink%2Fwarehouse"):
             sent(url, "POST", f"/v1/consumers/{name}/claim", {"owner": "host-1"})
         yield url
-        cluster.kill(*cluster.running)
 
 
 def indexes(shown: Page) -> list[int]:

@@ -19,6 +19,7 @@ from raftlog.cluster.security.bearer import save_token
 from raftlog.cluster.security.tokens import make_token
 from raftlog.statemachine.access.commands import AccessAction
 from tests.browser import held, page
+from tests.cluster.console.sending import nodes_in
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import ADMIN, AccessWorld
 from tests.support import HANG_S, wait_until
@@ -31,14 +32,11 @@ STRANGE = "<img src=x onerror=alert(1)> 'it' %2F/ü"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One node with 200 records."""
-    with LocalCluster(tmp_path_factory.mktemp("operate"), 1) as made:
-        made.start()
-        made.wait_ready()
+    with nodes_in(tmp_path_factory.mktemp("operate")) as made:
         with SyncClient(made.urls, deadline_s=30) as client:
             for number in range(200):
                 client.append(b"record %d" % number)
         yield made
-        made.kill(*made.running)
 
 
 def action(shown: Page, name: str) -> Locator:
@@ -157,9 +155,7 @@ def test_a_snapshot_is_saved_and_a_backup_is_a_file_that_can_be_checked(
 
 def test_without_an_answer_the_outcome_is_unknown_and_says_where_to_look(browser: Browser, tmp_path: Path) -> None:
     """The node is killed while it has the request. Nothing is sent again."""
-    with LocalCluster(tmp_path / "nodes", 1) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with nodes_in(tmp_path / "nodes") as cluster:
         with page(browser, f"{cluster.urls[0]}/#/operate", allowed="ERR_CONNECTION_") as shown:
             action(shown, "Trim the log").get_by_label("Oldest index that stays").fill("2")
             found = ask(shown, "Trim the log")

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from raftlog import SyncClient
-from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.browser import held, page
+from tests.cluster.console.sending import nodes_in
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import AccessWorld
 
@@ -24,9 +24,7 @@ STRANGE = ("a\u202eb", SCRIPT, "ü" * 2_000)
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of one node, with strange values."""
-    with LocalCluster(tmp_path_factory.mktemp("console"), 1) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with nodes_in(tmp_path_factory.mktemp("console")) as cluster:
         with SyncClient(cluster.urls, deadline_s=30) as client:
             for value in (*map(str.encode, STRANGE), b'{"deep": [1, {"x": null}]}', b"\x00\x1b[31m", b"\xff\x00bytes"):
                 client.put(b"strange", value)
@@ -35,7 +33,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for number in range(300):
                 client.append(b"record %d" % number)
         yield cluster.urls[0]
-        cluster.kill(*cluster.running)
 
 
 def alert(shown: Page, words: str) -> None:

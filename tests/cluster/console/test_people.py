@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from raftlog import SyncClient
 from raftlog.cluster.api.members import ClusterView, MemberSeen
-from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.browser import held, page
+from tests.cluster.console.sending import nodes_in
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.http.access_world import AccessWorld
 
@@ -41,9 +41,7 @@ class _WithAnother(FakeNode):
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The leader of three nodes, with keys, records and a group."""
-    with LocalCluster(tmp_path_factory.mktemp("people"), 3) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with nodes_in(tmp_path_factory.mktemp("people"), 3) as cluster:
         with SyncClient(cluster.urls, deadline_s=30) as client:
             for number in range(60):
                 client.put(b"sensor/%d" % (number % 20), b'{"celsius": %d}' % number)
@@ -51,7 +49,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             leader = client.status().leader
         assert leader is not None
         yield leader.url
-        cluster.kill(*cluster.running)
 
 
 def settled(shown: Page) -> Page:

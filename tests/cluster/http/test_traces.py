@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +26,7 @@ from raftlog.cluster.http.spans import Tracer
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.protocol.step_times import StepTimes, WriteSteps
 from raftlog.cluster.runtime.logging import get_logger
-from tests.support import HANG_S, free_port, wait_until
+from tests.support import HANG_S, free_port, http_served, wait_until
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e473{}"
 SPAN = "00f067aa0ba902b7"
@@ -51,14 +50,8 @@ def receiver(spans: Spans) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Prints nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1/traces"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_served(Collector) as url:
+        yield f"{url}/v1/traces"
 
 
 @contextmanager

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.monitoring.programs import alertmanager, answers, prometheus
 from tests.house.rules import ROOT
-from tests.support import HANG_S, free_ports, wait_until
+from tests.support import HANG_S, free_ports, http_served, wait_until
 
 
 @contextmanager
@@ -31,14 +30,8 @@ def receiver(got: list[dict[str, Any]]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Prints nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Webhook) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_served(Webhook) as url:
+        yield f"{url}/"
 
 
 @pytest.mark.serial
