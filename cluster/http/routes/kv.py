@@ -45,7 +45,9 @@ _KEY: Final = frozenset({"key", "key_b64"})
 _GET: Final = READ_PARAMETERS | _KEY | {"at", "encoding", "versions", "from", "value_bytes"}
 _WRITE: Final = _KEY | {"if_revision"}
 _BOUNDS: Final = frozenset({"prefix", "prefix_b64", "start", "start_b64", "end", "end_b64"})
-_RANGE: Final = READ_PARAMETERS | _BOUNDS | _KEY | {"limit", "continuation", "at", "keys_only", "encoding"}
+_RANGE: Final = (
+    READ_PARAMETERS | _BOUNDS | _KEY | {"limit", "page_bytes", "continuation", "at", "keys_only", "encoding"}
+)
 _RANGE_OR_GET: Final = _RANGE | _GET
 _OCTETS: Final = "application/octet-stream"
 _COMPACT_BODY: Final = msgspec.json.Decoder(CompactIn)
@@ -197,6 +199,7 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
     start, end = _bounds(query)
     limits = service.limits
     limit = query.number_or("limit", min(1_000, limits.page_records_max), 1, limits.page_records_max)
+    page_bytes = query.number_or("page_bytes", limits.page_bytes_max, 1, limits.page_bytes_max)
     keys_only = query.flag("keys_only")
     encoding = encoding_of(query)
     at = query.number("at", 1)
@@ -227,7 +230,7 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
             at,
             keys_only=keys_only,
             after=token.after if token else None,
-            bytes_max=limits.page_bytes_max // 2,
+            bytes_max=(page_bytes + 1) // 2,  # JSON is larger
         )
     except (store.RevisionCompacted, store.FutureRevision) as error:
         raise unreadable(error) from error
