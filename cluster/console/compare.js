@@ -28,7 +28,7 @@ class Cursor {
     if (!this.kvs.length && this.continuation !== null) {
       const more = this.continuation && `&continuation=${encodeURIComponent(this.continuation)}`;
       const found = await /** @type {any} */ (this).page.ask(this.target + more);
-      this.kvs = found.kvs.map((/** @type {any} */ each) => ({ ...each, bytes: bytesOf(each.key, each.key_b64) }));
+      this.kvs = found.kvs;
       this.continuation = found.continuation || null;
       /** @type {any} */ (this).page.setState({}); // shows how far it is
     }
@@ -41,8 +41,10 @@ class Cursor {
   }
 }
 
-/** Below 0: the first key comes before. @param {Uint8Array} one @param {Uint8Array} other */
-function order(one, other) {
+/** Below 0: the first key comes before. @param {any} old @param {any} now */
+function order(old, now) {
+  if (old.key === now.key && old.key_b64 === now.key_b64) return 0;
+  const [one, other] = [bytesOf(old.key, old.key_b64), bytesOf(now.key, now.key_b64)];
   const shared = Math.min(one.length, other.length);
   for (let at = 0; at < shared; at++) if (one[at] !== other[at]) return one[at] - other[at];
   return one.length - other.length;
@@ -68,7 +70,7 @@ export class Compare extends Page {
     while (found.length - begin < FOUND_STEP && one.looked + other.looked - looked < LOOKED_STEP) {
       const [old, now] = [await one.peek(), await other.peek()];
       if (!old && !now) return { busy: false, ends: true };
-      const side = !old ? 1 : !now ? -1 : order(old.bytes, now.bytes);
+      const side = !old ? 1 : !now ? -1 : order(old, now);
       if (side <= 0) one.take();
       if (side >= 0) other.take();
       if (side < 0) found.push({ ...old, what: "deleted", old });

