@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +20,8 @@ from raftlog.spark_export.export.verify import Report, verify
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID
 
+ARROW: Final = ArrowEngine(1)
+"""What an engine runs is the same in Spark, but for its fold of the state and its counts of keys."""
 LOG = logs.real(24, batch=False)
 ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
 LAST = len(ROWS)
@@ -42,7 +44,7 @@ class Counting(ArrowEngine):
 def run(url: str, folder: Place, mode: Mode = "append", **options: Any) -> Manifest:
     """One export, its tasks in this process."""
     options.setdefault("every_s", 0.0)
-    return export(ArrowEngine(1), Wanted((url,), folder, mode=mode, patience_s=5.0, **options))
+    return export(ARROW, Wanted((url,), folder, mode=mode, patience_s=5.0, **options))
 
 
 def seen(folder: Path) -> list[int]:
@@ -104,7 +106,7 @@ EVERY = pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.lon
 """All steps take long; `make test` takes every fifth, and there are enough of them in each phase."""
 
 
-def check(engine: Engine, folder: Place, url: str) -> Report:
+def check(folder: Place, url: str, engine: Engine = ARROW) -> Report:
     """What verify says, given the cluster's digests."""
     manifest = read_manifest(folder)
     digests = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)
