@@ -7,7 +7,7 @@ States and values are frozen JSON: 1 and true are different, 1 and 1.0 are not. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from raftlog.chaos.judge.history import BadHistory, Operation
+from raftlog.chaos.judge.verdicts import Report, report_of
 
 State = Hashable
 Shape = tuple[Any, ...]
@@ -116,14 +117,25 @@ def unknown_function(model: str, known: Sequence[str], operation: Operation) -> 
     return BadHistory(f"line {operation.called}: {model} has no function {operation.f!r}; it has {', '.join(known)}")
 
 
-def by_key(model: str, functions: Sequence[str], operations: Sequence[Operation]) -> dict[Hashable, list[Operation]]:
-    """The operations of each key. Raises BadHistory for a function that the model does not have."""
+def each_key(
+    model: str,
+    functions: Sequence[str],
+    what: str,
+    check: Callable[[Sequence[Operation], list[str], Counter[str]], None],
+    operations: Sequence[Operation],
+) -> Report:
+    """The report about every key by `check`, which adds problems, and to the counts of `what` and of reads. Raises
+    BadHistory, also for a function that the model does not have."""
     keys: dict[Hashable, list[Operation]] = {}
     for each in operations:
         if each.f not in functions:
             raise unknown_function(model, functions, each)
         keys.setdefault(freeze(each.key), []).append(each)
-    return keys
+    problems: list[str] = []
+    counts = Counter({"keys": len(keys), what: 0, "reads": 0})
+    for of_key in keys.values():
+        check(of_key, problems, counts)
+    return report_of(model, len(operations), problems, counts)
 
 
 def verdict_of_result(operation: Operation) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,6 +101,27 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
         monkeypatch.setattr(os, name, counting(getattr(os, name)))
     monkeypatch.setattr(publish, "_exchange", counting(publish._exchange))
     return lambda: count
+
+
+def killed_everywhere(
+    monkeypatch: pytest.MonkeyPatch,
+    stride: int,
+    prepare: Callable[[int], object],
+    work: Callable[[int], object],
+    check_step: Callable[[int], None],
+) -> None:
+    """Does the work again and again, killed at one step later each time, until it comes to its end; each is checked."""
+    for step in range(1, 400, stride):
+        prepare(step)
+        is_over = False
+        with monkeypatch.context() as patch, suppress(Killed):
+            killed_at(patch, step)
+            work(step)
+            is_over = True
+        check_step(step)
+        if is_over:
+            return
+    raise AssertionError("it has more steps")
 
 
 EVERY = pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.long), 5])

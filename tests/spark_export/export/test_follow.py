@@ -40,12 +40,6 @@ from tests.spark_export.server import LOG_ID, Served, serving
 T = TypeVar("T")
 
 
-@pytest.fixture
-def served() -> Served:
-    """The node's log, all of it committed."""
-    return Served(LOG, entries_per_chunk=20)
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_batches_add_up_to_one_export(url: str, served: Served, tmp_path: Path, name: str) -> None:
     """Bounded batches, then the records committed since, then nothing: the rows are those of the log, each once. The

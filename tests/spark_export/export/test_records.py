@@ -20,10 +20,9 @@ from tests.spark_export.export.exports import (
     LAYOUTS,
     LOG,
     ROWS,
-    Killed,
     changed,
     check,
-    killed_at,
+    killed_everywhere,
     run,
 )
 from tests.spark_export.server import Served, serving
@@ -33,12 +32,6 @@ pytestmark = pytest.mark.timeout(300)
 USER = [row for row in ROWS if logs.is_user(row)]
 OTHER = [row for row in ROWS if not logs.is_user(row)]
 SPLIT = Layout(records_per_file=60, records="user")
-
-
-@pytest.fixture
-def served() -> Served:
-    """The node's log and how it answers."""
-    return Served(LOG, entries_per_chunk=20)
 
 
 @pytest.fixture(scope="module")
@@ -99,22 +92,19 @@ def test_killed_at_every_step_no_record_is_lost_or_doubled(
     url: str, served: Served, tmp_path: Path, what: str, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any moment `log/` has the user records up to some index, once; the next run finishes the work."""
-    for step in range(1, 400, stride):
-        folder = tmp_path / str(step)
+
+    def prepare(step: int) -> None:
         if what != "first":
             served.commit(HALF)
-            run(url, folder, layout=SPLIT, batch_records=25)
+            run(url, tmp_path / str(step), layout=SPLIT, batch_records=25)
         served.committed = HALF if what == "compaction" else None
-        with monkeypatch.context() as patch:
-            killed_at(patch, step)
-            try:
-                if what == "compaction":
-                    compact(ARROW, folder)
-                else:
-                    run(url, folder, layout=SPLIT)
-                is_over = True
-            except Killed:
-                is_over = False
+
+    def work(step: int) -> object:
+        folder = tmp_path / str(step)
+        return compact(ARROW, folder) if what == "compaction" else run(url, folder, layout=SPLIT)
+
+    def check_step(step: int) -> None:
+        folder = tmp_path / str(step)
         seen = rows_in(folder / DATA)
         assert seen == USER[: len(seen)], (what, step)
         served.committed = None
@@ -124,9 +114,8 @@ def test_killed_at_every_step_no_record_is_lost_or_doubled(
         assert check(folder, url).findings == [], (what, step)
         left = [path.name for path in folder.glob(f"{UNFINISHED}/*") if not path.name.startswith("retired-")]
         assert left in ([], ["lock"]), (what, step)
-        if is_over:
-            break
-    assert is_over
+
+    killed_everywhere(monkeypatch, stride, prepare, work, check_step)
 
 
 def moved(folder: Path, source: str, target: str) -> None:
