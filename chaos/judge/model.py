@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -62,26 +62,36 @@ class Problem:
     is_guarded: bool = False
 
 
-class Model(Protocol):
-    """What the search needs to know."""
+class Model:
+    """What the search needs to know. Of the `functions` that a call may have, `reads` says nothing unless ok."""
 
     name: str
+    functions: tuple[str, ...]
+    reads: str = ""
 
     def start(self, init: Any) -> State:
         """The state of a key before any operation. Raises BadInit."""
-        ...
+        raise NotImplementedError
 
     def call(self, operation: Operation) -> Call | None:
-        """The operation for the search, or None if it says nothing. Raises BadHistory."""
-        ...
+        """The operation for the search, or None if it says nothing: what failed did not happen. Raises BadHistory."""
+        if operation.f not in self.functions:
+            raise unknown_function(self.name, self.functions, operation)
+        if operation.outcome == "fail" or (operation.f == self.reads and operation.outcome != "ok"):
+            return None
+        return self.told(operation)
+
+    def told(self, operation: Operation) -> Call | None:
+        """The same of one that may have happened. Raises BadHistory."""
+        raise NotImplementedError
 
     def step(self, state: State, shape: Shape) -> State:
         """The state after such a call in that state; IMPOSSIBLE where it could not have been answered so."""
-        ...
+        raise NotImplementedError
 
     def narrow(self, start: State, calls: Sequence[Call]) -> Problem:
-        """One key's calls without useless ones: unknown writes that no read saw."""
-        ...
+        """One key's calls without useless ones, such as unknown writes that no read saw; here all."""
+        return Problem(start, calls)
 
 
 class BadInit(ValueError):
