@@ -13,7 +13,7 @@ from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.spark_export.columns.records import RECORDS, Records
 from raftlog.spark_export.columns.schema import INTERNAL_OPERATIONS, SHOWN, USER_OPERATIONS
 from raftlog.spark_export.errors import UsageError
-from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
+from raftlog.spark_export.fetch.door import PATIENCE_S, NodeRotation, parse_endpoints
 from raftlog.spark_export.fetch.offsets import RECORDS_PER_PARTITION
 
 STREAM_PATIENCE_S: Final = 120.0
@@ -133,6 +133,11 @@ class SourceOptions:
     sampling: int = SAMPLING_RECORDS
     rescued: str = RESCUED
     csv: CsvForm = CsvForm()
+
+    @property
+    def nodes(self) -> NodeRotation:
+        """The nodes, to be asked for one thing."""
+        return NodeRotation(self.endpoints, self.patience_s)
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
