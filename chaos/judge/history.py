@@ -191,11 +191,6 @@ class History:
             )
         )
 
-    def remark(self, process: str, f: str, value: Any = None, *, time_ns: int | None = None) -> None:
-        """Something worth seeing beside the operations, such as what a nemesis does."""
-        assert process not in self._open, f"process {process!r} has an operation open"
-        self.events.append(Event(process=process, type="info", f=f, value=value, time_ns=time_ns))
-
     def operations(self) -> list[Operation]:
         """The operations so far; those without completion as `info`."""
         return operations(self.events)

@@ -8,16 +8,15 @@ node knew of. Records are unique. Indexes may have gaps: the log holds entries o
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from typing import Any
 
 from raftlog.chaos.judge.checks import in_real_time
 from raftlog.chaos.judge.history import BadHistory, Operation
-from raftlog.chaos.judge.model import by_key, freeze, text_of, where
-from raftlog.chaos.judge.verdicts import Report, report_of
-
-FUNCTIONS = ("append", "read")
+from raftlog.chaos.judge.model import each_key, freeze, text_of, where
+from raftlog.chaos.judge.verdicts import Report
 
 
 class _Log:
@@ -57,15 +56,10 @@ def records_of(operation: Operation) -> list[Any]:
 
 def check_log(operations: Sequence[Operation]) -> Report:
     """The verdict about every key's log. Raises BadHistory."""
-    keys = by_key("log", FUNCTIONS, operations)
-    problems: list[str] = []
-    counts = {"keys": len(keys), "records": 0, "reads": 0}
-    for each_key in keys.values():
-        _check_key(each_key, problems, counts)
-    return report_of("log", len(operations), problems, counts)
+    return each_key("log", ("append", "read"), "records", _check_key, operations)
 
 
-def _check_key(operations: Sequence[Operation], problems: list[str], counts: dict[str, int]) -> None:
+def _check_key(operations: Sequence[Operation], problems: list[str], counts: Counter[str]) -> None:
     log = _Log()
     appends = [each for each in operations if each.f == "append"]
     reads = [(each, _rows(each)) for each in operations if each.f == "read" and each.outcome == "ok"]

@@ -7,14 +7,15 @@ States and values are frozen JSON: 1 and true are different, 1 and 1.0 are not. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from raftlog.chaos.judge.history import BadHistory, Operation
+from raftlog.chaos.judge.verdicts import Report, report_of
 
 State = Hashable
 Shape = tuple[Any, ...]
@@ -61,26 +62,36 @@ class Problem:
     is_guarded: bool = False
 
 
-class Model(Protocol):
-    """What the search needs to know."""
+class Model:
+    """What the search needs to know. Of the `functions` that a call may have, `reads` says nothing unless ok."""
 
     name: str
+    functions: tuple[str, ...]
+    reads: str = ""
 
     def start(self, init: Any) -> State:
         """The state of a key before any operation. Raises BadInit."""
-        ...
+        raise NotImplementedError
 
     def call(self, operation: Operation) -> Call | None:
-        """The operation for the search, or None if it says nothing. Raises BadHistory."""
-        ...
+        """The operation for the search, or None if it says nothing: what failed did not happen. Raises BadHistory."""
+        if operation.f not in self.functions:
+            raise unknown_function(self.name, self.functions, operation)
+        if operation.outcome == "fail" or (operation.f == self.reads and operation.outcome != "ok"):
+            return None
+        return self.told(operation)
+
+    def told(self, operation: Operation) -> Call | None:
+        """The same of one that may have happened. Raises BadHistory."""
+        raise NotImplementedError
 
     def step(self, state: State, shape: Shape) -> State:
         """The state after such a call in that state; IMPOSSIBLE where it could not have been answered so."""
-        ...
+        raise NotImplementedError
 
     def narrow(self, start: State, calls: Sequence[Call]) -> Problem:
-        """One key's calls without useless ones: unknown writes that no read saw."""
-        ...
+        """One key's calls without useless ones, such as unknown writes that no read saw; here all."""
+        return Problem(start, calls)
 
 
 class BadInit(ValueError):
@@ -116,14 +127,25 @@ def unknown_function(model: str, known: Sequence[str], operation: Operation) -> 
     return BadHistory(f"line {operation.called}: {model} has no function {operation.f!r}; it has {', '.join(known)}")
 
 
-def by_key(model: str, functions: Sequence[str], operations: Sequence[Operation]) -> dict[Hashable, list[Operation]]:
-    """The operations of each key. Raises BadHistory for a function that the model does not have."""
+def each_key(
+    model: str,
+    functions: Sequence[str],
+    what: str,
+    check: Callable[[Sequence[Operation], list[str], Counter[str]], None],
+    operations: Sequence[Operation],
+) -> Report:
+    """The report about every key by `check`, which adds problems, and to the counts of `what` and of reads. Raises
+    BadHistory, also for a function that the model does not have."""
     keys: dict[Hashable, list[Operation]] = {}
     for each in operations:
         if each.f not in functions:
             raise unknown_function(model, functions, each)
         keys.setdefault(freeze(each.key), []).append(each)
-    return keys
+    problems: list[str] = []
+    counts = Counter({"keys": len(keys), what: 0, "reads": 0})
+    for of_key in keys.values():
+        check(of_key, problems, counts)
+    return report_of(model, len(operations), problems, counts)
 
 
 def verdict_of_result(operation: Operation) -> bool:

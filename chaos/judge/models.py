@@ -23,14 +23,13 @@ from raftlog.chaos.judge.model import (
     State,
     freeze,
     text_of,
-    unknown_function,
     verdict_of_result,
     where,
     without_unseen,
 )
 
 
-class CasRegister:
+class CasRegister(Model):
     """One value per key: read, write, and cas [from, to], whose `ok` with result false saw another value than from."""
 
     _READ: Final = 0
@@ -38,35 +37,28 @@ class CasRegister:
     _CAS: Final = 2
     _NOT: Final = 3
 
+    reads = "read"
+
     def __init__(self, name: str = "cas-register", functions: tuple[str, ...] = ("read", "write", "cas")) -> None:
         self.name = name
-        self._functions = functions
+        self.functions = functions
 
     def start(self, init: Any) -> State:
         """Any JSON value; null where nothing was written yet."""
         return freeze(init)
 
-    def call(self, operation: Operation) -> Call | None:
-        """A read that is not `ok` says nothing, and what failed did not happen."""
-        f, outcome = operation.f, operation.outcome
-        if f not in self._functions:
-            raise unknown_function(self.name, self._functions, operation)
-        is_unknown = outcome == "info"
-        if f == "read":
-            if outcome != "ok":
-                return None
+    def told(self, operation: Operation) -> Call | None:
+        """An ok cas with result false saw another value."""
+        is_unknown = operation.outcome == "info"
+        if operation.f == "read":
             value = freeze(operation.output)
             return Call(operation, (self._READ, value, None), is_pure=True, sees=(value,))
-        if f == "write":
-            if outcome == "fail":
-                return None
+        if operation.f == "write":
             value = freeze(operation.value)
             return Call(operation, (self._WRITE, value, None), is_unknown=is_unknown, makes=(value,))
         pair = operation.value
         if type(pair) is not list or len(pair) != 2:
             raise BadHistory(f"line {operation.called}: the value of cas is [from, to], not {text_of(pair)}")
-        if outcome == "fail":
-            return None
         before, after = freeze(pair[0]), freeze(pair[1])
         if not is_unknown and not verdict_of_result(operation):
             return Call(operation, (self._NOT, before, None), is_pure=True, denies=True)
@@ -88,11 +80,11 @@ class CasRegister:
         return Problem(start, without_unseen(calls), is_guarded=True)
 
 
-class Mutex:
+class Mutex(Model):
     """A lock per key: acquire and release, each `ok` or, with result false, an observation that it could not be."""
 
     name = "mutex"
-    _FUNCTIONS: Final = ("acquire", "release")
+    functions = ("acquire", "release")
 
     def start(self, init: Any) -> State:
         """True where it is held to begin with; absent or false where it is free."""
@@ -100,12 +92,8 @@ class Mutex:
             raise BadInit(f"a mutex starts as true (held) or false (free), not {text_of(init)}")
         return bool(init)
 
-    def call(self, operation: Operation) -> Call | None:
-        """What failed did not happen."""
-        if operation.f not in self._FUNCTIONS:
-            raise unknown_function(self.name, self._FUNCTIONS, operation)
-        if operation.outcome == "fail":
-            return None
+    def told(self, operation: Operation) -> Call | None:
+        """A change, or with result false the sight of the other state."""
         before = operation.f == "release"
         if operation.outcome == "info":
             return Call(operation, (before, not before), is_unknown=True)
@@ -118,15 +106,12 @@ class Mutex:
         before, after = shape
         return after if state == before else IMPOSSIBLE
 
-    def narrow(self, start: State, calls: Sequence[Call]) -> Problem:
-        """Nothing can be left out."""
-        return Problem(start, calls)
 
-
-class MultiRegister:
+class MultiRegister(Model):
     """A map of registers: `txn` reads and writes several at once. A null read fits any state."""
 
     name = "multi-register"
+    functions = ("txn",)
 
     def start(self, init: Any) -> State:
         """An object, or a list of [key, value] pairs: the registers' values; the others start as null."""
@@ -137,12 +122,8 @@ class MultiRegister:
             raise BadInit("multi-register starts as an object, or as a list of [key, value] pairs")
         return frozenset((_register(key), freeze(value)) for key, value in pairs if value is not None)
 
-    def call(self, operation: Operation) -> Call | None:
+    def told(self, operation: Operation) -> Call | None:
         """The steps of a transaction, reads as they were answered; of one whose end is unknown only the writes."""
-        if operation.f != "txn":
-            raise unknown_function(self.name, ("txn",), operation)
-        if operation.outcome == "fail":
-            return None
         is_ok = operation.outcome == "ok"
         steps = operation.output if is_ok and operation.output is not None else operation.value
         if type(steps) is not list:
@@ -180,11 +161,12 @@ def _register(key: Any) -> Hashable:
     return key if type(key) is str else text_of(key)
 
 
-class KvAppend:
+class KvAppend(Model):
     """A text per key that starts empty: get, put, append."""
 
     name = "kv-append"
-    _FUNCTIONS: Final = ("get", "put", "append")
+    functions = ("get", "put", "append")
+    reads = "get"
     _GET: Final = 0
     _PUT: Final = 1
     _APPEND: Final = 2
@@ -196,13 +178,9 @@ class KvAppend:
             raise BadInit(f"kv-append starts as a text, not as {text_of(init)}")
         return init or ""
 
-    def call(self, operation: Operation) -> Call | None:
-        """A get that is not `ok` says nothing; a null get found no key, which is the empty text."""
+    def told(self, operation: Operation) -> Call | None:
+        """A null get found no key, which is the empty text."""
         f, outcome = operation.f, operation.outcome
-        if f not in self._FUNCTIONS:
-            raise unknown_function(self.name, self._FUNCTIONS, operation)
-        if outcome == "fail" or (f == "get" and outcome != "ok"):
-            return None
         value = (operation.output or "") if f == "get" else operation.value
         if type(value) is not str:
             raise BadHistory(f"{where(operation)}: the value of {f} is a text, not {text_of(value)}")
@@ -259,12 +237,13 @@ class KvAppend:
         return replace(call, sees=(value,)) if kind == self._GET else call
 
 
-class Bank:
+class Bank(Model):
     """Accounts with balances: `transfer` {from, to, amount} keeps the sum and overdraws nothing; `read` sees all or
     some of them at one moment."""
 
     name = "bank"
-    _FUNCTIONS: Final = ("transfer", "read")
+    functions = ("transfer", "read")
+    reads = "read"
 
     def start(self, init: Any) -> State:
         """An object: the balance of every account."""
@@ -272,14 +251,10 @@ class Bank:
             raise BadInit("a bank starts as an object of accounts and their whole balances: --init '{\"a\": 10}'")
         return tuple(sorted(init.items()))
 
-    def call(self, operation: Operation) -> Call | None:
+    def told(self, operation: Operation) -> Call | None:
         """A transfer that is `ok` with result false saw too little money."""
-        f, outcome = operation.f, operation.outcome
-        if f not in self._FUNCTIONS:
-            raise unknown_function(self.name, self._FUNCTIONS, operation)
-        if outcome == "fail" or (f == "read" and outcome != "ok"):
-            return None
-        if f == "read":
+        outcome = operation.outcome
+        if operation.f == "read":
             return Call(operation, ("read", tuple(sorted(balances_of(operation).items()))), is_pure=True)
         value = operation.value
         try:
@@ -308,10 +283,6 @@ class Bank:
                 balances[taker] += amount
                 return tuple(sorted(balances.items()))
         raise AssertionError(shape)
-
-    def narrow(self, start: State, calls: Sequence[Call]) -> Problem:
-        """Nothing can be left out."""
-        return Problem(start, calls)
 
 
 def balances_of(operation: Operation) -> dict[str, int]:

@@ -7,29 +7,23 @@ Then an order exists exactly if every element and every read fits real time (see
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
 from raftlog.chaos.judge.history import BadHistory, Operation
-from raftlog.chaos.judge.model import by_key, freeze, text_of, where
-from raftlog.chaos.judge.verdicts import Report, report_of
-
-FUNCTIONS = ("add", "read")
+from raftlog.chaos.judge.model import each_key, freeze, text_of, where
+from raftlog.chaos.judge.verdicts import Report
 
 
 def check_set(operations: Sequence[Operation]) -> Report:
     """The verdict about every key's set. Raises BadHistory."""
-    keys = by_key("set", FUNCTIONS, operations)
-    problems: list[str] = []
-    counts = {"keys": len(keys), "elements": 0, "reads": 0}
-    for each_key in keys.values():
-        _check_key(each_key, problems, counts)
-    return report_of("set", len(operations), problems, counts)
+    return each_key("set", ("add", "read"), "elements", _check_key, operations)
 
 
-def _check_key(operations: Sequence[Operation], problems: list[str], counts: dict[str, int]) -> None:
+def _check_key(operations: Sequence[Operation], problems: list[str], counts: Counter[str]) -> None:
     adds: dict[Hashable, Operation] = {}
     reads: list[tuple[Operation, dict[Hashable, Any]]] = []
     for each in operations:

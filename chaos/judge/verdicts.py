@@ -5,7 +5,7 @@ Unknown is an answer of its own: it is never taken for valid, and a checker that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -71,7 +71,7 @@ PROBLEMS_MAX = 20
 """Sentences kept in a report: a broken run repeats itself."""
 
 
-def report_of(model: str, operations: int, problems: list[str], counts: dict[str, int]) -> Report:
+def report_of(model: str, operations: int, problems: list[str], counts: Mapping[str, int]) -> Report:
     """The report of a checker that decides in one pass: invalid if it found any problem."""
     shown = problems[:PROBLEMS_MAX]
     if len(problems) > PROBLEMS_MAX:

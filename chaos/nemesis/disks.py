@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, both_ways, swallow
 from raftlog.chaos.shim.driver import CallName
@@ -47,19 +47,9 @@ NTH: Final = (1, 30)
 """Which of the coming writes or syncs kills: several writes make one batch."""
 
 
-def _inject(
-    field: Field,
-    node: int,
-    call: CallName,
-    *,
-    error: str = "",
-    delay_ms: int = 0,
-    hang: bool = False,
-    name: str = "*",
-    times: int = 0,
-) -> int:
-    root = field.deployment.cluster.data(node)
-    rule = field.shim.inject(call, error=error, delay_ms=delay_ms, hang=hang, root=root, name=name, times=times)
+def _inject(field: Field, node: int, call: CallName, **rule_options: Any) -> int:
+    """A rule for that node's disk, as `Shim.inject` takes it."""
+    rule = field.shim.inject(call, root=field.deployment.cluster.data(node), **rule_options)
     field.rules.append(rule)
     return rule
 

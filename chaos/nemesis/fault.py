@@ -111,6 +111,11 @@ class Field:
             raise Skipped(f"node {node} does not run")
         return pid
 
+    def may_lose(self, node: int) -> None:
+        """Raises Skipped where that node's disk may not be lost now."""
+        if (refusal := self.deployment.disks.refusal(node, self.nodes)) is not None:
+            raise Skipped(refusal)
+
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Waits for something; whether it came."""
         end = time.monotonic() + seconds

@@ -51,12 +51,10 @@ Damage = Callable[[Path, Area, random.Random], Hit | None]
 
 def _stop(field: Field) -> int:
     """Chooses a node whose disk may be lost and stops it cleanly: that writes the durable mark. Raises Skipped."""
-    cluster, disks = field.deployment.cluster, field.deployment.disks
+    cluster = field.deployment.cluster
     node = field.chance.choice(field.nodes)
     field.running(node)
-    refusal = disks.refusal(node, field.nodes)
-    if refusal is not None:
-        raise Skipped(refusal)
+    field.may_lose(node)
     if not field.wait(lambda: cluster.status(node) is not None, START_S):
         raise Skipped(f"node {node} does not serve: it cannot be stopped cleanly")
     _stop_cleanly(field, node)
@@ -144,9 +142,7 @@ def _newest(field: Field) -> Injection:
     """
     deployment, cluster = field.deployment, field.deployment.cluster
     node = field.chance.choice(field.nodes)
-    refusal = deployment.disks.refusal(node, field.nodes)
-    if refusal is not None:
-        raise Skipped(refusal)
+    field.may_lose(node)
     for each in field.nodes:
         field.running(each)
     cluster.kill(*field.nodes)

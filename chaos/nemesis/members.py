@@ -28,18 +28,13 @@ def _voters(field: Field) -> str:
     return f"voters {[each.node for each in known.members if each.role == 'voter']} at index {known.configuration}"
 
 
-def _known(field: Field) -> None:
-    """Every change needs a leader. Raises Skipped."""
-    field.leader()
-
-
 def _added(field: Field) -> Injection:
     """One more node, as a learner that becomes a voter by itself, and out again."""
     deployment = field.deployment
     node = next((each for each in deployment.spares if each not in deployment.cluster.nodes), None)
     if node is None:
         raise Skipped("every number to spare is in use")
-    _known(field)
+    field.leader()  # every change needs one
     membership.add(deployment, node)
 
     def heal() -> str:
@@ -53,10 +48,8 @@ def _replaced(field: Field) -> Injection:
     """A node that was whole gets a new disk."""
     deployment = field.deployment
     node = field.chance.choice(field.nodes)
-    refusal = deployment.disks.refusal(node, field.nodes)
-    if refusal is not None:
-        raise Skipped(refusal)
-    _known(field)
+    field.may_lose(node)
+    field.leader()  # every change needs one
     old = fingerprint(deployment.cluster.place(node).incarnation)
     deployment.disks.lose(node, "to be replaced")
     membership.replace(deployment, node)
@@ -69,9 +62,7 @@ def _leader_removed(field: Field) -> Injection:
     """The leader is taken out: it hands over and ends; later it joins again, with a new disk."""
     deployment = field.deployment
     leader = field.leader()
-    refusal = deployment.disks.refusal(leader, field.nodes)
-    if refusal is not None:
-        raise Skipped(refusal)
+    field.may_lose(leader)
     deployment.disks.lose(leader, "removed")
     code = membership.remove(deployment, leader)
     if code not in (0, REMOVED, KILLED):

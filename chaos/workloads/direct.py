@@ -102,7 +102,6 @@ class DirectLog(Workload):
 
             async def call(record: str = record, padding: str = padding) -> Answer:
                 body = await self.tracer.direct.write(
-                    "POST",
                     f"{self.tracer.urls[node]}/v1/log",
                     deadline_s=DEADLINE_S,
                     data=record.encode(),
@@ -246,7 +245,6 @@ class DirectStore:
     async def _txn(self, compare: list[dict[str, str]], key: str, value: int) -> TxnAnswer:
         put = {"operation": "put", "key": key, "value": str(value)}
         body = await self.direct.write(
-            "POST",
             f"{self.url}/v1/kv/txn",
             deadline_s=DEADLINE_S,
             headers={"Content-Type": JSON},

@@ -84,12 +84,10 @@ class Direct:
         except aiohttp.ClientError as error:
             raise OutcomeUnknown(Code.TIMEOUT, f"{url}: {type(error).__name__}: {error}") from error
 
-    async def write(
-        self, method: str, url: str, *, deadline_s: float, data: bytes, headers: Mapping[str, str] | None = None
-    ) -> bytes:
-        """The body of the answer to a write that was applied. Raises Refused, NotApplied and OutcomeUnknown, as the
+    async def write(self, url: str, *, deadline_s: float, data: bytes, headers: Mapping[str, str]) -> bytes:
+        """The body of the answer to a POST that was applied. Raises Refused, NotApplied and OutcomeUnknown, as the
         node's own answer says."""
-        reply = await self.ask(method, url, deadline_s=deadline_s, data=data, headers=headers)
+        reply = await self.ask("POST", url, deadline_s=deadline_s, data=data, headers=headers)
         if reply.status == 200:
             return reply.body
         problem = reply.problem

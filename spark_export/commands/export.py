@@ -238,7 +238,7 @@ def verify_command(
         from raftlog.spark_export.export.manifest import read_manifest
         from raftlog.spark_export.export.place import place_of
         from raftlog.spark_export.export.verify import verify
-        from raftlog.spark_export.fetch.door import bounds, parse_endpoints
+        from raftlog.spark_export.fetch.door import NodeRotation, bounds, parse_endpoints
 
         export = place_of(folder)
         manifest = read_manifest(export)
@@ -259,7 +259,7 @@ def verify_command(
                     return range_digest(urls, manifest.log, first, last, patience_s=cluster.timeout)
 
                 with _not_checked():  # before minutes of hashing: is it this export's cluster?
-                    bounds(urls, is_linearizable=False, patience_s=cluster.timeout, log_id=manifest.log)
+                    bounds(NodeRotation(urls, cluster.timeout), is_linearizable=False, log_id=manifest.log)
                 digests = asking.submit(asked)  # the nodes hash the log while this process hashes the files
             chosen = start_engine(engine, lambda: manifest.records.total)
             report = verify(chosen, export, digests, source, say, digest_of)

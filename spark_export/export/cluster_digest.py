@@ -76,10 +76,10 @@ def merged(digests: Iterable[SetDigestHex]) -> SetDigestHex:
     return SetDigestHex(count, f"{xor:016x}", f"{low:x}", f"{high:x}")
 
 
-def check_end(endpoints: tuple[str, ...], index: int, *, patience_s: float = PATIENCE_S) -> None:
+def check_end(nodes: NodeRotation, index: int) -> None:
     """Raises UsageError where `index` is known to lie inside an entry: no state exists there to compare with."""
     try:
-        ask(endpoints, "/v1/digest", {"index": index, "min_index": index}, _digest, patience_s=patience_s)
+        ask(nodes, "/v1/digest", {"index": index, "min_index": index}, _digest)
     except TrimmedError:
         return  # too old to know
     except RefusedError as error:
@@ -125,7 +125,7 @@ def range_digest(
 
 def _answer(rotation: NodeRotation, log_id: str, first: int, last: int) -> DigestAnswer:
     query: dict[str, object] = {"index": last, "log_from": first, "min_index": last}
-    answer = ask(rotation.endpoints, "/v1/digest", query, _digest, wait_s=_PART_S, rotation=rotation, log_id=log_id)
+    answer = ask(rotation, "/v1/digest", query, _digest, wait_s=_PART_S, log_id=log_id)
     if answer.format != DIGEST_FORMAT:
         raise NotCheckedError(
             f"the cluster's digests are of format {answer.format}, this raftlog knows {DIGEST_FORMAT}: use the "

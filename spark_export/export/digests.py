@@ -1,69 +1,18 @@
-"""Computes digests of rows of the log and of the state that they fold to, in Spark's built-in functions alone.
+"""Folds rows of the log to the state and computes its digest, in Spark's built-in functions alone.
 
 They repeat `raftlog.statemachine.digest` (docs/formats.md has the definition); a test holds both equal. No Python runs
 per row.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from raftlog.cluster.api.status import SetDigestHex
-from raftlog.statemachine.digest import LOW, MASKED
+from raftlog.statemachine.digest import LOW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
-
-_LONG: Final = "bigint"
-
-
-def log_row_hash() -> "Column":
-    """The hash of a row of the log: Spark's xxhash64 over its columns, with a mask because it leaves nulls out. As in
-    `log_row_hashes`, values of configurations and of changes of permissions are left out."""
-    is_hidden = (F.col("kind") == "configuration") | F.col("operation").eqNullSafe("access")
-    value = F.when(~is_hidden, F.col("value"))
-    columns = {name: value if name == "value" else F.col(name) for name in MASKED}
-    mask = sum((column.isNotNull().cast(_LONG) * (1 << bit) for bit, column in enumerate(columns.values())), F.lit(0))
-    changes = F.transform(
-        "changes",
-        lambda change: F.struct(
-            change["key"],
-            change["value"],
-            change["deleted"].cast(_LONG),
-            change["create"],
-            change["mod"],
-            change["version"],
-        ),
-    )
-    return F.xxhash64(
-        F.col("index"),
-        F.col("term"),
-        F.unix_millis("time"),
-        F.col("kind"),
-        mask.cast(_LONG),
-        F.col("operation"),
-        F.col("key"),
-        value,
-        _length("headers"),
-        F.col("headers"),
-        F.unix_millis("client_time"),
-        F.col("argument"),
-        F.col("session"),
-        F.col("sequence"),
-        F.col("result"),
-        F.col("revision"),
-        F.col("succeeded").cast(_LONG),
-        F.col("prior_index"),
-        F.col("create"),
-        F.col("version"),
-        _length("changes"),
-        changes,
-    )
-
-
-def _length(name: str) -> "Column":
-    """The length of a list, null where there is none (`size` alone may say -1, depending on a setting)."""
-    return F.when(F.col(name).isNotNull(), F.size(name).cast(_LONG))
 
 
 def state_row_hash() -> "Column":

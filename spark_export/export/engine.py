@@ -5,7 +5,6 @@ cluster of machines. Both write the same rows and find the same faults.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftlog.cluster.api.status import SetDigestHex
@@ -16,31 +15,12 @@ ARROW_RECORDS_MAX: Final = 5_000_000
 on two cores; the process keeps every live key of the log in memory while it verifies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """The rows of one file that lie in one stretch of PART_RECORDS indexes. None: a column held nothing but nulls."""
-
-    file: str  # absolute path, or URL of an object
-    cell: int
-    rows: int
-    index_min: int | None
-    index_max: int | None
-    is_in_order: bool  # each index is greater than the one before it in the file
-    time_min_ms: int | None
-    time_max_ms: int | None
-    user: int
-    digest: SetDigestHex
-
-
 class UnreadableError(Exception):
     """The files cannot be read as rows of the log; the message says why in one line."""
 
 
 class Rows(Protocol):
     """The rows of some Parquet files of an export, whatever is in them. Every method raises UnreadableError."""
-
-    def cells(self, is_dense: bool) -> list[Cell]:
-        """A summary of every column of every row. With `is_dense`, only indexes without gaps are in order."""
 
     def state(self) -> SetDigestHex:
         """The digest of the live keys to which the rows fold."""

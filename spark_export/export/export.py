@@ -46,6 +46,11 @@ class Wanted:
     patience_s: float = door.PATIENCE_S
     stop: threading.Event = field(default_factory=threading.Event)  # set: end after the batch under way
 
+    @property
+    def nodes(self) -> NodeRotation:
+        """The nodes, to be asked for one thing."""
+        return NodeRotation(self.endpoints, self.patience_s)
+
 
 def export(
     engine: Engine,
@@ -56,11 +61,11 @@ def export(
     """Makes, finishes or goes on with the export; `in_place` hears of every such batch. Raises UsageError for a folder
     that holds something else, DataLossError for a range that is not kept, UnreachableError, CannotWriteError."""
     with opened(wanted.folder) as folder:
-        page = door.bounds(wanted.endpoints, patience_s=wanted.patience_s)
+        page = door.bounds(wanted.nodes)
         _check(wanted, folder, page)
         if wanted.mode == "once":
             if folder.plan is None and wanted.last is not None:
-                check_end(wanted.endpoints, wanted.last, patience_s=wanted.patience_s)
+                check_end(wanted.nodes, wanted.last)
             plan = folder.plan or _plan(wanted, folder, page, wanted.last or page.index)
             assert plan is not None, "there is no manifest yet, so nothing to do is an error"
             return write_batch(engine, folder, plan, wanted.endpoints, wanted.patience_s, progress)
@@ -70,7 +75,7 @@ def export(
 def waiting(wanted: Wanted) -> int:
     """How many records the export would write now; 0 if nothing waits. Raises UnreachableError and the errors of a
     damaged folder."""
-    page = door.bounds(wanted.endpoints, patience_s=wanted.patience_s)
+    page = door.bounds(wanted.nodes)
     manifest, plan = find_manifest(wanted.folder), read_plan(wanted.folder)
     first = wanted.first or page.oldest if manifest is None else manifest.last + 1
     if plan is not None and (manifest is None or plan.last > manifest.last):
@@ -150,7 +155,7 @@ def _follow(
 
     limit = wanted.last if wanted.mode == "follow" or wanted.last is not None else page.index
     done = 0
-    rotation = NodeRotation(wanted.endpoints, wanted.patience_s)
+    rotation = wanted.nodes
     while not wanted.stop.is_set():
         position = _position(wanted, folder, page)
         end = page.index if limit is None else min(page.index, limit)

@@ -1,8 +1,8 @@
 """Proves that an export is what the cluster committed: compares its files with the cluster's digests.
 
 Makes two passes. The first covers every column: counts, order, contiguity and the log digest. The second covers the
-changes: the state. An engine reads the rows: Spark's built-in functions, or numpy in this process. When a digest
-differs, the rows are found: their indexes, and the files that changed.
+changes: the state. The tasks of an engine make the first one with numpy; Spark makes the second in its built-in
+functions. When a digest differs, the rows are found: their indexes, and the files that changed.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,9 @@ from typing import Final
 from raftlog.cluster.api.status import SetDigestHex
 from raftlog.spark_export.errors import NotCheckedError
 from raftlog.spark_export.export import delta
+from raftlog.spark_export.export.cells import Cell, cells
 from raftlog.spark_export.export.cluster_digest import EMPTY, Digests, merged
-from raftlog.spark_export.export.engine import Cell, Engine, Rows, UnreadableError
+from raftlog.spark_export.export.engine import Engine, Rows, UnreadableError
 from raftlog.spark_export.export.manifest import (
     DATA,
     INTERNAL,
@@ -78,17 +79,17 @@ def verify(
     log = engine.rows(paths)
     try:
         step("reading every column")
-        cells = log.cells(is_dense=manifest.layout.records == "all")
+        seen = cells(engine, paths, is_dense=manifest.layout.records == "all")
         if isinstance(digests, Future):
             digests = digests.result()
         due = digests or manifest.digests
-        wrong = _check_log(folder, cells, report, due)
+        wrong = _check_log(folder, seen, report, due)
         if any(finding.startswith(_OUT_OF_PLACE) for finding in report.findings):
             step("looking for the wrong rows")
-            report.findings += name_rows(cells, manifest)
+            report.findings += name_rows(seen, manifest)
         elif wrong and range_digest is not None:
             step("looking for the rows that are altered")
-            report.findings += altered_rows(cells, wrong, range_digest)
+            report.findings += altered_rows(seen, wrong, range_digest)
         step("folding the rows to the state")
         _check_state(log, report, due.state)
     except UnreadableError as error:

@@ -12,9 +12,8 @@ import numpy as np
 from raftlog.cluster.api.status import SetDigestHex
 from raftlog.spark_export.columns.hashes import row_hashes, set_digest
 from raftlog.spark_export.columns.schema import ARROW
-from raftlog.spark_export.export.arrow_engine import Indexes, batches, indexes_of
+from raftlog.spark_export.export.cells import Cell, Indexes, batches, indexes_of
 from raftlog.spark_export.export.cluster_digest import EMPTY, PART_RECORDS, cell_of, merged
-from raftlog.spark_export.export.engine import Cell
 from raftlog.spark_export.export.manifest import Manifest
 from raftlog.spark_export.export.place import Place, place_of
 

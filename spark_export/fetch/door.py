@@ -211,82 +211,60 @@ class TrimmedError(DataLossError):
 
 
 def ask(
-    endpoints: tuple[str, ...],
+    rotation: NodeRotation,
     path: str,
     query: dict[str, object],
     decode: Callable[[bytes], T],
     *,
-    patience_s: float = PATIENCE_S,
     wait_s: float = 0,
-    rotation: NodeRotation | None = None,
     is_leader_due: bool = True,
     log_id: str | None = None,
 ) -> T:
-    """A JSON answer of the first node that gives one; `decode` was made at import. A caller that asks often keeps
-    a `rotation`: then the node that answered last is asked first. Unless `is_leader_due`, it does not wait for a leader
+    """A JSON answer of the first node that gives one; `decode` was made at import. A caller that asks often keeps its
+    `rotation`: then the node that answered last is asked first. Unless `is_leader_due`, it does not wait for a leader
     once all nodes had their turn. `log_id`: as in `answering`.
 
     Raises UnreachableError, DataLossError, RefusedError; NoLeaderError unless `is_leader_due`."""
-    rotation = rotation or NodeRotation(endpoints, patience_s)
     has_leader = True
     while True:
         try:
             with answering(rotation.url, path, query, wait_s=wait_s, log_id=log_id) as answer:
-                body = answer.read()
-                decoded = decode(body)
+                decoded = decode(answer.read())
                 rotation.success()
                 return decoded
         except RetryableError as error:
             rotation.failure(path, error)
             has_leader = has_leader and error.code != Code.NO_LEADER
-            if not (is_leader_due or has_leader) and rotation.failed >= len(endpoints):
+            if not (is_leader_due or has_leader) and rotation.failed >= len(rotation.endpoints):
                 raise NoLeaderError(str(error)) from error
         except msgspec.MsgspecError as error:
             rotation.failure(path, RetryableError(f"answered something else than raftlog does ({error})"))
 
 
-def bounds(
-    endpoints: tuple[str, ...],
-    *,
-    is_linearizable: bool = True,
-    patience_s: float = PATIENCE_S,
-    rotation: NodeRotation | None = None,
-    log_id: str | None = None,
-) -> LogPageJson:
+def bounds(rotation: NodeRotation, *, is_linearizable: bool = True, log_id: str | None = None) -> LogPageJson:
     """Log id, oldest index and, in `index`, a committed end of an entry: linearizable unless not asked for.
 
     `log_id`: as in `answering`.
     """
-    query: dict[str, object] = {"limit": 1}
-    if not is_linearizable:
-        query["consistency"] = "stale"
-    return ask(endpoints, "/v1/log", query, log_page, patience_s=patience_s, rotation=rotation, log_id=log_id)
+    stale: dict[str, object] = {} if is_linearizable else {"consistency": "stale"}
+    return ask(rotation, "/v1/log", {"limit": 1, **stale}, log_page, log_id=log_id)
 
 
 def bounds_now(
     endpoints: tuple[str, ...], *, patience_s: float = PATIENCE_S, is_leader_due: bool = False
 ) -> tuple[LogPageJson, bool]:
     """As `bounds`, and False; what one node has, and True, where there is no leader and none `is_leader_due`."""
-    wait_s = 0 if is_leader_due else LEADER_WAIT_S
+    nodes, wait_s = NodeRotation(endpoints, patience_s), 0 if is_leader_due else LEADER_WAIT_S
     try:
-        page = ask(
-            endpoints,
-            "/v1/log",
-            {"limit": 1},
-            log_page,
-            patience_s=patience_s,
-            wait_s=wait_s,
-            is_leader_due=is_leader_due,
-        )
+        return ask(nodes, "/v1/log", {"limit": 1}, log_page, wait_s=wait_s, is_leader_due=is_leader_due), False
     except NoLeaderError:
-        return bounds(endpoints, is_linearizable=False, patience_s=patience_s), True
-    return page, False
+        return bounds(NodeRotation(endpoints, patience_s), is_linearizable=False), True
 
 
 def bounds_after(rotation: NodeRotation, known: int, wait_ms: int) -> LogPageJson:
     """As `bounds`, as soon as there is an index above `known`, or after `wait_ms`."""
     query: dict[str, object] = {"from": known + 1, "limit": 1, "wait": wait_ms}
-    return ask(rotation.endpoints, "/v1/log", query, log_page, rotation=rotation)
+    return ask(rotation, "/v1/log", query, log_page)
 
 
 def keys(
@@ -295,7 +273,7 @@ def keys(
     """The live keys with that prefix, page by page; `more` is for the query."""
     query: dict[str, object] = {"prefix_b64": to_b64(prefix), "limit": _PAGE_KEYS, "encoding": "base64", **more}
     while True:
-        page = ask(rotation.endpoints, "/v1/kv", query, ranged, rotation=rotation, log_id=log_id)
+        page = ask(rotation, "/v1/kv", query, ranged, log_id=log_id)
         yield from page.kvs
         if not page.more:
             return
@@ -307,12 +285,10 @@ def data(text: str | None) -> bytes:
     return from_b64(text or "", "a node's answer")
 
 
-def record_at(
-    endpoints: tuple[str, ...], where: dict[str, object], *, patience_s: float = PATIENCE_S
-) -> tuple[LogRecord | None, LogPageJson]:
+def record_at(rotation: NodeRotation, where: dict[str, object]) -> tuple[LogRecord | None, LogPageJson]:
     """The first record at an index (`{"from": …}`) or from a time on (`{"from_time": ms}`), internal ones included.
 
     None: the log has not reached it. Linearizable.
     """
-    page = ask(endpoints, "/v1/log", {**where, "limit": 1, "internal": "true"}, log_page, patience_s=patience_s)
+    page = ask(rotation, "/v1/log", {**where, "limit": 1, "internal": "true"}, log_page)
     return (page.records[0] if page.records else None), page

@@ -13,7 +13,7 @@ from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.spark_export.columns.records import RECORDS, Records
 from raftlog.spark_export.columns.schema import INTERNAL_OPERATIONS, SHOWN, USER_OPERATIONS
 from raftlog.spark_export.errors import UsageError
-from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
+from raftlog.spark_export.fetch.door import PATIENCE_S, NodeRotation, parse_endpoints
 from raftlog.spark_export.fetch.offsets import RECORDS_PER_PARTITION
 
 STREAM_PATIENCE_S: Final = 120.0
@@ -134,6 +134,11 @@ class SourceOptions:
     rescued: str = RESCUED
     csv: CsvForm = CsvForm()
 
+    @property
+    def nodes(self) -> NodeRotation:
+        """The nodes, to be asked for one thing."""
+        return NodeRotation(self.endpoints, self.patience_s)
+
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Raises UsageError for an option that is missing, unknown, not for this kind of read, or means nothing."""
@@ -155,29 +160,29 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         endpoints=parse_endpoints(given["endpoints"]),
         starting=_start(given, ("earliest", "latest", "snapshot") if streaming else ("earliest",)),
         ending=_end(given),
-        strategy=_word("startingOffsetsByTimestampStrategy", given, ("error", "latest", "earliest")),
-        min_partitions=_number("minPartitions", given, 1),
-        max_records_per_partition=_number("maxRecordsPerPartition", given, RECORDS_PER_PARTITION),
+        strategy=word_of("startingOffsetsByTimestampStrategy", given, ("error", "latest", "earliest")),
+        min_partitions=number_of("minPartitions", given, 1),
+        max_records_per_partition=number_of("maxRecordsPerPartition", given, RECORDS_PER_PARTITION),
         fail_on_data_loss=_flag("failOnDataLoss", given, True),
         include_internal=_records(given) == "all",
         key_prefix=given.get("keyprefix", "").encode(),
         operations=_operations(given),
-        value_format=_word("valueFormat", given, FORMATS, "auto" if "importsource" in given else "raw"),
-        mode=_word("mode", given, ("PERMISSIVE", "FAILFAST")),
+        value_format=word_of("valueFormat", given, FORMATS, "auto" if "importsource" in given else "raw"),
+        mode=word_of("mode", given, ("PERMISSIVE", "FAILFAST")),
         log_id=given.get("log"),
-        patience_s=float(_number("timeoutSeconds", given, int(STREAM_PATIENCE_S if streaming else PATIENCE_S))),
+        patience_s=float(number_of("timeoutSeconds", given, int(STREAM_PATIENCE_S if streaming else PATIENCE_S))),
         as_of=_as_of(given),
         changes=_flag("changes", given, False),
-        entries_max=_number("maxEntriesPerTrigger", given, ENTRIES_PER_TRIGGER),
-        bytes_max=_number("maxBytesPerTrigger", given, 0) or None,
-        entries_min=_number("minEntriesPerTrigger", given, 1),
+        entries_max=number_of("maxEntriesPerTrigger", given, ENTRIES_PER_TRIGGER),
+        bytes_max=number_of("maxBytesPerTrigger", given, 0) or None,
+        entries_min=number_of("minEntriesPerTrigger", given, 1),
         delay_max_s=_duration_ms("maxTriggerDelay", given, int(TRIGGER_DELAY_S * 1000)) / 1000,
         group=given.get("groupid"),
         is_start_given="startingoffsets" in given or "startingtimestamp" in given,
         folders=_folders(given),
         import_source=given.get("importsource"),
         infers=_flag("inferSchema", given, False),
-        sampling=_number("samplingRecords", given, SAMPLING_RECORDS),
+        sampling=number_of("samplingRecords", given, SAMPLING_RECORDS),
         rescued=given.get("rescueddatacolumn", RESCUED),
         csv=_csv(given),
     )
@@ -337,7 +342,7 @@ def _operations(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _records(given: Mapping[str, str]) -> Records:
     """Which records are read. Raises UsageError for another word."""
-    return _word("records", given, RECORDS) if "records" in given else "user"
+    return word_of("records", given, RECORDS) if "records" in given else "user"
 
 
 def _folders(given: Mapping[str, str]) -> tuple[str, ...]:
@@ -371,7 +376,8 @@ def _csv(given: Mapping[str, str]) -> CsvForm:
     return CsvForm(columns, marks["delimiter"], marks["quote"], marks["escape"] or None)
 
 
-def _number(name: str, given: Mapping[str, str], default: int) -> int:
+def number_of(name: str, given: Mapping[str, str], default: int) -> int:
+    """A whole number from 1 on. Raises UsageError."""
     if name.lower() not in given:
         return default
     text = given[name.lower()].strip()
@@ -390,8 +396,8 @@ def _duration_ms(name: str, given: Mapping[str, str], default: int) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
-def _word(name: str, given: Mapping[str, str], words: tuple[W, ...], default: W | None = None) -> W:
-    """One of the words. The first one is the default if no other is given."""
+def word_of(name: str, given: Mapping[str, str], words: tuple[W, ...], default: W | None = None) -> W:
+    """One of the words. The first one is the default if no other is given. Raises UsageError."""
     text = given.get(name.lower(), default or words[0]).strip()
     for word in words:
         if text.lower() == word.lower():

@@ -30,11 +30,16 @@ class Range:
         """Those records as the options of a query say to read them."""
         return cls(options.endpoints, log_id, start, stop, turn, options.patience_s, options.folders)
 
+    @property
+    def nodes(self) -> NodeRotation:
+        """The nodes, to be asked for one thing."""
+        return NodeRotation(self.endpoints, self.patience_s, self.turn)
+
 
 def bytes_end(wanted: Range, bytes_max: int) -> int:
     """How far into the range `bytes_max` bytes of log and effects reach, at least one record. It asks for the head of
     each chunk alone, of about a mebibyte, and takes the records within one to be of equal size."""
-    rotation = NodeRotation(wanted.endpoints, wanted.patience_s, wanted.turn)
+    rotation = wanted.nodes
     position, left = wanted.start, bytes_max
     while position < wanted.stop:
         try:

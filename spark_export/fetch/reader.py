@@ -23,7 +23,7 @@ from raftlog.spark_export.columns.schema import COLUMNS
 from raftlog.spark_export.columns.slab import Slab, joined
 from raftlog.spark_export.errors import ExportError
 from raftlog.spark_export.fetch import door, local_log
-from raftlog.spark_export.fetch.door import NodeRotation, RefusedError, RetryableError, TrimmedError
+from raftlog.spark_export.fetch.door import RefusedError, RetryableError, TrimmedError
 from raftlog.spark_export.fetch.ranges import Range, query, trimmed
 from raftlog.spark_export.fetch.selection import Selection, filtered, selected
 from raftlog.statemachine.effects import CorruptEffects, UnknownEffects
@@ -76,7 +76,7 @@ def _slabs(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
     for frames, first, following in _found_here(wanted):
         position, previous = following, (following - 1, int(frames.entry["crc"][-1]))
         yield frames, first, following
-    rotation = NodeRotation(wanted.endpoints, wanted.patience_s, wanted.turn)
+    rotation = wanted.nodes
     more = _BRIEF
     # nodes without that position, and their oldest index; for example a node built from a snapshot
     gone: dict[str, int | None] = {}

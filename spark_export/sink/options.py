@@ -6,8 +6,10 @@ from typing import Final, Literal
 
 from raftlog.spark_export.errors import UsageError
 from raftlog.spark_export.fetch.door import PATIENCE_S, parse_endpoints
+from raftlog.spark_export.fetch.options import number_of, word_of
 
 Operation = Literal["append", "put"]
+OPERATIONS: Final[tuple[Operation, ...]] = ("append", "put")
 
 NAMES: Final = (
     "endpoints",
@@ -56,9 +58,6 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
             raise UsageError(f"unknown option {name!r} for writing. The options are {', '.join(NAMES)}.")
     if "endpoints" not in given:
         raise UsageError('option endpoints is missing: .option("endpoints", "http://127.0.0.1:7001,...")')
-    operation = given.get("operation", "append")
-    if operation not in ("append", "put"):
-        raise UsageError(f"option operation is {operation!r}; it may be append or put")
     write_id = given.get("writeid")
     if write_id is not None and streaming:
         raise UsageError("option writeId is for df.write: a streaming query is known by its checkpoint")
@@ -66,10 +65,10 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         raise UsageError("option writeId is 1 to 200 visible characters without a slash")
     return SinkOptions(
         parse_endpoints(given["endpoints"]),
-        operation,  # type: ignore[arg-type]  # one of the two
-        _number("recordsPerRequest", given, RECORDS_PER_REQUEST),
-        _number("sessionTtlSeconds", given, SESSION_TTL_S),
-        _number("timeoutSeconds", given, int(PATIENCE_S)),
+        word_of("operation", given, OPERATIONS),
+        number_of("recordsPerRequest", given, RECORDS_PER_REQUEST),
+        number_of("sessionTtlSeconds", given, SESSION_TTL_S),
+        number_of("timeoutSeconds", given, int(PATIENCE_S)),
         write_id,
         _value_format(given),
         given.get("keycolumn"),
@@ -79,16 +78,5 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 def _value_format(given: Mapping[str, str]) -> ValueFormat | None:
     """The format of own columns: JSON, if only keyColumn or timeColumn is given."""
-    is_own = any(name in given for name in ("valueformat", "keycolumn", "timecolumn"))
-    text = given.get("valueformat", FORMATS[0]).strip().lower()
-    for form in FORMATS:
-        if text == form:
-            return form if is_own else None
-    raise UsageError(f"option valueFormat is {given['valueformat']!r}; for writing it may be {', '.join(FORMATS)}")
-
-
-def _number(name: str, given: Mapping[str, str], default: int) -> int:
-    text = given.get(name.lower(), str(default)).strip()
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise UsageError(f"option {name} is {text!r}; it must be a whole number from 1 on")
-    return int(text)
+    form = word_of("valueFormat", given, FORMATS)
+    return form if any(name in given for name in ("valueformat", "keycolumn", "timecolumn")) else None

@@ -32,7 +32,7 @@ def first_offset(options: SourceOptions) -> StreamOffset:
     if starting == "snapshot":
         from raftlog.spark_export.source.state import current
 
-        return current(options.endpoints, page.log, patience_s=options.patience_s)
+        return current(options.nodes, page.log)
     start, _ = resolve(_index(starting, page, "startingOffsets"), "latest", oldest=page.oldest, end=page.index + 1)
     return StreamOffset(page.log, kept(options, start, page.oldest))
 
@@ -41,9 +41,7 @@ def state_index(options: SourceOptions) -> tuple[str, int]:
     """Log id and the index as of which the state is asked for."""
     page = _page(options)
     if isinstance(options.as_of, At):
-        found, later = door.record_at(
-            options.endpoints, {"from_time": options.as_of.time_ms + 1}, patience_s=options.patience_s
-        )
+        found, later = door.record_at(options.nodes, {"from_time": options.as_of.time_ms + 1})
         index = later.index if found is None else found.index - 1
     else:
         index = options.as_of or page.index
@@ -63,7 +61,7 @@ def kept(options: SourceOptions, start: int, oldest: int) -> int:
 
 
 def _page(options: SourceOptions, *, is_linearizable: bool = True) -> LogPageJson:
-    page = door.bounds(options.endpoints, is_linearizable=is_linearizable, patience_s=options.patience_s)
+    page = door.bounds(options.nodes, is_linearizable=is_linearizable)
     if options.log_id not in (None, page.log):
         raise DataLossError(
             f"the endpoints serve log {page.log}, option log says {options.log_id}: indexes of one log mean "
@@ -111,5 +109,5 @@ def _until(options: SourceOptions) -> str | int | Position:
 
 
 def _first_since(options: SourceOptions, time_ms: int) -> int | None:
-    found, _ = door.record_at(options.endpoints, {"from_time": max(time_ms, 0)}, patience_s=options.patience_s)
+    found, _ = door.record_at(options.nodes, {"from_time": max(time_ms, 0)})
     return None if found is None else found.index

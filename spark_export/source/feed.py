@@ -111,7 +111,7 @@ class _Images:
         if not needed or self._is_folded:
             return
         if self._oldest is None:
-            page = door.bounds(self._wanted.endpoints, is_linearizable=False, patience_s=self._wanted.patience_s)
+            page = door.bounds(self._wanted.nodes, is_linearizable=False)
             self._oldest = page.oldest
         oldest = self._oldest
         needed = {pair: None for pair in needed if pair[1] >= oldest and pair not in self._fetched}
@@ -120,9 +120,7 @@ class _Images:
             return
         for key, prior in needed:
             try:
-                found, _ = door.record_at(
-                    self._wanted.endpoints, {"from": prior, "encoding": "base64"}, patience_s=self._wanted.patience_s
-                )
+                found, _ = door.record_at(self._wanted.nodes, {"from": prior, "encoding": "base64"})
             except TrimmedError:
                 continue
             if found is not None and found.index == prior:

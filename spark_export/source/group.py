@@ -58,7 +58,7 @@ class Group:
         self._claim(wanted.next)
         if self._options.is_start_given or self._position == wanted.next:
             return wanted
-        page = door.bounds(self._options.endpoints, patience_s=self._options.patience_s)
+        page = door.bounds(self._options.nodes)
         return StreamOffset(page.log, bounds.kept(self._options, self._position, page.oldest))
 
     def reached(self, offset: StreamOffset, *, is_last: bool = False) -> None:

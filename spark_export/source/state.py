@@ -25,10 +25,10 @@ _BATCH_ROWS: Final = 20_000
 _FOLDED: Final = ("key", "value", "create", "revision", "version", "changes")
 
 
-def current(endpoints: tuple[str, ...], log_id: str, *, patience_s: float) -> StreamOffset:
+def current(nodes: door.NodeRotation, log_id: str) -> StreamOffset:
     """A stream's start that has the state of now before the tail behind it. Linearizable."""
     query: dict[str, object] = {"prefix": "", "limit": 1, "keys_only": "true"}
-    page = door.ask(endpoints, "/v1/kv", query, door.ranged, patience_s=patience_s)
+    page = door.ask(nodes, "/v1/kv", query, door.ranged)
     return StreamOffset(log_id, page.index + 1, page.revision)
 
 
@@ -64,7 +64,7 @@ def state_at(wanted: Range, prefix: bytes = b"") -> Iterator[pa.RecordBatch]:
         live = folded(wanted)
     except DataLossError as error:
         where: dict[str, object] = {"from": wanted.stop - 1}
-        found, _ = door.record_at(wanted.endpoints, where, patience_s=wanted.patience_s)
+        found, _ = door.record_at(wanted.nodes, where)
         if found is None or found.index != wanted.stop - 1 or found.revision is None:
             raise DataLossError(f"asOf {wanted.stop - 1}: {error}") from error
         yield from state_of(wanted, found.revision, prefix)
@@ -83,9 +83,8 @@ def snapshot_at(wanted: Range, revision: int, prefix: bytes = b"") -> Iterator[p
 def state_of(wanted: Range, revision: int, prefix: bytes) -> Iterator[pa.RecordBatch]:
     """The live keys as of a revision, from any node that has applied the range. Raises TrimmedError, before anything
     was given, where that revision is not kept."""
-    rotation = door.NodeRotation(wanted.endpoints, wanted.patience_s, wanted.turn)
     query: dict[str, object] = {"at": revision, "consistency": "stale", "min_index": wanted.stop - 1}
-    found = list(door.keys(rotation, prefix, query, wanted.log_id))  # all at once: what comes later may be refused
+    found = list(door.keys(wanted.nodes, prefix, query, wanted.log_id))  # all at once: what comes later may be refused
     yield from _batches(
         (door.data(each.key_b64), door.data(each.value_b64), each.create, each.mod, each.version) for each in found
     )

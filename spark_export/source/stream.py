@@ -43,7 +43,7 @@ class StreamPlanner:
     def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock = clock
-        self._rotation = door.NodeRotation(options.endpoints, options.patience_s)
+        self._rotation = options.nodes
         self._initial: StreamOffset | None = None
         self._is_pinned = False  # or restarted behind the first batch
         self._page: LogPageJson | None = None  # the newest answer
@@ -59,9 +59,7 @@ class StreamPlanner:
 
     def stop_at_end(self) -> None:
         """From now on nothing that is committed later is read."""
-        self._target = self._page = door.bounds(
-            self._options.endpoints, patience_s=self._options.patience_s, rotation=self._rotation
-        )
+        self._target = self._page = door.bounds(self._rotation)
 
     def latest(self, start: Offset, entries_max: int | None, *, is_limited: bool = True) -> Offset:
         """Where the batch that begins at `start` ends; `start` itself where there is nothing to read yet.
@@ -125,9 +123,7 @@ class StreamPlanner:
         options = self._options
         begin = first.next if stop.first is None else stop.first
         if not options.fail_on_data_loss and first.revision is None:
-            page = self._page or door.bounds(
-                options.endpoints, is_linearizable=False, patience_s=options.patience_s, rotation=self._rotation
-            )
+            page = self._page or door.bounds(self._rotation, is_linearizable=False)
             begin = min(bounds.kept(options, begin, page.oldest), stop.next)
         ranges = split(begin, stop.next, at_least=options.min_partitions, records_max=options.max_records_per_partition)
         # The node that answered last has everything up to the end: a batch of one task goes there.
@@ -153,7 +149,7 @@ class StreamPlanner:
             return self._target
         page = self._page
         if page is None or page.index + 1 < begin.next:
-            page = door.bounds(self._options.endpoints, patience_s=self._options.patience_s, rotation=self._rotation)
+            page = door.bounds(self._rotation)
         else:
             waiting = page.index + 1 - begin.next
             if begin.revision is None and page.last_user_index >= begin.next:

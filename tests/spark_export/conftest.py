@@ -3,12 +3,10 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raftlog.spark_export.export.arrow_engine import ArrowEngine
-from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.runtime.job import SparkMissingError, check_packages, session
 from tests.spark_export.server import Served, serving
 
@@ -16,22 +14,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+FAST: dict[str, Any] = {
+    "java_options": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark__sql__shuffle__partitions": "2",
+    "spark__sql__adaptive__enabled": "false",
+    "spark__sql__codegen__wholeStage": "false",
+}
+"""A session with few partitions and a JVM that starts fast."""
+
+
 @pytest.fixture(scope="session")
 def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A session with few partitions and a JVM that starts fast; skips (in CI: fails) without Spark."""
+    """A fast session; skips (in CI: fails) without Spark."""
     try:
         check_packages()
     except SparkMissingError as error:
         pytest.skip(f"no Spark: {error}")
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    started = session(
-        "raftlog tests",
-        java_options="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        spark__sql__shuffle__partitions="2",
-        spark__sql__adaptive__enabled="false",
-        spark__sql__codegen__wholeStage="false",
-        spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
-    )
+    started = session("raftlog tests", **FAST, spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")))
     yield started
     started.stop()
 
@@ -46,16 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-
-
-@pytest.fixture(scope="session", params=["arrow", SPARK])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each test twice: with tasks and checks in this process, and in Spark."""
-    if request.param == "arrow":
-        return ArrowEngine()
-    from raftlog.spark_export.export.spark_engine import SparkEngine
-
-    return SparkEngine(request.getfixturevalue("spark"))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.chaos.judge.history import BadHistory, History, decode_lines, operations, read_history
+from raftlog.chaos.judge.history import BadHistory, Event, History, decode_lines, operations, read_history
 
 
 def lines(*texts: str) -> list[bytes]:
@@ -91,7 +91,7 @@ def test_a_history_file_has_the_recorded_events(tmp_path: Path) -> None:
     """Writing and reading give the same events, remarks included."""
     history = History()
     history.invoke(1, "cas", "kéy", [1, "two"], time_ns=5)
-    history.remark("nemesis", "kill", [2])
+    history.events.append(Event(process="nemesis", type="info", f="kill", value=[2]))
     history.complete(1, "ok", [1, "two"], result=False, time_ns=7, index=3, term=1, node="n1")
     history.invoke(2, "read", None)
     path = tmp_path / "history.jsonl"

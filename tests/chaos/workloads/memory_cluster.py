@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from raftlog import Client, Item, NewRecord, OutcomeUnknown, Page, Record, TxnResult, WatchEvent
-from raftlog.chaos.workloads.workload import Arena
+from raftlog.chaos.runs.aftermath import Aftermath
+from raftlog.chaos.runs.judgement import Judgement, judge_run
+from raftlog.chaos.runs.runner import Run
+from raftlog.chaos.runs.scenarios import Scenario
+from raftlog.chaos.workloads.workload import Arena, Workload
 from raftlog.cluster.api.errors import Code, Outcome
 from raftlog.cluster.api.kv import CompareIn, TxnIn, Written
 from raftlog.cluster.api.records import Appended, ChangeJson, LogRecord
 from raftlog.cluster.client.answers import Change, TxnResponse
+from tests.support import wait_until_async
 
 TERM = 1
 TURNS_MAX = 6
@@ -201,3 +207,21 @@ class MemoryArena(Arena):
     def client(self, number: int) -> tuple[Client, int | None]:
         """A client."""
         return cast(Client, MemoryClient(self.cluster)), self.node_of(number)
+
+
+async def judged_alone(
+    workload: Workload, events: int, last: Callable[[], int], found: Callable[[], Aftermath]
+) -> Judgement:
+    """What the harness says of a run of this workload alone, once its history has so many events; `last` is then the
+    newest index."""
+    arena = workload.arena
+    running = asyncio.create_task(workload.run())
+    await wait_until_async(lambda: len(workload.recorder.history) >= events or running.done(), 60)
+    arena.stopping.set()
+    await running
+    await workload.finish(last())
+    scenario = Scenario(name="calm", says="", nemeses=(), workloads=(workload.name,), faults_min=0, always=())
+    run = Run(scenario, arena.seed, 3, 1.0, Path(), [], [workload], arena, load_ns=arena.now_ns())
+    run.aftermath = found()
+    run.aftermath.last_index = last()
+    return judge_run(run)

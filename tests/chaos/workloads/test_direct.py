@@ -14,10 +14,8 @@ import pytest
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.runs.aftermath import Aftermath
-from raftlog.chaos.runs.judgement import Judgement, judge_run
+from raftlog.chaos.runs.judgement import Judgement
 from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents, counts_of
-from raftlog.chaos.runs.runner import Run
-from raftlog.chaos.runs.scenarios import Scenario
 from raftlog.chaos.workloads.direct import OVERTAKEN_MAX, DirectLog, DirectStore
 from raftlog.chaos.workloads.direct_client import Direct, Reply
 from raftlog.chaos.workloads.tracer import COMPACTED, Tracer
@@ -25,8 +23,8 @@ from raftlog.chaos.workloads.workload import Arena, Recorder
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.api.records import Appended, LogPageJson, LogRecord
 from raftlog.cluster.client.errors import OutcomeUnknown
+from tests.chaos.workloads.memory_cluster import judged_alone
 from tests.cluster.fake_node import serve
-from tests.support import wait_until_async
 
 TERM = 1
 WAIT_TURNS = 100 * OVERTAKEN_MAX
@@ -104,16 +102,14 @@ async def judged(bug: str) -> Judgement:
     arena = Arena(seed=3, pace=0.0)
     tracer = Tracer({1: "http://n1"}, MemoryNode(bug=bug))
     workload = DirectLog(arena, Recorder(arena), tracer=tracer)
-    running = asyncio.create_task(workload.run())
-    await wait_until_async(lambda: len(workload.recorder.history) >= 1_200 or running.done(), 60)
-    arena.stopping.set()
-    await running
-    scenario = Scenario(name="calm", says="", nemeses=(), workloads=("direct",), faults_min=0, always=())
-    run = Run(scenario, 3, 3, 1.0, Path(), [], [workload], arena, load_ns=arena.now_ns())
     node = tracer.direct
     assert isinstance(node, MemoryNode)
-    run.aftermath = Aftermath([*tracer.problems, *node.late], LogTruth(node.records), last_index=len(node.records))
-    return judge_run(run)
+    return await judged_alone(
+        workload,
+        1_200,
+        lambda: len(node.records),
+        lambda: Aftermath([*tracer.problems, *node.late], LogTruth(node.records)),
+    )
 
 
 async def test_a_node_without_bugs_is_valid() -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.runs.aftermath import Aftermath
-from raftlog.chaos.runs.judgement import Judgement, judge_run
-from raftlog.chaos.runs.runner import Run
-from raftlog.chaos.runs.scenarios import Scenario
+from raftlog.chaos.runs.judgement import Judgement
 from raftlog.chaos.workloads.bank import Bank
 from raftlog.chaos.workloads.lists import Lists
 from raftlog.chaos.workloads.log import Appends
 from raftlog.chaos.workloads.register import Registers
 from raftlog.chaos.workloads.set import Sets
 from raftlog.chaos.workloads.workload import Arena, Recorder, Workload
-from tests.chaos.workloads.memory_cluster import MemoryArena, MemoryCluster
-from tests.support import wait_until_async
+from tests.chaos.workloads.memory_cluster import MemoryArena, MemoryCluster, judged_alone
 
 OPERATIONS = 600
 MAKERS: dict[str, Callable[[Arena, Recorder], Workload]] = {
@@ -39,15 +34,9 @@ async def judged(name: str, bug: str, operations: int = OPERATIONS) -> Judgement
     arena = MemoryArena(seed=3, urls={1: "", 2: "", 3: ""}, pace=0.0, cluster=cluster)
     workload = MAKERS[name](arena, Recorder(arena))
     await workload.prepare()
-    running = asyncio.create_task(workload.run())
-    await wait_until_async(lambda: len(workload.recorder.history) >= 2 * operations or running.done(), 60)
-    arena.stopping.set()
-    await running
-    await workload.finish(cluster.index)
-    scenario = Scenario(name="calm", says="", nemeses=(), workloads=(name,), faults_min=0, always=())
-    run = Run(scenario, 3, 3, 1.0, Path(), [], [workload], arena, load_ns=arena.now_ns())
-    run.aftermath = Aftermath(log=LogTruth(cluster.records), last_index=cluster.index)
-    return judge_run(run)
+    return await judged_alone(
+        workload, 2 * operations, lambda: cluster.index, lambda: Aftermath(log=LogTruth(cluster.records))
+    )
 
 
 @pytest.mark.parametrize("name", MAKERS)

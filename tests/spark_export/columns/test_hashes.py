@@ -16,11 +16,12 @@ from raftlog.statemachine import digest
 from raftlog.statemachine.effects import decode_effects
 from tests.spark_export import logs
 
-LOG = logs.real(24, batch=False)
-ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
+LOGS = (logs.real(24, batch=False), *(logs.mixed(seed, 80, records_max=3) for seed in range(3)))
+ROWS = [row for log in LOGS for row in logs.naive_rows(log.entries, log.effects)]
 TOLD = [
     found
-    for entry, effects in zip(LOG.entries, LOG.effects, strict=True)
+    for log in LOGS
+    for entry, effects in zip(log.entries, log.effects, strict=True)
     for found in digest.log_row_hashes(decode_rows(entry, decode_effects(effects), 1))
 ]
 

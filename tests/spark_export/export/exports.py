@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,8 @@ from raftlog.spark_export.export.verify import Report, verify
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID
 
+ARROW: Final = ArrowEngine(1)
+"""What an engine runs is the same in Spark, but for its fold of the state and its counts of keys."""
 LOG = logs.real(24, batch=False)
 ROWS = list(logs.naive_rows(LOG.entries, LOG.effects))
 LAST = len(ROWS)
@@ -42,7 +45,7 @@ class Counting(ArrowEngine):
 def run(url: str, folder: Place, mode: Mode = "append", **options: Any) -> Manifest:
     """One export, its tasks in this process."""
     options.setdefault("every_s", 0.0)
-    return export(ArrowEngine(1), Wanted((url,), folder, mode=mode, patience_s=5.0, **options))
+    return export(ARROW, Wanted((url,), folder, mode=mode, patience_s=5.0, **options))
 
 
 def seen(folder: Path) -> list[int]:
@@ -100,11 +103,32 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
     return lambda: count
 
 
+def killed_everywhere(
+    monkeypatch: pytest.MonkeyPatch,
+    stride: int,
+    prepare: Callable[[int], object],
+    work: Callable[[int], object],
+    check_step: Callable[[int], None],
+) -> None:
+    """Does the work again and again, killed at one step later each time, until it comes to its end; each is checked."""
+    for step in range(1, 400, stride):
+        prepare(step)
+        is_over = False
+        with monkeypatch.context() as patch, suppress(Killed):
+            killed_at(patch, step)
+            work(step)
+            is_over = True
+        check_step(step)
+        if is_over:
+            return
+    raise AssertionError("it has more steps")
+
+
 EVERY = pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.long), 5])
 """All steps take long; `make test` takes every fifth, and there are enough of them in each phase."""
 
 
-def check(engine: Engine, folder: Place, url: str) -> Report:
+def check(folder: Place, url: str, engine: Engine = ARROW) -> Report:
     """What verify says, given the cluster's digests."""
     manifest = read_manifest(folder)
     digests = cluster_digests((url,), LOG_ID, manifest.first, manifest.last)

@@ -10,14 +10,8 @@ import pytest
 from raftlog.cluster.api.text import how_to_install
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.manifest import DATA, Layout, find_manifest
-from tests.spark_export.export.exports import EVERY, LAST, LOG, Killed, killed_at, run
+from tests.spark_export.export.exports import EVERY, LAST, Killed, killed_everywhere, run
 from tests.spark_export.server import Served
-
-
-@pytest.fixture
-def served() -> Served:
-    """The node's log, all of it committed."""
-    return Served(LOG, entries_per_chunk=20)
 
 
 def test_delta_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,23 +39,20 @@ def test_delta_killed_at_every_step(
     """
     layout = Layout(table="delta", records_per_file=60)
     commit = delta.commit
-    for step in range(1, 400, stride):
-        folder = tmp_path / str(step)
+
+    def prepare(step: int) -> None:
         if what == "later":
             served.commit(20)
-            run(url, folder, layout=layout)
+            run(url, tmp_path / str(step), layout=layout)
         served.committed = None
-        with monkeypatch.context() as patch:
-            killed_at(patch, step)
-            try:
-                run(url, folder, layout=layout)
-                is_over = True
-            except Killed:
-                is_over = False
-        run(url, folder, layout=layout)
-        assert delta_indexes(folder) == list(range(1, LAST + 1)), (what, step)
-        if is_over:
-            break
+
+    def check_step(step: int) -> None:
+        run(url, tmp_path / str(step), layout=layout)
+        assert delta_indexes(tmp_path / str(step)) == list(range(1, LAST + 1)), (what, step)
+
+    killed_everywhere(
+        monkeypatch, stride, prepare, lambda step: run(url, tmp_path / str(step), layout=layout), check_step
+    )
     folder = tmp_path / "committed"
 
     def killed(*batch: Any) -> None:

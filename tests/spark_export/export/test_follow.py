@@ -15,7 +15,6 @@ import pytest
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.spark_export.errors import CannotWriteError, DataLossError, ExportError, NotCheckedError, UsageError
 from raftlog.spark_export.export import batch
-from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
 from raftlog.spark_export.export.destination import publish
 from raftlog.spark_export.export.export import Wanted, export
@@ -25,6 +24,7 @@ from raftlog.spark_export.fetch.ranges import Range
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.export.exports import (
+    ARROW,
     HALF,
     LAST,
     LAYOUTS,
@@ -38,12 +38,6 @@ from tests.spark_export.export.exports import (
 from tests.spark_export.server import LOG_ID, Served, serving
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def served() -> Served:
-    """The node's log, all of it committed."""
-    return Served(LOG, entries_per_chunk=20)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -106,7 +100,7 @@ def test_follow_goes_on_as_the_log_grows(url: str, served: Served, tmp_path: Pat
             served.commit(len(LOG.entries) - 1)
 
     wanted = Wanted((url,), tmp_path / "out", None, LAST, mode="follow", every_s=0.0)
-    manifest = export(ArrowEngine(1), wanted, None, heard)
+    manifest = export(ARROW, wanted, None, heard)
     assert batches == [LOG.entries[HALF].index, LOG.entries[HALF + 3].index, LAST]
     assert manifest.last == LAST
     assert told(tmp_path / "out") == ROWS
@@ -159,7 +153,7 @@ def test_a_compaction_keeps_every_row_once(
     folder = tmp_path / "out"
     layout = Layout(partition_by="index", partition_records=200, records_per_file=60)
     before = run(url, folder, batch_records=12, layout=layout, compact_files=0)
-    had, has = compact(ArrowEngine(1), folder)
+    had, has = compact(ARROW, folder)
     manifest = read_manifest(folder)
     assert (had, has) == (len(before.files), len(manifest.files))
     assert has < had / 3
@@ -181,7 +175,7 @@ def test_many_small_files_are_joined_as_it_follows(url: str, tmp_path: Path) -> 
     """With a limit on small files there are never many more of them."""
     most: list[int] = []
     wanted = Wanted((url,), tmp_path / "out", mode="append", every_s=0.0, batch_records=10, compact_files=8)
-    export(ArrowEngine(1), wanted, None, lambda manifest: most.append(len(manifest.files)))
+    export(ARROW, wanted, None, lambda manifest: most.append(len(manifest.files)))
     assert max(most) <= 9
     assert told(tmp_path / "out") == ROWS
 
@@ -194,7 +188,7 @@ def test_damage_is_not_compacted_away(url: str, tmp_path: Path) -> None:
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table, path)
     with pytest.raises(ExportError, match="is not the file that the export wrote"):
-        compact(ArrowEngine(1), folder)
+        compact(ARROW, folder)
 
 
 def test_two_attempts_at_one_range_leave_one_file(url: str, tmp_path: Path) -> None:
@@ -257,7 +251,7 @@ def test_an_export_with_other_options_is_not_continued(
     folder = tmp_path / "out"
     stop = threading.Event()
     wanted = Wanted((url,), folder, mode="append", batch_records=200, stop=stop)
-    export(ArrowEngine(1), wanted, None, lambda manifest: stop.set())
+    export(ARROW, wanted, None, lambda manifest: stop.set())
     before = find_manifest(folder)
     with pytest.raises(error, match=match):
         run(url, folder, **options)
@@ -288,10 +282,10 @@ def test_a_folder_without_an_export_is_refused(url: str, tmp_path: Path) -> None
     with pytest.raises(CannotWriteError, match="cannot be written: Not a directory"):
         run(url, tmp_path / "file" / "below")
     with pytest.raises(NotCheckedError, match="holds no export"):
-        compact(ArrowEngine(1), tmp_path / "none")
+        compact(ARROW, tmp_path / "none")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="nothing to compact"):
-        compact(ArrowEngine(1), tmp_path / "empty")
+        compact(ARROW, tmp_path / "empty")
     with batch.opened(tmp_path / "busy"), pytest.raises(UsageError, match=r"another export into .* is running"):
         run(url, tmp_path / "busy")
     (tmp_path / "damaged" / UNFINISHED).mkdir(parents=True)

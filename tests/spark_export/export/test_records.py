@@ -9,22 +9,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
-from raftlog.spark_export.export.engine import Engine
 from raftlog.spark_export.export.manifest import DATA, INTERNAL, UNFINISHED, Layout, contradictions, read_manifest
 from tests.spark_export import logs
 from tests.spark_export.export.exports import (
+    ARROW,
     EVERY,
     HALF,
     LAST,
     LAYOUTS,
     LOG,
     ROWS,
-    Killed,
     changed,
     check,
-    killed_at,
+    killed_everywhere,
     run,
 )
 from tests.spark_export.server import Served, serving
@@ -34,12 +32,6 @@ pytestmark = pytest.mark.timeout(300)
 USER = [row for row in ROWS if logs.is_user(row)]
 OTHER = [row for row in ROWS if not logs.is_user(row)]
 SPLIT = Layout(records_per_file=60, records="user")
-
-
-@pytest.fixture
-def served() -> Served:
-    """The node's log and how it answers."""
-    return Served(LOG, entries_per_chunk=20)
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +57,7 @@ def rows_in(folder: Path) -> list[logs.Row]:
 
 @pytest.mark.parametrize("table", ["parquet", "delta"])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_log_holds_each_user_record_once(
-    engine: Engine, url: str, served: Served, tmp_path: Path, name: str, table: str
-) -> None:
+def test_log_holds_each_user_record_once(url: str, served: Served, tmp_path: Path, name: str, table: str) -> None:
     """A repetition is no event: the natural query counts every put once. Batch by batch, compacted, and proved."""
     assert any(row["result"] == "repeated" and row["operation"] == "put" for row in OTHER)
     layout = msgspec.structs.replace(LAYOUTS[name], records="user", table=table)
@@ -75,7 +65,7 @@ def test_log_holds_each_user_record_once(
     run(url, tmp_path, batch_records=40, layout=layout)
     served.committed = None
     manifest = run(url, tmp_path, batch_records=40)
-    had, has = compact(ArrowEngine(1), tmp_path)
+    had, has = compact(ARROW, tmp_path)
     assert has < had
     assert contradictions(read_manifest(tmp_path)) == []
     if table == "parquet":
@@ -90,7 +80,7 @@ def test_log_holds_each_user_record_once(
     assert rows_in(tmp_path / INTERNAL) == OTHER
     assert (manifest.records.total, manifest.records.user) == (LAST, len(USER))
     assert run(url, tmp_path) == read_manifest(tmp_path), "there is nothing to add"
-    report = check(engine, tmp_path, url)
+    report = check(tmp_path, url)
     assert report.findings == []
     assert report.rows == LAST
     assert report.state == manifest.digests.state
@@ -102,34 +92,30 @@ def test_killed_at_every_step_no_record_is_lost_or_doubled(
     url: str, served: Served, tmp_path: Path, what: str, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any moment `log/` has the user records up to some index, once; the next run finishes the work."""
-    for step in range(1, 400, stride):
-        folder = tmp_path / str(step)
+
+    def prepare(step: int) -> None:
         if what != "first":
             served.commit(HALF)
-            run(url, folder, layout=SPLIT, batch_records=25)
+            run(url, tmp_path / str(step), layout=SPLIT, batch_records=25)
         served.committed = HALF if what == "compaction" else None
-        with monkeypatch.context() as patch:
-            killed_at(patch, step)
-            try:
-                if what == "compaction":
-                    compact(ArrowEngine(1), folder)
-                else:
-                    run(url, folder, layout=SPLIT)
-                is_over = True
-            except Killed:
-                is_over = False
+
+    def work(step: int) -> object:
+        folder = tmp_path / str(step)
+        return compact(ARROW, folder) if what == "compaction" else run(url, folder, layout=SPLIT)
+
+    def check_step(step: int) -> None:
+        folder = tmp_path / str(step)
         seen = rows_in(folder / DATA)
         assert seen == USER[: len(seen)], (what, step)
         served.committed = None
         run(url, folder, layout=SPLIT)
         assert rows_in(folder / DATA) == USER, (what, step)
         assert rows_in(folder / INTERNAL) == OTHER, (what, step)
-        assert check(ArrowEngine(1), folder, url).findings == [], (what, step)
+        assert check(folder, url).findings == [], (what, step)
         left = [path.name for path in folder.glob(f"{UNFINISHED}/*") if not path.name.startswith("retired-")]
         assert left in ([], ["lock"]), (what, step)
-        if is_over:
-            break
-    assert is_over
+
+    killed_everywhere(monkeypatch, stride, prepare, work, check_step)
 
 
 def moved(folder: Path, source: str, target: str) -> None:
@@ -144,7 +130,7 @@ def moved(folder: Path, source: str, target: str) -> None:
     changed(folder / target, lambda rows: sorted([*rows, *taken], key=lambda row: row["index"]))
 
 
-def test_what_is_wrong_with_user_records_is_found(engine: Engine, copy: Path, url: str) -> None:
+def test_what_is_wrong_with_user_records_is_found(copy: Path, url: str) -> None:
     """Records that are lacking, altered, out of order or in the other folder, in `log/` and in `internal/`."""
     entry = next(entry for entry in read_manifest(copy).files if entry.internal and entry.internal.rows > 1)
     assert entry.internal is not None
@@ -154,7 +140,7 @@ def test_what_is_wrong_with_user_records_is_found(engine: Engine, copy: Path, ur
 
     def found(spoil: Callable[[], object]) -> list[str]:
         spoil()
-        findings = check(engine, copy, url).findings
+        findings = check(copy, url).findings
         for name, data in files.items():
             (copy / name).write_bytes(data)
         return findings
@@ -173,4 +159,4 @@ def test_what_is_wrong_with_user_records_is_found(engine: Engine, copy: Path, ur
     assert f"missing: {entry.name} has {entry.rows - 1} rows, {entry.rows} are due" in outside
     gone = found((copy / entry.internal.name).unlink)
     assert f"missing: file {entry.internal.name} is not there, indexes {entry.first} to {entry.last}" in gone
-    assert check(engine, copy, url).findings == []
+    assert check(copy, url).findings == []

@@ -21,14 +21,13 @@ from raftlog import arrow
 from raftlog.cluster.stores import object_place as places
 from raftlog.spark_export.commands import export as commands, query
 from raftlog.spark_export.errors import ExportError, NotCheckedError, NotPermittedError, UnreachableError, UsageError
-from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.compaction import compact
 from raftlog.spark_export.export.destination.store import ORPHAN_AGE_S
 from raftlog.spark_export.export.manifest import NAME, Layout, Manifest, find_manifest, read_manifest
 from raftlog.spark_export.export.place import StorePlace, place_of
 from raftlog.spark_export.tables import duck
 from tests.spark_export import logs
-from tests.spark_export.export.exports import HALF, LAST, LOG, ROWS, check, run
+from tests.spark_export.export.exports import ARROW, HALF, LAST, LOG, ROWS, check, run
 from tests.spark_export.server import Served
 from tests.store_server import BUCKET, Gone, Store, killed_before, storing
 
@@ -77,7 +76,7 @@ def place() -> StorePlace:
 
 def proved(place: StorePlace, url: str) -> Manifest:
     """The manifest of an export that verify proves, with every row once also for readers."""
-    report = check(ArrowEngine(1), place, url)
+    report = check(place, url)
     manifest = read_manifest(place)
     inside = [] if manifest.last == LAST else report.unproved  # an entry's middle has no state
     assert (report.findings, report.unproved) == ([], inside)
@@ -109,7 +108,7 @@ def test_an_export_in_a_store_has_every_row_once(
     names = {name for entry in manifest.files for name in entry.names}
     others = {name for name in store.names(f"{PREFIX}/") if not name.startswith("log/_delta_log/")} - {NAME}
     assert names == others
-    before, after = compact(ArrowEngine(1), place)
+    before, after = compact(ARROW, place)
     assert after < before
     proved(place, url)
     rows = arrow.export(str(place))
@@ -127,7 +126,7 @@ def test_a_damaged_or_missing_object_is_named(served: Served, url: str, store: S
     lost, spoiled = (f"{PREFIX}/{entry.name}" for entry in manifest.files[:2])
     store.objects[spoiled].data = store.objects[f"{PREFIX}/{manifest.files[2].name}"].data
     del store.objects[lost]
-    findings = check(ArrowEngine(1), place, url).findings
+    findings = check(place, url).findings
     assert f"missing: file {manifest.files[0].name} is not there, indexes 1 to 60" in findings
     assert f"altered: {manifest.files[1].name} is not the file that the export wrote (SHA-256)" in findings
 
@@ -160,21 +159,38 @@ def test_the_commands_take_a_store(served: Served, url: str, store: Store) -> No
     )
 
 
+COMMANDS = """
+import json, sys, typer
+from typer.testing import CliRunner
+from raftlog.spark_export.commands.export import register
+from raftlog.spark_export.runtime.job import session
+from tests.spark_export.conftest import FAST
+
+app = typer.Typer()
+register(app)
+session(**FAST)
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(app, [*words, "--engine", "spark"])
+    print(done.exit_code, done.output)
+"""
+"""All in one process: they share its session of Spark."""
+
+
 @pytest.mark.spark
 @pytest.mark.extra
 def test_tasks_of_spark_write_and_read_a_store(java_home: Path, served: Served, url: str, store: Store) -> None:
     """By the credentials in their own environment, which here is that of the command."""
     grow(served)
+    words = [
+        ["export", "--to", PLACE, "--records-per-file", "60", "--endpoints", url],
+        ["export", "compact", PLACE],
+        ["verify", PLACE, "--endpoints", url],
+    ]
+    command = [sys.executable, "-c", COMMANDS, json.dumps(words)]
     environment = os.environ | {"JAVA_HOME": str(java_home)}
-    for words in (
-        ("export", "--to", PLACE, "--records-per-file", "60", "--endpoints", url),
-        ("export", "compact", PLACE),
-        ("verify", PLACE, "--endpoints", url),
-    ):
-        command = [sys.executable, "-m", "raftlog.cluster.cli.main", *words, "--engine", "spark"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        assert ("verified  243 rows" in done.stdout) == ("verify" in words)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert [line for line in done.stdout.splitlines() if line.startswith(("0 exported", "0 compacted"))], done.stdout
+    assert "0 verified  243 rows" in done.stdout, done.stdout
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -309,7 +325,7 @@ def test_files_that_no_manifest_names_go_with_a_later_run(
     run(url, place)
     assert not left & set(store.names(f"{PREFIX}/"))
     before = {name for entry in read_manifest(place).files for name in entry.names}
-    compact(ArrowEngine(1), place)
+    compact(ARROW, place)
     joined = before - {name for entry in read_manifest(place).files for name in entry.names}
     assert joined
     assert joined < set(store.names(f"{PREFIX}/")), "readers may read them still"

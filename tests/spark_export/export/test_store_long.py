@@ -14,7 +14,6 @@ import pytest
 from raftlog import NewRecord, SyncClient, arrow
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.stores.object_place import ChangedError, ObjectPlace
-from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.manifest import find_manifest, read_manifest
 from raftlog.spark_export.export.place import StorePlace
 from tests.spark_export.export.exports import LAST, LOG, check
@@ -102,7 +101,7 @@ def test_a_spark_cluster_exports_into_a_store_through_kills(
             assert found == list(range(1, len(found) + 1))
         assert killed(arguments, server, "nothing", 0)
         assert indexes() == list(range(1, LAST + 1))
-        report = check(ArrowEngine(), PLACE, urls[0])
+        report = check(PLACE, urls[0])
         assert (report.findings, report.unproved) == ([], [])
         proof = [sys.executable, "-m", "raftlog.cluster.cli.main", "verify", str(PLACE), "--engine", "spark"]
         proof += ["--master", master, "--endpoints", ",".join(urls)]

@@ -212,7 +212,7 @@ def test_bounds_and_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan asks: where the log begins and ends, whether an entry ends there, and the digests, whose parts add up
     to the whole."""
     with serving(Served(LOG, oldest=4)) as url:
-        page = door.bounds((url,))
+        page = door.bounds(door.NodeRotation((url,)))
         assert (page.log, page.oldest, page.index) == (LOG_ID, 4, LOG.last.index)
         whole = cluster_digests((url,), LOG_ID, 1, LOG.last.index)
         assert whole.log.count == LOG.last.index
@@ -221,10 +221,10 @@ def test_bounds_and_digest(monkeypatch: pytest.MonkeyPatch) -> None:
         assert msgspec.structs.replace(parted, parts=whole.parts) == whole
         assert [(part.first, part.last) for part in parted.parts[:2]] == [(1, 13), (14, 26)]
         assert sum(part.log.count for part in parted.parts) == LOG.last.index
-        check_end((url,), LOG.last.index)
+        check_end(door.NodeRotation((url,)), LOG.last.index)
         entry = next(entry for entry in LOG.entries if entry.count > 1)
         with pytest.raises(UsageError, match=f"end the export at {entry.before} or {entry.index}"):
-            check_end((url,), entry.index - 1)
+            check_end(door.NodeRotation((url,)), entry.index - 1)
         with pytest.raises(DataLossError, match="another cluster"):
             cluster_digests((url,), "f" * 32, 1, 9)
         other = Served(LOG)

@@ -147,7 +147,7 @@ def test_rows_are_put_under_their_key() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"valueFormat": "xml"}, "valueFormat is 'xml'; for writing it may be json, msgpack, csv"),
+        ({"valueFormat": "xml"}, "valueFormat is 'xml'; it may be json, msgpack, csv"),
         ({"keyColumn": "User"}, "keyColumn is 'User'; the columns are user, when, n"),
         ({"keyColumn": "d"}, "keyColumn is 'd', which is double; it must be string, binary, tinyint"),
         ({"timeColumn": "day"}, "timeColumn is 'day', which is date; it must be timestamp"),

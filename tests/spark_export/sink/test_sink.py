@@ -278,7 +278,7 @@ def test_rows_become_records(client: SyncClient) -> None:
     ("options", "match"),
     [
         ({}, "endpoints is missing"),
-        ({"operation": "delete"}, "it may be append or put"),
+        ({"operation": "delete"}, "operation is 'delete'; it may be append, put"),
         ({"recordsPerRequest": "0"}, "whole number from 1 on"),
         ({"startingOffsets": "1"}, "unknown option 'startingoffsets' for writing"),
         ({"writeId": "a/b"}, "without a slash"),

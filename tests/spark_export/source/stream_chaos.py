@@ -249,7 +249,7 @@ def processes_of(process: int) -> list[tuple[int, int, str]]:
 
 def logged(urls: tuple[str, ...]) -> list[tuple[int, bytes | None]]:
     """What the cluster itself holds: (index, value) of every record."""
-    page = door.bounds(urls, patience_s=PROGRESS_S)
+    page = door.bounds(door.NodeRotation(urls, PROGRESS_S))
     whole = Range(urls, page.log, 1, page.index + 1, patience_s=PROGRESS_S)
     rows = [row for batch in read(whole, ("index", "value")) for row in batch.to_pylist()]
     return [(row["index"], row["value"]) for row in rows]

@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-import pyarrow as pa
 import pytest
 
 from raftlog.spark_export.columns.records import is_user_row
-from raftlog.spark_export.columns.schema import ARROW, SHOWN, spark_schema
-from raftlog.spark_export.export.digests import as_digest, log_row_hash, set_digest, state, state_row_hash
-from raftlog.statemachine.digest import log_digest
+from raftlog.spark_export.columns.schema import SHOWN, spark_schema
 from tests.spark_export import logs
-from tests.spark_export.server import Served, log_row, serving
+from tests.spark_export.server import Served, serving
 from tests.spark_export.source.stream_chaos import processes_of
 
 if TYPE_CHECKING:
@@ -32,11 +29,6 @@ def read(spark: "SparkSession", url: str, schema: str | None = None, **options: 
     return (reader.schema(schema) if schema else reader).load()
 
 
-def of_rows(spark: "SparkSession", rows: list[logs.Row]) -> "DataFrame":
-    """Rows as a frame of the log's schema."""
-    return spark.createDataFrame(pa.Table.from_pylist(rows, ARROW), spark_schema())
-
-
 def test_every_row_arrives_as_it_is(spark: "SparkSession") -> None:
     """All columns of all rows, in any number of partitions; every third answer of the node is damaged or refused."""
     node = Served(LOG, faults=[lambda body: body, lambda body: body[:100], lambda body: body] * 9)
@@ -46,13 +38,6 @@ def test_every_row_arrives_as_it_is(spark: "SparkSession") -> None:
         assert frame.rdd.getNumPartitions() == 4
         assert frame.toArrow().to_pylist() == [logs.shown(row) for row in ROWS]
         assert read(spark, url, maxRecordsPerPartition=50).count() == len(ROWS)
-
-
-def test_internal_records_come_only_on_request(spark: "SparkSession") -> None:
-    """With `records=user` exactly the user records arrive."""
-    with serving(Served(LOG)) as url:
-        got = read(spark, url, records="user").toArrow().to_pylist()
-    assert got == [logs.shown(row) for row in ROWS if logs.is_user(row)]
 
 
 def test_a_repetition_is_counted_once(spark: "SparkSession") -> None:
@@ -130,27 +115,6 @@ def test_an_unreadable_range_is_an_error(spark: "SparkSession") -> None:
             read(spark, url, endingOffset="3").count()
         with pytest.raises(Exception, match=r"no node gave .*the cluster's URLs"):
             read(spark, "http://127.0.0.1:1", timeoutSeconds="1").count()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_log_digest_is_the_clusters(spark: "SparkSession", seed: int) -> None:
-    """Spark's built-in functions and the state machine's own digest agree on rows of every shape: headers and changes
-    nested, null and empty, times before 1970."""
-    log = logs.mixed(seed, 80, records_max=3)
-    rows = list(logs.naive_rows(log.entries, log.effects))
-    got = as_digest(of_rows(spark, rows).agg(*set_digest(log_row_hash())).collect()[0])
-    assert (got.count, got.xor, got.sum_low, got.sum_high) == log_digest(log_row(row) for row in rows).as_hex()
-
-
-@pytest.mark.parametrize("batch", [False, True])
-def test_rows_fold_to_the_clusters_state(spark: "SparkSession", batch: bool) -> None:
-    """Puts, deletes, transactions, range deletes and repetitions, one request per entry or many: the rows fold to the
-    state machine's digest."""
-    log = logs.real(30, batch=batch)
-    frame = of_rows(spark, list(logs.naive_rows(log.entries, log.effects)))
-    got = as_digest(state(frame).agg(*set_digest(state_row_hash())).collect()[0])
-    assert got.count > 0
-    assert (got.count, got.xor, got.sum_low, got.sum_high) == log.machine.digest().as_hex()
 
 
 def test_session_listens_on_loopback_only(spark: "SparkSession") -> None:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raftlog.raft.codec.block import BlockRecord
-from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.server import LOG_ID, Served, serving
 from tests.support import wait_until
@@ -155,28 +153,3 @@ def test_a_query_killed_within_its_first_batch_runs_that_again(spark: "SparkSess
         node.oldest = 9
         run(url)
         assert seen[3:] == [(0, list(range(9, HALF))), (1, list(range(HALF, END)))]
-
-
-def test_a_watermark_on_event_time_closes_windows_by_the_clients_clock(spark: "SparkSession", tmp_path: Path) -> None:
-    """Ten events, ten seconds apart by the client's clock and 7 ms by the leader's. The watermark is 1 s before
-    the newest event, so all windows but the last two close."""
-    from pyspark.sql import functions as F
-
-    log = logs.Log()
-    base_ms = 1_800_000_000_000
-    for number in range(10):
-        log.plain([BlockRecord(Operation.APPEND, b"k", b"v", argument=base_ms + 10_000 * number)])
-    with serving(Served(log)) as url:
-        stream = spark.readStream.format("raftlog").options(endpoints=url, maxEntriesPerTrigger=2).load()
-        counted = stream.withWatermark("event_time", "1 second").groupBy(F.window("event_time", "10 seconds")).count()
-        started = begun(
-            counted.select(F.unix_millis("window.start").alias("start"), "count")
-            .writeStream.format("parquet")
-            .options(path=str(tmp_path / "rows"), checkpointLocation=str(tmp_path / "checkpoint"))
-            .outputMode("append")
-            .trigger(availableNow=True)
-        )
-        started.awaitTermination(120)
-        assert started.exception() is None
-    found = sorted((row["start"], row["count"]) for row in spark.read.parquet(str(tmp_path / "rows")).collect())
-    assert found == [(base_ms + 10_000 * number, 1) for number in range(8)]
