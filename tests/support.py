@@ -18,34 +18,9 @@ from typing import Protocol, TypeVar, overload
 
 import pytest
 
-from raftlog.chaos.deploy.ports import is_claimed
+from raftlog.cluster.node.ports import free_ports as free_ports, is_claimed
 
 T = TypeVar("T")
-
-# Below the range from which Linux takes ports for outgoing connections (32768 and up). So no outgoing connection takes
-# a port between the search here and the start of the process under test.
-_PORT_MIN, _PORT_MAX = 10_240, 32_000
-# Parallel workers start far from each other.
-_next_port = _PORT_MIN + os.getpid() * 97 % (_PORT_MAX - _PORT_MIN)
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different free TCP ports of 127.0.0.1.
-
-    No port is given twice by one process, nor by another run while this process lives. So a node that was killed finds
-    its port free when it restarts.
-    """
-    global _next_port
-    ports: list[int] = []
-    for _ in range(_PORT_MAX - _PORT_MIN):
-        port, _next_port = _next_port, _next_port + 1
-        if _next_port >= _PORT_MAX:
-            _next_port = _PORT_MIN
-        if is_claimed(port):
-            ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise AssertionError(f"found {len(ports)} of {count} free ports between {_PORT_MIN} and {_PORT_MAX}")
 
 
 def port_for_up() -> int:

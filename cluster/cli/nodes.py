@@ -6,7 +6,6 @@ import fcntl
 import itertools
 import os
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -30,6 +29,7 @@ from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import AGAIN, FORCE
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
+from raftlog.cluster.node.ports import free_ports, is_free
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _await_ports(addresses: list[str]) -> None:
     end = time.monotonic() + LEAVING_S
     for address in addresses:
         port = urlsplit(address if "//" in address else f"//{address}").port
-        while port and not _is_free(port):
+        while port and not is_free(port):
             if time.monotonic() >= end:
                 raise Failed(
                     f"port {port} is in use, where this cluster has a node: if it is this very node, stop it "
@@ -222,26 +222,15 @@ def _await_ports(addresses: list[str]) -> None:
 
 def choose_ports(nodes: int, port: int | None) -> list[int]:
     """The peers' ports, then the APIs'. Raises Failed if requested ones are taken."""
-    from raftlog.cluster.node.local_cluster import free_ports
-
     base = DEFAULT_PORT if port is None else port
     ports = [base + PEER_PORT_OFFSET + number for number in range(nodes)] + [base + number for number in range(nodes)]
-    taken = [each for each in ports if not _is_free(each)]
+    taken = [each for each in ports if not is_free(each)]
     if not taken:
         return ports
     if port is not None:
         raise Failed(f"port {taken[0]} is in use: stop what listens there, or give another --port")
     print(f"port {taken[0]} is in use: taking free ones", file=sys.stderr)
     return free_ports(2 * nodes)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return True
-    return False
 
 
 def _show_until(

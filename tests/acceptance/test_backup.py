@@ -14,7 +14,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.records.backup_manifest import followed
 from tests.acceptance.machines import RAFTLOG, run
-from tests.support import free_ports, wait_until
+from tests.support import wait_until
 
 SINKS = """
 [sink.shop]
@@ -78,7 +78,7 @@ def test_a_lost_site_comes_back_with_its_log(tmp_path: Path) -> None:
     """
     settings = {"disk.segment_bytes": 1 << 20, "limits.snapshot_log_bytes": 1 << 20}
     (tmp_path / "sinks.toml").write_text(SINKS)
-    with LocalCluster(tmp_path / "nodes", 3, settings=settings, ports=free_ports(6)) as cluster:
+    with LocalCluster(tmp_path / "nodes", 3, settings=settings) as cluster:
         site = Site(tmp_path, {"RAFTLOG_ENDPOINTS": ",".join(cluster.urls)})
         export = ("export", "--to", "table", "--engine", "arrow")
         cluster.start()

@@ -21,7 +21,7 @@ START_S = 20
 @pytest.fixture
 def formatted(tmp_path: Path) -> Iterator[LocalCluster]:
     """Data folders of a single node, nothing running."""
-    with LocalCluster(tmp_path / "one", 1, settings=SETTINGS, ports=free_ports(2)) as cluster:
+    with LocalCluster(tmp_path / "one", 1, settings=SETTINGS) as cluster:
         yield cluster
 
 

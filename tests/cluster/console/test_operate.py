@@ -14,7 +14,8 @@ from raftlog import SyncClient
 from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.client import access_requests
 from raftlog.cluster.client.consumers import consumers
-from raftlog.cluster.node.local_cluster import LocalCluster, free_ports
+from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.node.ports import free_ports
 from raftlog.cluster.security.bearer import save_token
 from raftlog.cluster.security.tokens import make_token
 from raftlog.statemachine.access.commands import AccessAction

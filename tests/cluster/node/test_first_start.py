@@ -34,7 +34,7 @@ from raftlog.cluster.runtime.logging import get_logger
 from raftlog.raft.hello import BOOT_JUMP_MAX
 from tests.cluster.node.test_process import append
 from tests.cluster.nodes import QUICK
-from tests.support import free_ports, wait_until, wait_until_async
+from tests.support import wait_until, wait_until_async
 
 pytestmark = pytest.mark.serial
 FORMAT_NEW = "import sys; sys.argv[2:2] = ['--format-new']; from raftlog.cluster.cli.main import main; main()"
@@ -45,7 +45,7 @@ def without_folders(folder: Path, nodes: int = 3, *, secure: bool = False) -> Lo
 
     With `secure` they speak TLS and listen beyond loopback. So they refuse every request until there is an admin."""
     command = (sys.executable, "-c", FORMAT_NEW)
-    cluster = LocalCluster(folder, nodes, settings=QUICK, secure=secure, command=command, ports=free_ports(2 * nodes))
+    cluster = LocalCluster(folder, nodes, settings=QUICK, secure=secure, command=command)
     for node in cluster.nodes:
         shutil.rmtree(cluster.data(node))
         if secure:
@@ -268,7 +268,7 @@ def test_a_folder_made_again_counts_as_started_more_often(monkeypatch: pytest.Mo
 
 def test_a_folder_shows_whether_its_cluster_was_led(tmp_path: Path) -> None:
     """With the first configuration alone it was not. What cannot be read counts as led; another log's does not."""
-    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
+    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
     log, folder = cluster.cluster.cluster.log, cluster.data(1)
     assert not was_led(folder, log)
     assert not was_led(tmp_path / "none", log)

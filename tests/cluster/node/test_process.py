@@ -70,7 +70,7 @@ def test_format_never_touches_a_folder_with_something_in_it(tmp_path: Path) -> N
 def test_only_its_owner_can_read_the_folder_of_a_local_cluster(tmp_path: Path) -> None:
     """Data, certificates, cluster file and settings. The folders above it are as all others."""
     folder = tmp_path / "above" / "cluster"
-    LocalCluster(folder, 2, secure=True, ports=free_ports(4))
+    LocalCluster(folder, 2, secure=True)
     assert (folder / "node-2.toml").exists()
     for path in (folder, *folder.rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
@@ -80,7 +80,7 @@ def test_only_its_owner_can_read_the_folder_of_a_local_cluster(tmp_path: Path) -
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """A cluster of three, not started."""
-    cluster = LocalCluster(tmp_path / "cluster", settings=QUICK, ports=free_ports(6))
+    cluster = LocalCluster(tmp_path / "cluster", settings=QUICK)
     yield cluster
     cluster.kill(*cluster.nodes)
 
@@ -180,7 +180,7 @@ def test_probes_reach_a_node_that_clients_cannot_reach(tmp_path: Path) -> None:
     while its new certificate is wrong, and while the node stops."""
     probe, limit = free_ports(1)[0], 64
     settings = QUICK | {"http.probe_listen": f"0.0.0.0:{probe}", "limits.connections_max": limit}
-    local = LocalCluster(tmp_path / "cluster", 1, settings=settings, ports=free_ports(2), secure=True)
+    local = LocalCluster(tmp_path / "cluster", 1, settings=settings, secure=True)
 
     def ask(path: str) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", probe, timeout=HANG_S)
@@ -288,7 +288,7 @@ def test_a_log_that_takes_nothing_does_not_stop_a_node(tmp_path: Path) -> None:
     """Standard error on a full disk: the node leads, answers and ends with its own exit code; only its lines are lost.
     (Without the guard its first line raised in the middle of a start, or of a fence, and it neither served nor ended.)
     """
-    local = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
+    local = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
     command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", "--config", str(local.settings_file(1))]
     command += ["--set", "stop_with_stdin=false"]
     with open("/dev/full", "wb") as full:

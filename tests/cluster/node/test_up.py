@@ -23,7 +23,7 @@ from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.nodes import QUICK
-from tests.support import HANG_S, free_ports, port_for_up, wait_until
+from tests.support import HANG_S, port_for_up, wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -207,7 +207,7 @@ def test_up_prints_its_first_step_at_once(environment: dict[str, str]) -> None:
 
 def test_two_nodes_are_said_to_tolerate_no_failure(tmp_path: Path, environment: dict[str, str]) -> None:
     """Of a cluster on one machine, and of one on two."""
-    local = LocalCluster(tmp_path / "two", 2, settings=QUICK, ports=free_ports(4))
+    local = LocalCluster(tmp_path / "two", 2, settings=QUICK)
     process = subprocess.Popen(
         [*COMMAND, "up", "--data", str(local.folder)], env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
