@@ -17,10 +17,14 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from raftlog.cluster.cli.frame.common import Exit, Failed, ended
+from raftlog.cluster.cli.frame.common import Commands, Exit, Failed, ended
 from raftlog.cluster.cli.nodes import browse, choose_ports
 
+commands = Commands()
+register = commands.register
 
+
+@commands.app.command("demo")
 def demo_command(
     source: Annotated[
         Path | None,
@@ -120,8 +124,3 @@ def _show(rows: Sequence[tuple[str, str]]) -> None:
     for what, result in rows:
         table.add_row(what, result)
     Console(highlight=False).print(table)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("demo")(demo_command)

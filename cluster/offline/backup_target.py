@@ -35,6 +35,8 @@ _OWN: Final = re.compile(rf"{re.escape(PART)}|\d{{20}}-\d{{20}}(-\w+)?\.log|stat
 class BackupRefused(Exception):
     """No backup can be taken into this place, or from this cluster. The message has what to do."""
 
+    exit_code = 1  # of the command line
+
 
 class FolderTarget:
     """A folder, which this run holds."""
