@@ -72,8 +72,9 @@ def _demo(
         try:
             with console.status("…") as status:
                 tell = _Teller(console, status)
-                cluster = demo.start(folder / "data", choose_ports(demo.NODES, None), tell, secure=secure)
-                with cluster:
+                ports = choose_ports(demo.NODES, None)
+                with LocalCluster(folder / "data", demo.NODES, ports=ports, secure=secure) as cluster:
+                    demo.serve(cluster, tell)
                     console.print(browse(cluster.urls[0], opens=opens))
                     demo.run(story, cluster, tell, with_spark=with_spark)
         except (demo.DemoFailed, LocalClusterError) as error:

@@ -29,7 +29,7 @@ from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import AGAIN, FORCE
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
-from raftlog.cluster.node.ports import free_ports, is_free
+from raftlog.cluster.node.ports import free_ports, is_claimed, is_free
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER
 
 if TYPE_CHECKING:
@@ -219,10 +219,11 @@ def _await_ports(addresses: list[str]) -> None:
 
 
 def choose_ports(nodes: int, port: int | None) -> list[int]:
-    """The peers' ports, then the APIs'. Raises Failed if requested ones are taken."""
+    """The peers' ports, then the APIs'. Those that nobody requested belong to this process until it ends: two clusters
+    that start at once never choose the same. Raises Failed if requested ones are taken."""
     base = DEFAULT_PORT if port is None else port
     ports = [base + PEER_PORT_OFFSET + number for number in range(nodes)] + [base + number for number in range(nodes)]
-    taken = [each for each in ports if not is_free(each)]
+    taken = [each for each in ports if not (is_claimed if port is None else is_free)(each)]
     if not taken:
         return ports
     if port is not None:

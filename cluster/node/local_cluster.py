@@ -30,7 +30,6 @@ from raftlog.cluster.config.cluster_file import (
     quoted,
     read_cluster,
 )
-from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.joining import TLS_FOLDER, tls_lines
 from raftlog.cluster.config.settings import DiskSettings
 from raftlog.cluster.node.formatting import (
@@ -57,10 +56,6 @@ _status: Final = msgspec.json.Decoder(Status).decode
 
 class LocalClusterError(RuntimeError):
     """The cluster did not do what it should. The message has the end of the log of the failed node."""
-
-
-class PortTaken(LocalClusterError):
-    """A node did not start: another process listens on one of its ports."""
 
 
 class LocalCluster:
@@ -361,8 +356,7 @@ class LocalCluster:
                 process = self._running.get(each)
                 if process is None or process.poll() is not None:
                     code = None if process is None else process.returncode
-                    error = PortTaken if code == NodeExit.ADDRESS_IN_USE else LocalClusterError
-                    raise error(f"node {each} ended with {code} instead of serving\n{self.tail(each)}")
+                    raise LocalClusterError(f"node {each} ended with {code} instead of serving\n{self.tail(each)}")
             node = waiting[0]
             with contextlib.suppress(OSError):
                 if self.ask(node, "/readyz")[0] == 200:

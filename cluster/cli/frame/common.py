@@ -78,7 +78,7 @@ class Failed(Exception):
 
     def __init__(self, message: str, code: Exit = Exit.FAILURE, hint: str = "") -> None:
         super().__init__(message)
-        self.code = code
+        self.exit_code = code
         self.hint = hint
 
 
@@ -311,8 +311,6 @@ def ended(work: Callable[[], None], with_json: bool = False, endpoints: str = ""
         raise
     except ClientError as error:
         _fail(error, _exit_of(error), hint_of(error, endpoints), with_json)
-    except Failed as error:
-        _fail(error, error.code, error.hint, with_json)
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.OK) from None
@@ -322,7 +320,7 @@ def ended(work: Callable[[], None], with_json: bool = False, endpoints: str = ""
         _fail(OSError(explained(error)), Exit.FAILURE, "", with_json)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
-    except Exception as error:
+    except Exception as error:  # also of other rooms: `exit_code` says which
         code = getattr(error, "exit_code", Exit.USAGE if isinstance(error, ValueError) else None)
         if code is None:  # a defect
             raise

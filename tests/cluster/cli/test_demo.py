@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from raftlog.cluster.demo import input, story as demo, table as demo_table
 from raftlog.cluster.demo.story import DemoFailed, DemoInput, DemoRow, LeaderKill, Story
 from raftlog.cluster.importer.formats.lines import InputFormat
 from tests.cluster.fake_node import FakeNode, serve
-from tests.support import HANG_S, free_ports, port_for_up, wait_until
+from tests.support import HANG_S, port_for_up, wait_until
 
 
 def test_input_is_the_history_filled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,14 +349,3 @@ def is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def test_a_demo_whose_port_another_process_takes_starts_on_other_ports(tmp_path: Path) -> None:
-    """The port was free when it was chosen. Nothing is imported before all nodes serve, so nothing is lost."""
-    ports = free_ports(2 * demo.NODES)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", ports[1]))
-        other.listen()
-        with demo.start(tmp_path / "data", ports, lambda text: None) as cluster:
-            assert set(cluster.running) == {1, 2, 3}
-            assert not {place.peer for place in cluster.cluster.node} & {f"127.0.0.1:{port}" for port in ports}
