@@ -115,8 +115,7 @@ def main(
         return
     more = ["--apart"] if apart else []
     with tempfile.TemporaryDirectory(prefix="raftlog-consoles-") as folder, LocalCluster(Path(folder), 3) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls) as client:
             leader = client.status().leader
         assert leader is not None

@@ -75,8 +75,7 @@ def own_cluster(
 ) -> Iterator[LocalCluster]:
     """Three nodes, up and ready; the ends of their logs are shown at the end."""
     with LocalCluster(folder / "nodes", settings=settings, secure=secure) as cluster:
-        cluster.start()
-        cluster.wait_ready(timeout_s=ready_s)
+        cluster.restore(ready_s)
         with as_operator(cluster) if secure else nullcontext():
             yield cluster
         _tell_state(cluster)

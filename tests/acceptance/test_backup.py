@@ -81,8 +81,7 @@ def test_a_lost_site_comes_back_with_its_log(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "nodes", 3, settings=settings) as cluster:
         site = Site(tmp_path, {"RAFTLOG_ENDPOINTS": ",".join(cluster.urls)})
         export = ("export", "--to", "table", "--engine", "arrow")
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls, sessions=False) as client:
             write(client, 0, 150)
             client.call(requests.trim(200))
@@ -111,8 +110,7 @@ def test_a_lost_site_comes_back_with_its_log(tmp_path: Path) -> None:
         assert [row["after"] for row in rows] == [last] * 3
         for node in cluster.nodes:
             site.run("disk", "check", str(cluster.data(node)))
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls, sessions=False) as client:
             assert entries(client, 200, last) == before
             assert keys(client) == kept

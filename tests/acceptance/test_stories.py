@@ -107,8 +107,7 @@ def plain_cluster(folder: Path) -> Iterator[tuple[Place, LocalCluster]]:
     ports = dict(zip(pages, free_ports(len(pages)), strict=True))
     used = [ports[each] for each in (7101, 7102, 7103, 7001, 7002, 7003)]
     with LocalCluster(folder / "data", 3, ports=used) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         place = Place(folder, dict.fromkeys(range(1, 5), "127.0.0.1"), ports, {}, environment_of(cluster.urls, None))
         yield place, cluster
 

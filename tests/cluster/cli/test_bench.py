@@ -87,8 +87,7 @@ def test_rights_and_ctrl_c(tmp_path: Path) -> None:
     """With access control a user without the grant is refused before the load, by the name of the grant. Ctrl-C ends a
     load with 130, and its keys are deleted all the same."""
     with LocalCluster(tmp_path / "nodes", 1, secure=True) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         make_first_admin(local)
         make_client(local.folder / TLS_FOLDER, "guest")
 

@@ -62,8 +62,7 @@ def test_a_bundle_has_all_nodes_and_no_secret(tmp_path: Path) -> None:
     """Three nodes with TLS and access control, one of them stopped. The archive has what the others say, the disk check
     of the stopped one, and the reason for each file that is missing. No key, value, token or private key is in it."""
     with LocalCluster(tmp_path / "nodes", 3, secure=True, settings={"log.file": "node.log"}) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         token = make_first_admin(local).read_bytes().strip()
         with SyncClient(local.urls, tls=local.tls_files("client-operator")) as client:
             client.put(b"very secret key", b"very secret value")

@@ -87,8 +87,7 @@ def test_a_cluster_with_a_dead_node(tmp_path: Path) -> None:
     a terminal it is drawn in place, and Ctrl-C leaves the terminal as it was. A user with the role `monitor` sees
     everything but the prefixes, and a note has the reason."""
     with LocalCluster(tmp_path / "nodes", 3, secure=True) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         make_first_admin(local)
         make_client(local.folder / TLS_FOLDER, "watcher")
         files = local.tls_files()

@@ -294,8 +294,7 @@ def test_members_and_leader_are_changed_at_a_follower(browser: Browser, tmp_path
     replaced; the states of the replicas are compared."""
     settings = {"limits.digest_point_entries": 50}
     with LocalCluster(tmp_path / "nodes", 3, settings=settings) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         token = make_token()
         with SyncClient(cluster.urls) as client:
             client.call(

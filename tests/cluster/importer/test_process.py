@@ -27,8 +27,7 @@ BATCH = 40
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """One node that serves: the tests kill the importer."""
     cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     yield cluster
     cluster.kill(1)
 

@@ -130,8 +130,7 @@ def test_nodes_without_folders_wait_for_each_other_and_come_up(tmp_path: Path, s
             cluster.wait_ready()
             assert secure or asking.result() > 1
         cluster.stop()
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         assert [len(events(cluster, node, "data_folder_made")) for node in cluster.nodes] == [1, 1, 1]
     finally:
         cluster.kill(*cluster.nodes)
@@ -186,8 +185,7 @@ def test_a_folder_that_is_lost_before_the_first_election_is_made_again(tmp_path:
 def test_a_lost_folder_is_refused_in_each_phase(cluster: LocalCluster, each: int) -> None:
     """After the first election, after a write, after a change of leader, and when all were stopped: a node refuses to
     start without its folder as soon as a member answers. With its folder it goes on, and every write is there."""
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     turns = cycle(cluster.nodes)
 
     def each_is_refused() -> None:
@@ -204,8 +202,7 @@ def test_a_lost_folder_is_refused_in_each_phase(cluster: LocalCluster, each: int
     each_is_refused()
     cluster.kill(led := cluster.leader())
     assert cluster.leader() != led
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     written.append(append(cluster.url(cluster.leader()), b"second"))
     each_is_refused()
     for node in islice(turns, each):
@@ -249,8 +246,7 @@ def test_a_half_made_folder_is_made_again(cluster: LocalCluster) -> None:
     (folder := cluster.data(1)).mkdir()
     (folder / "identity.json.new").write_bytes(b"{")
     (folder / "shard-0").mkdir()
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     assert not (folder / "identity.json.new").exists()
 
 
@@ -273,8 +269,7 @@ def test_a_folder_shows_whether_its_cluster_was_led(tmp_path: Path) -> None:
     assert not was_led(folder, log)
     assert not was_led(tmp_path / "none", log)
     with cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         assert was_led(folder, log), "a node runs on it"
     assert was_led(folder, log)
     assert not was_led(folder, "0" * 32)

@@ -110,8 +110,7 @@ async def refused(local: LocalCluster, node: int = 1, **http: str) -> tuple[Node
 @pytest.mark.serial
 def test_processes_elect_survive_a_kill_and_stop_cleanly(local: LocalCluster) -> None:
     """kill -9 of the leader loses nothing; SIGTERM and SIGINT end a node with 0; the cluster comes back as it was."""
-    local.start()
-    local.wait_ready()
+    local.restore()
     leader = local.leader()
     indexes = [append(url, b"1") for url in local.urls]
     local.kill(leader)
@@ -133,8 +132,7 @@ def test_processes_elect_survive_a_kill_and_stop_cleanly(local: LocalCluster) ->
     again = LocalCluster(local.folder)
     assert not again.is_new
     try:
-        again.start()
-        again.wait_ready()
+        again.restore()
         assert all((status := again.status(node)) and status.applied >= indexes[-1] for node in again.nodes)
     finally:
         again.stop()

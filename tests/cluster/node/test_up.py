@@ -121,8 +121,7 @@ def test_a_secure_cluster_whose_first_start_did_not_finish_gets_its_first_admin_
         line = access_line(environment, unfinished.folder)
         assert line == f"access control is on; the token of its first admin is in {token}"
     with unfinished as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls, tls=cluster.tls_files(), token_file=str(token), sessions=False) as client:
             assert [user.name for user in client.call(show()).users] == ["operator"]
             client.call(change(AccessIn("disable")))

@@ -34,8 +34,7 @@ BODY = 4 * MIB
 def node(tmp_path: Path) -> Iterator[LocalCluster]:
     """One node with small budgets, and no deadline that would end an attack before it is looked at."""
     with LocalCluster(tmp_path / "cluster", 1, settings=SETTINGS) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         yield cluster
 
 
@@ -182,8 +181,7 @@ def test_a_body_that_stops_coming_is_given_up(tmp_path: Path) -> None:
     one that comes slowly, but fast enough, is taken."""
     settings = SETTINGS | {"limits.body_stall_ms": 500}
     with LocalCluster(tmp_path / "cluster", 1, settings=settings) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with connect(cluster) as client:
             push(client, half_sent(cluster))
             given_up = answer_of(client).problem()

@@ -62,8 +62,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         authority.make_authority(foreign, "foreign")
         authority.make_client(foreign, "alice", log)
         authority.make_node(foreign, log, 2, ["127.0.0.1"])
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         yield cluster
 
 

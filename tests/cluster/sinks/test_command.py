@@ -29,8 +29,7 @@ KILLS = 8
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """One node that serves: the tests kill the runner."""
     cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     yield cluster
     cluster.kill(1)
 

@@ -30,8 +30,7 @@ NODES = 3
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three nodes."""
     cluster = LocalCluster(tmp_path / "cluster", NODES, settings=QUICK)
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     yield cluster
     cluster.kill(*cluster.running)
 

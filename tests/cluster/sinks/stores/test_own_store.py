@@ -27,8 +27,7 @@ def test_the_store_of_the_page_is_exactly_once(maria: str, tmp_path: Path, monke
     maria_sql(maria, "CREATE TABLE shop.customers (id BIGINT PRIMARY KEY, name TEXT)")
     monkeypatch.chdir(tmp_path)
     with LocalCluster(tmp_path / "cluster", 1, settings=QUICK) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         script = use.replace("http://127.0.0.1:7001", local.url(1)).replace(SOCKET, maria)
         names: dict[str, Any] = {"Path": Path, "SyncClient": SyncClient}
         exec(store, names)  # noqa: S102  # the page itself
