@@ -7,9 +7,10 @@ import asyncio
 import inspect
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Protocol, TypeVar, overload
 import pytest
 
 from raftlog.cluster.node.ports import free_ports as free_ports, is_claimed
+from raftlog.cluster.security.tls import TlsFiles
 
 T = TypeVar("T")
 
@@ -225,6 +227,32 @@ def restarted(server: KilledServer) -> None:
 
 
 S = TypeVar("S", bound=Server)
+
+RAFTLOG = (sys.executable, "-m", "raftlog.cluster.cli.main")
+
+
+def raftlog(
+    *words: object,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = HANG_S,
+) -> "subprocess.CompletedProcess[str]":
+    """A command in a process of its own, to its end, with these variables more."""
+    return subprocess.run(
+        [*RAFTLOG, *map(str, words)],
+        cwd=cwd,
+        env=os.environ | dict(environment or {}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def variables_of(files: TlsFiles) -> dict[str, str]:
+    """The variables by which a command uses these files."""
+    return {"RAFTLOG_CA": files.ca, "RAFTLOG_CERTIFICATE": files.certificate, "RAFTLOG_KEY": files.key}
 
 
 @contextmanager

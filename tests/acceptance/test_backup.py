@@ -13,8 +13,8 @@ from raftlog.cluster.client.answers import Item
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.records.backup_manifest import followed
-from tests.acceptance.machines import RAFTLOG, run
-from tests.support import wait_until
+from tests.acceptance.machines import run
+from tests.support import RAFTLOG, wait_until
 
 SINKS = """
 [sink.shop]

@@ -9,7 +9,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,10 +21,11 @@ from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, MemberAnswer, Me
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, NotApplied
 from raftlog.cluster.node.local_cluster import LocalCluster
+from tests import support
 from tests.acceptance.conftest import SETTINGS, Measure, own_cluster
 from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once, distribution
-from tests.support import HANG_S, free_ports, stretch, wait_until
+from tests.support import free_ports, stretch, wait_until
 
 PATIENCE_S = 60.0  # the machine may be busy with other things
 TRANSFER_MS, SANE_MS = 100.0, 2_000.0
@@ -43,8 +43,7 @@ def own(tmp_path: Path, secure: bool) -> Iterator[LocalCluster]:
 
 def raftlog(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command as an operator gives it, in the cluster's folder."""
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", *arguments, "-e", ",".join(cluster.urls)]
-    done = subprocess.run(command, cwd=cluster.folder, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = support.raftlog(*arguments, "-e", ",".join(cluster.urls), cwd=cluster.folder)
     print(arguments, done.returncode, done.stdout, done.stderr)
     return done
 

@@ -28,7 +28,7 @@ from raftlog.cluster.node.start_error import StartError
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.raft.codec.configuration import decode_configuration
 from tests.cluster.nodes import QUICK
-from tests.support import HANG_S, free_ports, wait_until
+from tests.support import HANG_S, RAFTLOG, free_ports, wait_until
 
 SEGMENT = 1 << 20
 
@@ -269,11 +269,15 @@ def test_each_refusal_of_a_node_is_one_line_of_its_log(local: LocalCluster, word
     """`not_started`, with the reason and the exit code of the process: settings that cannot be read, and those that
     cannot be met."""
     given = [word.format(folder=local.folder, settings=local.settings_file(1)) for word in words]
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", *given]
     host, port = local.place(1).peer.split(":")
     with socket.create_server((host, int(port))):
         ended = subprocess.run(
-            command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=HANG_S, check=False
+            [*RAFTLOG, "node", *given],
+            stdin=subprocess.PIPE,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
         )
     line = json.loads(ended.stderr.splitlines()[-1])
     assert (line["event"], line["exit"]) == ("not_started", ended.returncode)
@@ -287,8 +291,7 @@ def test_a_log_that_takes_nothing_does_not_stop_a_node(tmp_path: Path) -> None:
     (Without the guard its first line raised in the middle of a start, or of a fence, and it neither served nor ended.)
     """
     local = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", "--config", str(local.settings_file(1))]
-    command += ["--set", "stop_with_stdin=false"]
+    command = [*RAFTLOG, "node", "--config", str(local.settings_file(1)), "--set", "stop_with_stdin=false"]
     with open("/dev/full", "wb") as full:
         node = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
     try:
