@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import signal
@@ -30,7 +29,7 @@ from raftlog.cluster.config.cluster_file import AGAIN, FORCE
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
 from raftlog.cluster.node.ports import free_ports, is_claimed, is_free
-from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER
+from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, locked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,18 +186,9 @@ def _held(where: Path | str) -> Iterator[Path]:
     """The folder, locked for this `raftlog up` alone. Raises Failed."""
     folder = Path(where)
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Failed(
-                f"another `raftlog up` runs the cluster in {folder}: use that one (raftlog status), "
-                "or give another --data"
-            ) from None
+    taken = f"another `raftlog up` runs the cluster in {folder}: use that one (raftlog status), or give another --data"
+    with locked(folder, Failed(taken)):
         yield folder
-    finally:
-        os.close(descriptor)
 
 
 def _await_ports(addresses: list[str]) -> None:
