@@ -209,7 +209,7 @@ def _await_ports(addresses: list[str]) -> None:
 
 
 def choose_ports(nodes: int, port: int | None) -> list[int]:
-    """The peers' ports, then the APIs'. Those that nobody requested belong to this process until it ends: two clusters
+    """The peers' ports, then the APIs'. Without a `port` they belong to this process until it ends, so two clusters
     that start at once never choose the same. Raises Failed if requested ones are taken."""
     base = DEFAULT_PORT if port is None else port
     ports = [base + PEER_PORT_OFFSET + number for number in range(nodes)] + [base + number for number in range(nodes)]

@@ -110,7 +110,7 @@ DeadlineOption = Annotated[
 Base64Option = Annotated[bool, typer.Option("--base64", help="Keys and values are given as base64.")]
 
 
-Command = Callable[..., None]
+CliFunction = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +153,16 @@ class Commands:
     def __init__(self, app: typer.Typer | None = None) -> None:
         self.app = app or typer.Typer()  # takes functions without the common options
 
-    def __call__(self, name: str, *, writes: bool = False) -> Callable[[Command], Command]:
+    def __call__(self, name: str, *, writes: bool = False) -> Callable[[CliFunction], CliFunction]:
         """Adds a function as this command. One that `writes` does not choose between several running clusters."""
 
-        def add(function: Command) -> Command:
+        def add(function: CliFunction) -> CliFunction:
             self.app.command(name)(_with_common(function, writes=writes))
             return function
 
         return add
 
-    def group(self, name: str, function: Command | None = None) -> Commands:
+    def group(self, name: str, function: CliFunction | None = None) -> Commands:
         """Adds a command with subcommands. `function`, which takes a Cli first, runs if none of them is given."""
         below = typer.Typer(no_args_is_help=function is None)
         if function is not None:

@@ -88,7 +88,7 @@ debug bundle --out {folder}/bundle.tar.gz
 disk check {folder}/node-1
 disk dump {folder}/node-1 entries
 """.splitlines()[1:]
-"""A command line for each command, with its options where they change what is printed."""
+"""A command line for each command, and more for those whose options change the form of the output."""
 ELSEWHERE = {
     *("backup", "restore", "recover"),  # tests/cluster/records/test_backup.py
     *(f"access {name}" for name in ("init", "enable", "disable")),  # these to test_access.py: with access control
