@@ -7,9 +7,10 @@ import asyncio
 import inspect
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,34 +19,10 @@ from typing import Protocol, TypeVar, overload
 
 import pytest
 
-from raftlog.chaos.deploy.ports import is_claimed
+from raftlog.cluster.node.ports import free_ports as free_ports, is_claimed
+from raftlog.cluster.security.tls import TlsFiles
 
 T = TypeVar("T")
-
-# Below the range from which Linux takes ports for outgoing connections (32768 and up). So no outgoing connection takes
-# a port between the search here and the start of the process under test.
-_PORT_MIN, _PORT_MAX = 10_240, 32_000
-# Parallel workers start far from each other.
-_next_port = _PORT_MIN + os.getpid() * 97 % (_PORT_MAX - _PORT_MIN)
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different free TCP ports of 127.0.0.1.
-
-    No port is given twice by one process, nor by another run while this process lives. So a node that was killed finds
-    its port free when it restarts.
-    """
-    global _next_port
-    ports: list[int] = []
-    for _ in range(_PORT_MAX - _PORT_MIN):
-        port, _next_port = _next_port, _next_port + 1
-        if _next_port >= _PORT_MAX:
-            _next_port = _PORT_MIN
-        if is_claimed(port):
-            ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise AssertionError(f"found {len(ports)} of {count} free ports between {_PORT_MIN} and {_PORT_MAX}")
 
 
 def port_for_up() -> int:
@@ -250,6 +227,32 @@ def restarted(server: KilledServer) -> None:
 
 
 S = TypeVar("S", bound=Server)
+
+RAFTLOG = (sys.executable, "-m", "raftlog.cluster.cli.main")
+
+
+def raftlog(
+    *words: object,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = HANG_S,
+) -> "subprocess.CompletedProcess[str]":
+    """A command in a process of its own, to its end, with these variables more."""
+    return subprocess.run(
+        [*RAFTLOG, *map(str, words)],
+        cwd=cwd,
+        env=os.environ | dict(environment or {}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def variables_of(files: TlsFiles) -> dict[str, str]:
+    """The variables by which a command uses these files."""
+    return {"RAFTLOG_CA": files.ca, "RAFTLOG_CERTIFICATE": files.certificate, "RAFTLOG_KEY": files.key}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 from bench.instruments.processes import Processes
 from bench.instruments.tools import Program
 from bench.loads import h2load, wrk
-from raftlog.cluster.node.local_cluster import free_ports
+from raftlog.cluster.node.ports import free_ports
 from raftlog.cluster.security import authority
 
 KEY = b"bench"

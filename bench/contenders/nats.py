@@ -15,7 +15,7 @@ from typing import Any
 from bench.instruments.processes import Processes
 from bench.instruments.tools import Program
 from bench.loads import raw
-from raftlog.cluster.node.local_cluster import free_ports
+from raftlog.cluster.node.ports import free_ports
 
 STREAM = "BENCH"
 SUBJECT = "bench"

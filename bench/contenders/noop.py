@@ -15,7 +15,7 @@ from aiohttp import web
 
 from bench.instruments.processes import Processes
 from bench.loads import wrk
-from raftlog.cluster.node.local_cluster import free_ports
+from raftlog.cluster.node.ports import free_ports
 from raftlog.cluster.node.process import _loop_factory
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,8 @@ from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.client.access_requests import change
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.first_admin import make_first_admin
-from raftlog.cluster.node.local_cluster import LocalCluster, free_ports
+from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.node.ports import free_ports
 from raftlog.cluster.security.tls import client_context
 from raftlog.cluster.security.tokens import make_token
 

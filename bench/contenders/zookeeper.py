@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.instruments.processes import Processes
 from bench.loads import raw
-from raftlog.cluster.node.local_cluster import free_ports
+from raftlog.cluster.node.ports import free_ports
 
 PATH = "/bench"
 _CREATE, _GET, _SET, _SYNC, _MULTI = 1, 4, 5, 9, 14

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.instruments.tools import MissingTool
 from bench.spark import log
-from raftlog.cluster.node.local_cluster import free_ports
+from raftlog.cluster.node.ports import free_ports
 from raftlog.spark_export.runtime.java import JavaNotFoundError, java_home
 
 SPARK = "4.0.0"

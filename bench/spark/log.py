@@ -34,8 +34,7 @@ def start(folder: Path, records: int, per_entry: int) -> LocalCluster:
     """A cluster of one node that holds so many records; the caller stops it."""
     nodes = LocalCluster(folder, nodes=1)
     asyncio.run(_write(nodes.data(1), records, per_entry))
-    nodes.start()
-    nodes.wait_ready(timeout_s=START_S)
+    nodes.restore(START_S)
     return nodes
 
 

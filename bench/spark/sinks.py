@@ -34,8 +34,7 @@ def ours(stack: ExitStack, folder: Path, records: int) -> Callable[[], None]:
     from raftlog.spark_export.runtime.job import session
 
     nodes = stack.enter_context(LocalCluster(folder / "nodes", NODES))
-    nodes.start()
-    nodes.wait_ready()
+    nodes.restore()
     spark = session("bench", master=MASTER, java_options=jobs.java_options(HEAP), spark__driver__memory=HEAP)
     stack.callback(spark.stop)
 

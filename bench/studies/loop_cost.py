@@ -29,7 +29,7 @@ from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.http.server import build_runner
 from raftlog.cluster.node.formatting import format_cluster, new_cluster
 from raftlog.cluster.node.host import Host
-from raftlog.cluster.node.local_cluster import free_ports
+from raftlog.cluster.node.ports import free_ports
 from raftlog.cluster.node.process import GC_THRESHOLDS, SWITCH_INTERVAL_S, _loop_factory
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock, logging

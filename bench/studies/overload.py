@@ -255,8 +255,7 @@ def soak(
     """The three phases. Raises RuntimeError, LocalClusterError or MissingTool."""
     seen = conditions.look(folder, console)
     with LocalCluster(folder / "raftlog") as cluster:
-        cluster.start()
-        cluster.wait_ready(timeout_s=120.0)
+        cluster.restore(120.0)
         url = cluster.url(cluster.leader())
         try:
             phase(url, peak_connections, 2, size, folder)  # warm

@@ -223,8 +223,7 @@ def main(
     given = [(at, f"the name of number {at}", at / 7) for at in range(rows)]
     with tempfile.TemporaryDirectory() as name, LocalCluster(Path(name, "nodes"), 3) as cluster:
         folder = Path(name)
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls, deadline_s=60) as client:
             server, cache = PostgresServer(free_port()), RedisServer(free_port(), "--appendfsync", "everysec")
             server.start()

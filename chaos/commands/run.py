@@ -180,7 +180,6 @@ def _run(
 ) -> dict[str, Any]:
     """The result of the run, shown. `given` is what `execute` takes."""
     from raftlog.chaos.deploy import toxiproxy_server
-    from raftlog.chaos.deploy.ports import Ports
     from raftlog.chaos.record.progress import Progress
     from raftlog.chaos.runs import aftermath, failover
     from raftlog.chaos.runs.judgement import judge_run
@@ -188,10 +187,11 @@ def _run(
     from raftlog.chaos.runs.runner import Run, execute
     from raftlog.chaos.runs.scenarios import FAILOVER, needs_of
     from raftlog.chaos.workloads.workload import Arena
+    from raftlog.cluster.node.ports import free_ports, ports_from
 
     nodes, seconds, seed = (given[name] for name in ("nodes", "seconds", "seed"))
     toxiproxy_server.server_path()
-    ports = Ports(base_port)
+    ports = free_ports if base_port is None else ports_from(base_port)
     folder = new_folder(out, scenario.name, nodes, seed)
     if resume is not None:
         shutil.copy(resume / failover.LOSSES, folder)

@@ -19,7 +19,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from raftlog.chaos.deploy.disk_account import DiskAccount
-from raftlog.chaos.deploy.ports import addresses
 from raftlog.chaos.deploy.processes import Guard
 from raftlog.chaos.deploy.sink_process import SinkProcess
 from raftlog.chaos.deploy.toxiproxy import Toxiproxy, ToxiproxyHungError
@@ -27,6 +26,7 @@ from raftlog.chaos.shim.driver import Shim
 from raftlog.chaos.shim.library import ShimMissing
 from raftlog.cluster.node.first_admin import as_operator
 from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.node.ports import addresses
 
 NODE_COMMAND: Final = (sys.executable, "-m", "raftlog.cluster.cli.main")
 START_S: Final = 120.0

@@ -19,7 +19,6 @@ from typing import Any, Final, Literal
 
 from raftlog.chaos.deploy import membership
 from raftlog.chaos.deploy.deployment import NODE_COMMAND, Deployment
-from raftlog.chaos.deploy.ports import Ports
 from raftlog.chaos.deploy.processes import waited_s
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
 from raftlog.chaos.nemesis import NEMESES, Field, Skipped
@@ -121,7 +120,7 @@ async def execute(
     seconds: float,
     seed: int,
     folder: Path,
-    ports: Ports,
+    ports: Callable[[int], list[int]],
     tell: Teller,
     drive: Drive | None = None,
     arena: Arena | None = None,

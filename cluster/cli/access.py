@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 import ssl
-import sys
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,7 +16,7 @@ import typer
 
 from raftlog.cluster.api.access import AccessAnswer, AccessIn, RoleView
 from raftlog.cluster.api.text import as_row, as_time
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.output import Column, View, lines_of, view
 from raftlog.cluster.cli.frame.profiles import Profile, Profiles, read_profiles, save_profiles
 from raftlog.cluster.client import access_requests as requests
@@ -31,6 +30,10 @@ from raftlog.cluster.security.bearer import save_token
 from raftlog.cluster.security.tls import CA_VARIABLE, Credentials, TlsError, TlsFiles
 from raftlog.cluster.security.tokens import NewToken, make_token
 
+commands = Commands()
+register = commands.register
+access, role, user, profile, token = map(commands.group, ("access", "role", "user", "profile", "token"))
+
 _DAY_MS: Final = 86_400_000
 _ASKING_S: Final = 2.0
 """How long a node may take to say whether it requires a certificate, in seconds: a handshake and a short answer."""
@@ -43,7 +46,6 @@ TOKENS: Final = view("id", "user", "label", "created", "expires", raw="id")
 CREATED: Final = view("id", "user", "file", raw="id")
 
 PROFILES: Final = view("name", "current", "endpoints", "ca", "certificate", "token_file", raw="name")
-_READS: Final = ("can", "show", "list")
 
 NameArgument = Annotated[str, typer.Argument(help="The user: the name in a client certificate, or of tokens alone.")]
 RoleArgument = Annotated[str, typer.Argument(help="The role.")]
@@ -53,6 +55,7 @@ OutOption = Annotated[
 ]
 
 
+@access("init", writes=True)
 def _init(
     cli: Cli,
     name: NameArgument,
@@ -71,12 +74,13 @@ def _init(
     if made is not None:
         first = AccessIn("init", name, token=made.identifier, token_hash=made.digest.hex(), label="first")
     _change_with_token(cli, first, made, out, config)
-    print(f"access control is on; {name} is its first admin", file=sys.stderr)
+    say(f"access control is on; {name} is its first admin")
     if made is not None:
         _hand_over(cli, made, name, out)
         _tell_certificate(_needs_certificate(*_place(cli, config)), name)
 
 
+@access("can")
 def _can(
     cli: Cli,
     user: NameArgument,
@@ -90,6 +94,7 @@ def _can(
         raise typer.Exit(Exit.FAILURE)
 
 
+@access("show")
 def _show(cli: Cli) -> None:
     """Show whether access control is on, and how many users, roles and tokens there are."""
     access = _everything(cli)
@@ -107,11 +112,13 @@ def _switch(cli: Cli, asked: AccessIn, config: Path | None = None) -> None:
         cli.printer.one(as_row(client.call(requests.change(asked))), CHANGED)
 
 
+@access("disable", writes=True)
 def _disable(cli: Cli) -> None:
     """Switch access control off: everybody may do everything again. Users, roles and tokens stay."""
     _switch(cli, AccessIn("disable"))
 
 
+@access("enable", writes=True)
 def _enable(
     cli: Cli,
     config: Annotated[Path | None, typer.Option("--config", help="With TLS: the settings of a node.")] = None,
@@ -120,6 +127,7 @@ def _enable(
     _switch(cli, AccessIn("enable"), config)
 
 
+@role("set", writes=True)
 def _set_role(
     cli: Cli,
     name: RoleArgument,
@@ -129,11 +137,13 @@ def _set_role(
     _switch(cli, AccessIn("set_role", name, grants=grants))
 
 
+@role("grant", writes=True)
 def _grant_role(cli: Cli, name: RoleArgument, grants: GrantsArgument) -> None:
     """Give a role further grants; it keeps those that it has."""
     _change_role(cli, AccessIn("grant_role", name, grants=grants))
 
 
+@role("ungrant", writes=True)
 def _ungrant_role(cli: Cli, name: RoleArgument, grants: GrantsArgument) -> None:
     """Take grants from a role; it keeps all others."""
     _change_role(cli, AccessIn("ungrant_role", name, grants=grants))
@@ -147,11 +157,13 @@ def _change_role(cli: Cli, asked: AccessIn) -> None:
     cli.printer.all([_role_row(role) for role in access.roles if role.name == asked.name], ROLES)
 
 
+@role("delete", writes=True)
 def _delete_role(cli: Cli, name: RoleArgument) -> None:
     """Delete a role that no user has."""
     _switch(cli, AccessIn("delete_role", name))
 
 
+@role("list")
 def _roles(cli: Cli) -> None:
     """List the roles with their grants."""
     access = _everything(cli)
@@ -162,6 +174,7 @@ def _role_row(role: RoleView) -> dict[str, Any]:
     return {**as_row(role), "grants": ", ".join(role.grants)}
 
 
+@user("set", writes=True)
 def _set_user(
     cli: Cli,
     name: NameArgument,
@@ -172,17 +185,20 @@ def _set_user(
     _switch(cli, AccessIn("set_user", name, roles=roles or [], blocked=blocked))
 
 
+@user("delete", writes=True)
 def _delete_user(cli: Cli, name: NameArgument) -> None:
     """Delete a user, with its tokens and sessions."""
     _switch(cli, AccessIn("delete_user", name))
 
 
+@user("list")
 def _users(cli: Cli) -> None:
     """List the users with their roles."""
     access = _everything(cli)
     cli.printer.all([{**as_row(user), "roles": ", ".join(user.roles)} for user in access.users], USERS)
 
 
+@token("create", writes=True)
 def _create_token(
     cli: Cli,
     user: NameArgument,
@@ -215,6 +231,7 @@ def _create_token(
     _tell_certificate(is_needed, user)
 
 
+@token("revoke", writes=True)
 def _revoke_token(
     cli: Cli, token: Annotated[str, typer.Argument(help="Its id, as `raftlog token list` has it.")]
 ) -> None:
@@ -224,6 +241,7 @@ def _revoke_token(
     _switch(cli, AccessIn("delete_token", token=token))
 
 
+@token("list")
 def _tokens(cli: Cli) -> None:
     """List the tokens, without secrets."""
     access = _everything(cli)
@@ -240,6 +258,7 @@ def _tokens(cli: Cli) -> None:
     cli.printer.all(rows, TOKENS)
 
 
+@profile("list")
 def _list_profiles(cli: Cli) -> None:
     """List the profiles; the current one is marked."""
     known = read_profiles()
@@ -250,6 +269,7 @@ def _list_profiles(cli: Cli) -> None:
     cli.printer.all(rows, PROFILES)
 
 
+@profile("set")
 def _set_profile(
     cli: Cli,
     name: Annotated[str, typer.Argument(help="The name of the profile.")],
@@ -266,13 +286,13 @@ def _set_profile(
     save_profiles(Profiles(known.current or name, known.profiles | {name: profile}))
     _list_profiles(cli)
     if token_file is not None and certificate is None and _needs_certificate(tuple(profile.endpoints), profile.ca):
-        print(
+        say(
             "the nodes require a certificate of every client, and this profile has none: name one with --certificate "
-            "and --key (raftlog cert client NAME makes it)",
-            file=sys.stderr,
+            "and --key (raftlog cert client NAME makes it)"
         )
 
 
+@profile("use")
 def _use_profile(cli: Cli, name: Annotated[str, typer.Argument(help="The name; - for none.")]) -> None:
     """Use a profile for all commands from now on. RAFTLOG_PROFILE and --endpoints go before it."""
     known = read_profiles()
@@ -284,6 +304,7 @@ def _use_profile(cli: Cli, name: Annotated[str, typer.Argument(help="The name; -
     _list_profiles(cli)
 
 
+@profile("env")
 def _profile_variables(cli: Cli, name: Annotated[str, typer.Argument(help="The name of the profile.")]) -> None:
     """Print the variables of a profile, for other programs: eval "$(raftlog profile env NAME)"."""
     profile = read_profiles().profiles.get(name)
@@ -355,13 +376,12 @@ def _needs_certificate(urls: tuple[str, ...], ca: str) -> bool | None:
 def _tell_certificate(is_needed: bool | None, user: str) -> None:
     """Says what the holder of a token needs beside it."""
     if is_needed:
-        print(
+        say(
             f"the token needs a certificate beside it: `raftlog cert client {user}` makes one, where the authority is. "
-            "RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name the files.",
-            file=sys.stderr,
+            "RAFTLOG_CA, RAFTLOG_CERTIFICATE and RAFTLOG_KEY name the files."
         )
     elif is_needed is None:
-        print("no node said whether the token's user needs a certificate too (docs/security.md)", file=sys.stderr)
+        say("no node said whether the token's user needs a certificate too (docs/security.md)")
 
 
 def _change_with_token(
@@ -382,10 +402,9 @@ def _change_with_token(
             raise
         except BaseException:
             if made is not None:
-                print(
+                say(
                     f"token {made.identifier} may count, and {f'stays in {out}' if out else 'is shown this once'}. "
-                    "`raftlog token list`, with the token of an admin, says whether it does.",
-                    file=sys.stderr,
+                    "`raftlog token list`, with the token of an admin, says whether it does."
                 )
                 if out is None:
                     print(made.text)
@@ -395,41 +414,8 @@ def _change_with_token(
 def _hand_over(cli: Cli, made: NewToken, user: str, out: Path | None) -> None:
     """Prints the token, or names the file that has it. This is the only time."""
     if out is None:
-        print("this is the token; it is shown this once:", file=sys.stderr)
+        say("this is the token; it is shown this once:")
         print(made.text)
         return
     cli.printer.one({"id": made.identifier, "user": user, "file": str(out)}, CREATED)
-    print(f"export RAFTLOG_TOKEN_FILE={out.resolve()}", file=sys.stderr)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    groups: dict[tuple[str, str], dict[str, Any]] = {
-        ("access", "Access control: the first admin, and why a user may do something."): {
-            "init": _init,
-            "can": _can,
-            "show": _show,
-            "enable": _enable,
-            "disable": _disable,
-        },
-        ("role", "Roles: sets of grants."): {
-            "set": _set_role,
-            "grant": _grant_role,
-            "ungrant": _ungrant_role,
-            "delete": _delete_role,
-            "list": _roles,
-        },
-        ("user", "Users: their roles."): {"set": _set_user, "delete": _delete_user, "list": _users},
-        ("profile", "Profiles: clusters by name, with their files."): {
-            "list": _list_profiles,
-            "set": _set_profile,
-            "use": _use_profile,
-            "env": _profile_variables,
-        },
-        ("token", "Tokens of users."): {"create": _create_token, "list": _tokens, "revoke": _revoke_token},
-    }
-    for (name, about), functions in groups.items():
-        below = typer.Typer(no_args_is_help=True, help=about)
-        for each, function in functions.items():
-            command(below, each, writes=name != "profile" and each not in _READS)(function)
-        app.add_typer(below, name=name)
+    say(f"export RAFTLOG_TOKEN_FILE={out.resolve()}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from raftlog.cluster.api.explain import Leaderless
 from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.text import as_row
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.output import Column, Format, view
 from raftlog.cluster.cli.frame.status_table import COLUMNS, print_status, status_table
 from raftlog.cluster.client import requests
@@ -29,6 +28,11 @@ from raftlog.cluster.config.cluster_file import SettingsError
 from raftlog.cluster.config.settings import load_settings
 from raftlog.cluster.protocol import cut_off
 from raftlog.cluster.runtime import build
+
+commands = Commands()
+register = commands.register
+_session = commands.group("session")
+_settings = commands.group("settings")
 
 T = TypeVar("T")
 
@@ -152,6 +156,7 @@ def overview(urls: dict[int, str], answers: dict[str, Status | ClientError]) -> 
     return shown
 
 
+@commands("status")
 def status_command(
     cli: Cli,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Again and again, until Ctrl-C.")] = False,
@@ -170,10 +175,7 @@ def status_command(
         _print_status(cli, shown)
         for row in shown["nodes"]:
             if row.get("is_insecure"):
-                print(
-                    f"node {row['node']} runs with --insecure: each machine that reaches it may do everything",
-                    file=sys.stderr,
-                )
+                say(f"node {row['node']} runs with --insecure: each machine that reaches it may do everything")
         if shown["leader"] is None:
             raise Failed("there is no leader now", Exit.UNREACHABLE, "Watch for one with: raftlog status --watch")
         return
@@ -195,7 +197,7 @@ def status_command(
         before = None
         for shown in again_and_again():
             if not with_json and (trouble := shown.get("trouble")) != before:
-                print(trouble or "the trouble is over", file=sys.stderr)
+                say(trouble or "the trouble is over")
                 before = trouble
             yield from [shown] if with_json else shown["nodes"]
 
@@ -223,9 +225,10 @@ def _print_status(cli: Cli, shown: dict[str, Any]) -> None:
     else:
         cli.printer.all(shown["nodes"], NODE)
         if shown.get("trouble"):
-            print(shown["trouble"], file=sys.stderr)
+            say(shown["trouble"])
 
 
+@commands("digest")
 def digest_command(
     cli: Cli,
     index: Annotated[
@@ -236,10 +239,10 @@ def digest_command(
     ] = None,
 ) -> None:
     """Show the digest of the state, by which replicas and exports are compared."""
-    with cli.client() as client:
-        cli.printer.one(as_row(client.digest(index, log_from=log_from)), DIGEST)
+    cli.show(lambda client: client.digest(index, log_from=log_from), DIGEST)
 
 
+@commands("snapshot", writes=True)
 def snapshot_command(cli: Cli) -> None:
     """Save the state of one node as a snapshot now: of the first URL.
 
@@ -253,39 +256,40 @@ SessionNumber = Annotated[int, typer.Argument(help="The session.", min=1)]
 SequenceNumber = Annotated[int, typer.Argument(help="The sequence.", min=1)]
 
 
+@_session("open", writes=True)
 def session_open_command(
     cli: Cli,
     ttl_ms: Annotated[int, typer.Option("--ttl-ms", help="How long it lives without a sign.", min=1)] = 600_000,
 ) -> None:
     """Open a session for writes with --session and --sequence, each applied once however often it is sent."""
-    with cli.client() as client:
-        cli.printer.one(as_row(client.open_session(ttl_ms)), SESSION)
+    cli.show(lambda client: client.open_session(ttl_ms), SESSION)
 
 
+@_session("keep", writes=True)
 def session_keep_command(cli: Cli, session: SessionNumber) -> None:
     """Keep a session alive for another of its times to live."""
-    with cli.client() as client:
-        cli.printer.one(as_row(client.call(requests.keep_session(session))), SESSION)
+    cli.show(lambda client: client.call(requests.keep_session(session)), SESSION)
 
 
+@_session("close", writes=True)
 def session_close_command(cli: Cli, session: SessionNumber) -> None:
     """End a session."""
-    with cli.client() as client:
-        cli.printer.one(as_row(client.call(requests.close_session(session))), SESSION)
+    cli.show(lambda client: client.call(requests.close_session(session)), SESSION)
 
 
+@_session("receipt")
 def session_receipt_command(cli: Cli, session: SessionNumber, sequence: SequenceNumber) -> None:
     """Show the result of a sequence: applied, not_seen, voided or settled."""
-    with cli.client() as client:
-        cli.printer.one(as_row(client.receipt(session, sequence)), RECEIPT)
+    cli.show(lambda client: client.receipt(session, sequence), RECEIPT)
 
 
+@_session("void", writes=True)
 def session_void_command(cli: Cli, session: SessionNumber, sequence: SequenceNumber) -> None:
     """Void a sequence that was not seen, so that it never applies."""
-    with cli.client() as client:
-        cli.printer.one(as_row(client.void(session, sequence)), RECEIPT)
+    cli.show(lambda client: client.void(session, sequence), RECEIPT)
 
 
+@_settings("show")
 def settings_show_command(
     cli: Cli,
     config: Annotated[Path | None, typer.Option("--config", help="A node's settings file, or a cluster file.")] = None,
@@ -305,6 +309,7 @@ def settings_show_command(
     cli.printer.all(rows, SETTING_WITH_ORIGIN if origin else SETTING)
 
 
+@commands("version")
 def version_command(cli: Cli) -> None:
     """Show the version, whether compiled or interpreted modules run, and the interpreter."""
     cli.printer.one(build.facts(), VERSION)
@@ -319,21 +324,3 @@ def node_flags(node: int | None, assignments: list[str] | None) -> dict[str, Any
             raise SettingsError(f"--set {each!r}: write KEY=VALUE, as in limits.connections_max=500")
         flags[key] = value
     return flags
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    command(app, "status")(status_command)
-    command(app, "digest")(digest_command)
-    command(app, "snapshot", writes=True)(snapshot_command)
-    session = typer.Typer(no_args_is_help=True, help="Sessions and receipts: was a write applied?")
-    command(session, "open", writes=True)(session_open_command)
-    command(session, "keep", writes=True)(session_keep_command)
-    command(session, "close", writes=True)(session_close_command)
-    command(session, "receipt")(session_receipt_command)
-    command(session, "void", writes=True)(session_void_command)
-    app.add_typer(session, name="session")
-    settings = typer.Typer(no_args_is_help=True, help="The settings of a node.")
-    command(settings, "show")(settings_show_command)
-    app.add_typer(settings, name="settings")
-    command(app, "version")(version_command)

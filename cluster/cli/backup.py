@@ -13,13 +13,12 @@ import msgspec
 import typer
 
 from raftlog.cluster.api.text import as_time
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.output import Column, bar, view
-from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
+from raftlog.cluster.config.cluster_file import ClusterFile
 from raftlog.cluster.config.joining import TLS_FOLDER
 from raftlog.cluster.config.settings import DiskSettings
-from raftlog.cluster.files.errors import DiskError
-from raftlog.cluster.records.backup_format import BackupDamaged, BackupEnd, BackupHead
+from raftlog.cluster.records.backup_format import BackupEnd, BackupHead
 from raftlog.cluster.runtime.file_errors import replace_file, sync_folder
 from raftlog.cluster.security.tls import TlsError
 from raftlog.raft.codec.checks import UnknownVersion
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from raftlog.cluster.offline.backup_file import Seed
     from raftlog.cluster.offline.backup_folder import BackupLog
     from raftlog.cluster.offline.take_backup import Pace
+
+commands = Commands()
+register = commands.register
 
 BACKUP: Final = view(
     "file",
@@ -71,6 +73,7 @@ OnlyNodes = Annotated[
 SegmentBytes = Annotated[int, typer.Option("--segment-bytes", help="Size of a segment.", min=1 << 16)]
 
 
+@commands("backup")
 def backup_command(
     cli: Cli,
     target: Annotated[
@@ -92,7 +95,6 @@ def backup_command(
     Each byte is checked when it comes. `raftlog disk check TARGET` checks all of it again, and `raftlog restore` makes
     a cluster from it.
     """
-    from raftlog.cluster.offline.backup_target import BackupRefused
     from raftlog.cluster.offline.take_backup import Pace, take_backup
     from raftlog.cluster.stores.object_place import place_of
 
@@ -104,18 +106,14 @@ def backup_command(
         return
     if stale or force:
         raise Failed("--stale and --force are for --state-only: a folder only grows", Exit.USAGE)
-    with _failures():
-        place = place_of(target)
+    place = place_of(target)
     if isinstance(place, Path) and place.exists() and not place.is_dir():
         raise Failed(
             f"{target}: it is a file, and a backup with the log is a folder; name another, or give --state-only",
             Exit.USAGE,
         )
-    try:
-        with _failures(), bar("saving") as progress, cli.client(sessions=False) as client:
-            before, manifest = take_backup(place, client, pace, progress)
-    except BackupRefused as error:
-        raise Failed(str(error)) from error
+    with _newer(), bar("saving") as progress, cli.client(sessions=False) as client:
+        before, manifest = take_backup(place, client, pace, progress)
     row = {
         "folder": str(place),
         "log": manifest.log,
@@ -173,6 +171,7 @@ def as_backup(file: Path, head: BackupHead, end: BackupEnd) -> dict[str, Any]:
     }
 
 
+@commands("restore")
 def restore_command(
     cli: Cli,
     backup: Annotated[str, typer.Argument(help="A backup, as `raftlog backup` makes one: its path or s3://… URL.")],
@@ -194,7 +193,7 @@ def restore_command(
     from raftlog.cluster.offline.backup_folder import read_folder
     from raftlog.cluster.stores.object_place import ObjectPlace, place_of
 
-    with _failures(), bar("reading") as progress:
+    with _newer(), bar("reading") as progress:
         place = place_of(backup)
         if isinstance(place, ObjectPlace) or place.is_dir():
             seed, log = read_folder(place, progress)
@@ -206,13 +205,13 @@ def restore_command(
         raise Failed(f"{backup}: it has no log, and --keep-log is for a backup with the log", Exit.USAGE)
     _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes, log, keep_log)
     if log is not None:
-        print(
+        say(
             f"The log goes on behind record {seed.mark.index} of {as_time(seed.mark.time_ms)}. Later writes of the old "
-            "cluster are lost, also those that were acknowledged, exported or consumed.",
-            file=sys.stderr,
+            "cluster are lost, also those that were acknowledged, exported or consumed."
         )
 
 
+@commands("recover")
 def recover_command(
     cli: Cli,
     folders: Annotated[list[Path], typer.Argument(help="The data folders of all nodes that are left, stopped.")],
@@ -231,12 +230,12 @@ def recover_command(
     """
     from raftlog.cluster.offline.survivor import best_of, describe, look, seed_of
 
-    with _failures():
+    with _newer():
         with bar("reading") as progress:
             survivors = [look(folder, progress) for folder in folders]
         best = best_of(survivors)
         for line in describe(best, survivors):
-            print(line, file=sys.stderr)
+            say(line)
         _confirm(best.log_id, is_given=yes)
         with bar("applying") as progress:
             seed = seed_of(best, progress)
@@ -250,7 +249,7 @@ def _confirm(log_id: str, *, is_given: bool) -> None:
     words = f"lose data of {log_id[:8]}"
     if not sys.stdin.isatty():
         raise Failed("nothing was done: give --yes-lose-data, or run it on a terminal, where it asks", Exit.USAGE)
-    print(f"To go on, write: {words}", file=sys.stderr)
+    say(f"To go on, write: {words}")
     if sys.stdin.readline().strip() != words:
         raise Failed("nothing was done")
 
@@ -272,14 +271,13 @@ def _make(
         if made != found:
             replace_file(file, render_cluster_file(made).encode())
 
-    with _failures():
-        cluster = found = read_cluster(file)
-        if new_ids:
-            cluster = renewed(cluster)
-        if keep_log:
-            head = msgspec.structs.replace(cluster.cluster, log=seed.log_id)
-            cluster = msgspec.structs.replace(cluster, cluster=head)
-        folders = make_cluster(seed, cluster, file, segment_bytes=size, nodes=nodes, log=log, commit=commit)
+    cluster = found = read_cluster(file)
+    if new_ids:
+        cluster = renewed(cluster)
+    if keep_log:
+        head = msgspec.structs.replace(cluster.cluster, log=seed.log_id)
+        cluster = msgspec.structs.replace(cluster, cluster=head)
+    folders = make_cluster(seed, cluster, file, segment_bytes=size, nodes=nodes, log=log, commit=commit)
     rows = [
         {
             "data": str(folder),
@@ -292,7 +290,7 @@ def _make(
     ]
     cli.printer.all(rows, MADE)
     if advice := _certificates_advice(cluster, file, nodes):
-        print(advice, file=sys.stderr)
+        say(advice)
 
 
 def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int]) -> str:
@@ -320,24 +318,9 @@ def _certificates_advice(cluster: ClusterFile, file: Path, nodes: Sequence[int])
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
-    from raftlog.cluster.offline.restore import CannotRestore
-    from raftlog.cluster.stores.object_place import ObjectStoreError
-
+def _newer() -> Iterator[None]:
+    """A backup or folder of a newer version is no wrong usage, as other bad values are."""
     try:
         yield
-    except ObjectStoreError as error:
-        raise Failed(str(error), Exit(error.exit_code)) from error
-    except (SettingsError, CannotRestore) as error:
-        raise Failed(str(error), Exit.USAGE) from error
-    except BackupDamaged as error:
-        raise Failed(str(error), Exit.NOT_VERIFIED, "Take another copy of this backup, or another backup.") from error
-    except (DiskError, UnknownVersion) as error:
+    except UnknownVersion as error:
         raise Failed(str(error)) from error
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    command(app, "backup")(backup_command)
-    command(app, "restore")(restore_command)
-    command(app, "recover")(recover_command)

@@ -13,7 +13,6 @@ import math
 import random
 import secrets
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command, find_endpoints
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, find_endpoints, say
 from raftlog.cluster.cli.frame.hints import SESSION_TTL_MS
 from raftlog.cluster.cli.frame.last_cluster import state_folder
 from raftlog.cluster.cli.frame.output import Column, Format, bar, view
@@ -34,6 +33,9 @@ from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.client.requests import prefix_end
 from raftlog.cluster.runtime import build, clock
 from raftlog.cluster.runtime.file_errors import replace_file
+
+commands = Commands()
+register = commands.register
 
 PREFIX: Final = "raftlog-bench/"
 """All keys of all runs begin so: it is what a role of the user must allow, to write and to read."""
@@ -207,6 +209,7 @@ def read_last(path: Path) -> BenchRun | None:
         ) from error
 
 
+@commands("bench")
 def bench_command(
     cli: Cli,
     url: Annotated[str, typer.Argument(help="URLs of nodes, with commas between them.")],
@@ -234,7 +237,7 @@ def bench_command(
         last = read_last(path)
         _try(client)
         if not cli.printer.is_json:
-            print(f"{clients} clients write below {prefix} for {seconds:g} s", file=sys.stderr)
+            say(f"{clients} clients write below {prefix} for {seconds:g} s")
         load = Load(cli, options, prefix, keys)
         time_ms, cpu_s, began = clock.wall_ms(), time.process_time(), clock.monotonic()
         try:
@@ -290,7 +293,7 @@ def _print(cli: Cli, run: BenchRun, last: BenchRun | None, path: Path) -> None:
             f"not compared: the last run had {old.clients} clients, {old.value_bytes} bytes, "
             f"{old.reads_percent} % reads"
         )
-    print("\n".join([*notes, f"the result is in {path}"]), file=sys.stderr)
+    say("\n".join([*notes, f"the result is in {path}"]))
 
 
 def drawn(histogram: list[tuple[float, int]]) -> list[str]:
@@ -303,8 +306,3 @@ def drawn(histogram: list[tuple[float, int]]) -> list[str]:
         f"{bound:>10g}  {100 * count / total:5.1f} %  {'█' * math.ceil(_BAR * count / most)}"
         for bound, count in sorted(doublings.items())
     ]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    command(app, "bench")(bench_command)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.output import view
+
+commands = Commands()
+register = commands.register
+cert = commands.group("cert")
 
 FOLDER: Final = Path("tls")
 WARN_DAYS: Final = 30.0  # `check` says from here on that a certificate must be renewed
@@ -22,6 +25,7 @@ DaysOption = Annotated[int | None, typer.Option("--days", help="How long it coun
 ClusterFileOption = Annotated[Path, typer.Option("--cluster", help="The cluster file: it names the log and the nodes.")]
 
 
+@cert("ca")
 def _ca(
     cli: Cli,
     name: Annotated[str, typer.Option("--name", help="The name of the authority.")] = "raftlog CA",
@@ -34,6 +38,7 @@ def _ca(
     _show(cli, make_authority(folder, name, days or CA_DAYS))
 
 
+@cert("node")
 def _node(
     cli: Cli,
     nodes: Annotated[list[int], typer.Argument(help="Ids of nodes.", min=1)],
@@ -59,6 +64,7 @@ def _node(
         _show(cli, make_node(folder, known.cluster.log, node, hosts, days or HOLDER_DAYS))
 
 
+@cert("client")
 def _client(
     cli: Cli,
     name: Annotated[str, typer.Argument(help="The name of the client: a user or a program.")],
@@ -76,6 +82,7 @@ def _client(
     _show(cli, make_client(folder, name, log, days or HOLDER_DAYS))
 
 
+@cert("renew")
 def _renew(
     cli: Cli,
     certificates: Annotated[list[Path], typer.Argument(help="Certificates that this authority has signed.")],
@@ -95,6 +102,7 @@ def _renew(
     cli.printer.all(rows, LISTED)
 
 
+@cert("revoke")
 def _revoke(
     cli: Cli,
     certificates: Annotated[list[Path], typer.Argument(help="Certificates that shall count no more.")],
@@ -131,6 +139,7 @@ def _add(revoked: Path, certificates: list[Any]) -> None:
         file.write(added)
 
 
+@cert("list")
 def _list(cli: Cli, folder: FolderOption = FOLDER) -> None:
     """List the certificates of a folder."""
     from raftlog.cluster.security.authority import read_facts
@@ -145,6 +154,7 @@ def _list(cli: Cli, folder: FolderOption = FOLDER) -> None:
     cli.printer.all([_row(read_facts(each)) for each in files], LISTED)
 
 
+@cert("check")
 def _check(
     cli: Cli,
     certificate: Annotated[Path, typer.Argument(help="A certificate; its key is the file beside it with .key.")],
@@ -163,9 +173,7 @@ def _check(
     facts = read_facts(certificate)
     cli.printer.all([_row(facts)], LISTED)
     if facts.days_left() < WARN_DAYS:
-        print(
-            f"{certificate}: it expires in {facts.days_left():.0f} days: renew it (raftlog cert renew)", file=sys.stderr
-        )
+        say(f"{certificate}: it expires in {facts.days_left():.0f} days: renew it (raftlog cert renew)")
 
 
 def _show(cli: Cli, made: Any) -> None:
@@ -181,19 +189,3 @@ def _row(facts: Any) -> dict[str, Any]:
         "expires": f"{facts.not_after:%Y-%m-%d %H:%M} UTC",
         "days": int(facts.days_left()),
     }
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    below = typer.Typer(no_args_is_help=True, help="Certificates: of the authority, of nodes, of clients.")
-    for name, function in (
-        ("ca", _ca),
-        ("node", _node),
-        ("client", _client),
-        ("renew", _renew),
-        ("list", _list),
-        ("check", _check),
-        ("revoke", _revoke),
-    ):
-        command(below, name)(function)
-    app.add_typer(below, name="cert")

@@ -169,6 +169,9 @@ MODULES: Final[Mapping[str, tuple[CommandHelp, ...]]] = {
 """The commands of each module. Its function `register(app)` adds them in this order."""
 
 
+_HELP_OF: Final = {entry.name: entry.help for entries in MODULES.values() for entry in entries}
+
+
 PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "First steps": ("up", "put", "get", "append", "log", "status"),
     "Data": ("del", "range", "txn", "watch", "compact", "session"),
@@ -269,6 +272,8 @@ def build(name: str | None = None) -> typer.Typer:
         for entry in itertools.chain.from_iterable(MODULES.values()):
             _list(app, entry)
     each: Any
+    for each in app.registered_groups:
+        each.typer_instance.info.help = each.typer_instance.info.help or _HELP_OF[each.name]
     for each in (*app.registered_commands, *app.registered_groups):
         each.rich_help_panel = _PANEL_OF[str(each.name)]
     return app

@@ -12,10 +12,14 @@ import typer
 from raftlog.cluster.api.consumers import PositionIn
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.api.values import SHARD
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed
 from raftlog.cluster.cli.frame.output import Column, Format, view
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.blocking.client import SyncClient
+
+commands = Commands()
+register = commands.register
+_consumers = commands.group("consumers")
 
 
 def _next(row: Mapping[str, Any]) -> Any:
@@ -56,6 +60,7 @@ def owner_here() -> str:
     return f"raftlog on {socket.gethostname()}, process {os.getpid()}"
 
 
+@_consumers("list")
 def list_command(cli: Cli) -> None:
     """List the consumer groups with position, lag and owner."""
     with cli.client() as client:
@@ -66,12 +71,13 @@ def list_command(cli: Cli) -> None:
         cli.printer.all([as_row(each) for each in found.consumers], CONSUMER)
 
 
+@_consumers("show")
 def show_command(cli: Cli, name: Name) -> None:
     """Show one consumer group. With -o raw: the next index that it reads."""
-    with cli.client() as client:
-        cli.printer.one(as_row(client.consumer(name).status()), CONSUMER)
+    cli.show(lambda client: client.consumer(name).status(), CONSUMER)
 
 
+@_consumers("claim", writes=True)
 def claim_command(
     cli: Cli,
     name: Name,
@@ -84,10 +90,10 @@ def claim_command(
 
     With -o raw: the generation, which `consumers commit` wants.
     """
-    with cli.client() as client:
-        cli.printer.one(as_row(client.consumer(name).claim(owner=_owner(owner), start=start)), MOVED)
+    cli.show(lambda client: client.consumer(name).claim(owner=_owner(owner), start=start), MOVED)
 
 
+@_consumers("commit", writes=True)
 def commit_command(
     cli: Cli,
     name: Name,
@@ -95,10 +101,10 @@ def commit_command(
     generation: Annotated[int, typer.Option("--generation", help="What the claim answered.", min=1)],
 ) -> None:
     """Move a group forward, as its owner: everything before --to is done with."""
-    with cli.client() as client:
-        cli.printer.one(as_row(client.call(requests.commit(name, _position(client, to), generation))), MOVED)
+    cli.show(lambda client: client.call(requests.commit(name, _position(client, to), generation)), MOVED)
 
 
+@_consumers("reset", writes=True)
 def reset_command(cli: Cli, name: Name, to: To, owner: Owner = None) -> None:
     """Move a group to any position, whatever its owner: that owner is fenced. Makes a missing group."""
     with cli.client() as client:
@@ -106,6 +112,7 @@ def reset_command(cli: Cli, name: Name, to: To, owner: Owner = None) -> None:
         cli.printer.one(as_row(client.call(request)), MOVED)
 
 
+@_consumers("delete", writes=True)
 def delete_command(
     cli: Cli,
     name: Name,
@@ -127,15 +134,3 @@ def _position(client: SyncClient, index: int) -> PositionIn:
 
 def _owner(given: str | None) -> str:
     return owner_here() if given is None else given
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    consumers = typer.Typer(no_args_is_help=True, help="Consumer groups: positions, owners and lags of named readers.")
-    command(consumers, "list")(list_command)
-    command(consumers, "show")(show_command)
-    command(consumers, "claim", writes=True)(claim_command)
-    command(consumers, "commit", writes=True)(commit_command)
-    command(consumers, "reset", writes=True)(reset_command)
-    command(consumers, "delete", writes=True)(delete_command)
-    app.add_typer(consumers, name="consumers")

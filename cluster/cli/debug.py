@@ -16,7 +16,7 @@ import typer
 from raftlog.cluster.cli.admin import ask_all
 from raftlog.cluster.cli.disk import as_object
 from raftlog.cluster.cli.explain import explain_leader
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed
 from raftlog.cluster.cli.frame.output import bar, view
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -25,6 +25,10 @@ from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.config.settings import LoadedSettings, load_settings
 from raftlog.cluster.files.errors import DiskError
 from raftlog.cluster.runtime import build
+
+commands = Commands()
+register = commands.register
+_debug = commands.group("debug")
 
 BUNDLE: Final = view("file", "bytes", "troubles", raw="file")
 ASK_S: Final = 5.0
@@ -57,6 +61,7 @@ class _Archive:
             self.add(name, found)
 
 
+@_debug("bundle")
 def bundle_command(
     cli: Cli,
     out: Annotated[
@@ -140,10 +145,3 @@ def _check(data: Path) -> dict[str, Any]:
 
     with bar("checking the files of a stopped node") as progress:
         return as_object(check_folder(data, progress))
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    debug = typer.Typer(no_args_is_help=True, help="Collect what others need to help you.")
-    command(debug, "bundle")(bundle_command)
-    app.add_typer(debug, name="debug")

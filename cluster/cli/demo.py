@@ -17,10 +17,14 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from raftlog.cluster.cli.frame.common import Exit, Failed, ended
+from raftlog.cluster.cli.frame.common import Commands, Exit, Failed, ended
 from raftlog.cluster.cli.nodes import browse, choose_ports
 
+commands = Commands()
+register = commands.register
 
+
+@commands.app.command("demo")
 def demo_command(
     source: Annotated[
         Path | None,
@@ -68,8 +72,9 @@ def _demo(
         try:
             with console.status("…") as status:
                 tell = _Teller(console, status)
-                cluster = demo.start(folder / "data", choose_ports(demo.NODES, None), tell, secure=secure)
-                with cluster:
+                ports = choose_ports(demo.NODES, None)
+                with LocalCluster(folder / "data", demo.NODES, ports=ports, secure=secure) as cluster:
+                    demo.serve(cluster, tell)
                     console.print(browse(cluster.urls[0], opens=opens))
                     demo.run(story, cluster, tell, with_spark=with_spark)
         except (demo.DemoFailed, LocalClusterError) as error:
@@ -120,8 +125,3 @@ def _show(rows: Sequence[tuple[str, str]]) -> None:
     for what, result in rows:
         table.add_row(what, result)
     Console(highlight=False).print(table)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("demo")(demo_command)

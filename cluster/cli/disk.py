@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -13,11 +12,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.output import TIME, Format, Printer, bar, view
 from raftlog.cluster.cli.log import RECORD
 from raftlog.cluster.files.errors import DiskError
 from raftlog.cluster.files.findings import FileHealth, Finding, Report
+
+commands = Commands()
+register = commands.register
+_disk = commands.group("disk")
 
 FINDING: Final = view("file", "state", "what", "position", "index", "mend", raw="what")
 VIEWS: Final = {
@@ -38,6 +41,7 @@ Checked = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="As -o json.")]
 
 
+@_disk("check")
 def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None:
     """Read every byte of a stopped node's folder, or of a backup, and report damage; changes nothing.
 
@@ -57,7 +61,7 @@ def check_command(cli: Cli, directory: Checked, as_json: AsJson = False) -> None
     else:
         cli.printer.all((dataclasses.asdict(finding) for finding in report.findings), FINDING)
         for line in sentences(report):
-            print(line, file=sys.stderr)
+            say(line)
     if report.state is FileHealth.NEWER:
         raise typer.Exit(Exit.NOT_CHECKED)
     if report.state is FileHealth.DAMAGED:
@@ -110,6 +114,7 @@ def sentences(report: Report) -> Iterator[str]:
         yield f"A node would start on this folder: {starts}"
 
 
+@_disk("dump")
 def dump_command(
     cli: Cli,
     directory: Directory,
@@ -145,19 +150,7 @@ def dump_command(
 
 @contextmanager
 def _looking() -> Iterator[None]:
-    from raftlog.cluster.stores.object_place import ObjectStoreError
-
     try:
         yield
-    except ObjectStoreError as error:
-        raise Failed(str(error), Exit(error.exit_code)) from error
     except DiskError as error:
         raise Failed(str(error), Exit.NOT_CHECKED) from error
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    disk = typer.Typer(no_args_is_help=True, help="Check or print the files of a stopped node.")
-    command(disk, "check")(check_command)
-    command(disk, "dump")(dump_command)
-    app.add_typer(disk, name="disk")

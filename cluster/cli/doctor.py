@@ -18,11 +18,14 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed
 from raftlog.cluster.cli.frame.output import view
 from raftlog.cluster.config.cluster_file import split_address
 from raftlog.cluster.config.settings import LimitSettings, LoadedSettings, load_settings
 from raftlog.cluster.runtime import build, interpreter
+
+commands = Commands()
+register = commands.register
 
 FILES: Final = 65_536
 """Open files for all connections that a node takes as shipped (docs/production.md)."""
@@ -205,6 +208,7 @@ def look_at_java() -> Iterator[CheckFound]:
     yield judged("java", version, is_fine=first.isdigit() and int(first) >= JAVA, do=advice)
 
 
+@commands("doctor")
 def doctor_command(
     cli: Cli,
     config: Annotated[
@@ -232,8 +236,3 @@ def doctor_command(
     problems = [each.check for each in found if each.state == "problem"]
     if problems:
         raise Failed(f"{len(problems)} of {len(found)} need you: {', '.join(problems)}", Exit.FAILURE)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    command(app, "doctor")(doctor_command)

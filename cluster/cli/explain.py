@@ -11,17 +11,21 @@ from raftlog.cluster.api.diagnosis import diagnose, leader_of, tell_record
 from raftlog.cluster.api.explain import Cause, EntryView, Leaderless, NodeView
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.admin import ask_all, why_silent
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed
 from raftlog.cluster.cli.frame.output import Format, view
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.client.errors import ClientError
 
+commands = Commands()
+register = commands.register
+
 CAUSE: Final = view("code", "node", "peer", "words", raw="words")
 REPLICA: Final = view("node", "role", "match", "is_durable", "is_applied", raw="node")
 
 
+@commands("explain")
 def explain_command(
     cli: Cli,
     what: Annotated[
@@ -109,8 +113,3 @@ def _print_record(cli: Cli, answer: EntryView) -> None:
         for line in answer.words:
             print(line)
     printer.all([as_row(each) for each in answer.replicas], REPLICA)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    command(app, "explain")(explain_command)

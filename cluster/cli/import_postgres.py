@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.cluster.cli.frame.output import Row, view
 from raftlog.cluster.cli.importing import (
@@ -20,14 +19,17 @@ from raftlog.cluster.cli.importing import (
     lines_of_progress,
     names,
     printed,
-    tell,
 )
-from raftlog.cluster.importer.source import SourceError
 from raftlog.cluster.importer.sources import Copied, copy
+
+commands = Commands()
+register = commands.register
 
 COPIED: Final = view("records", "before", "first", "last", "seconds", "rate", raw="last")
 
 
+@commands("import-postgres", writes=True)
+@spread
 def import_postgres_command(
     cli: Cli,
     conninfo: Annotated[
@@ -71,7 +73,7 @@ def import_postgres_command(
             publication=publication,
             follow=options.follow,
             again=options.again,
-            tell=tell,
+            tell=say,
         )
         show = lines_of_progress()
         with cli.client(deadline_s=max(cli.deadline_s, IMPORT_DEADLINE_S)) as client:
@@ -87,10 +89,8 @@ def import_postgres_command(
         done = "nothing new" if newest is None else f"{newest.records:,} records (up to index {newest.last})"
         how = continuing(again=options.again)
         raise Failed(f"interrupted: {done} of {slot} in the log; {how}", Exit.INTERRUPTED) from None
-    except SourceError as error:
-        raise Failed(str(error)) from error
     if newest is None:
-        print(f"nothing new in the tables of the slot {slot}", file=sys.stderr)
+        say(f"nothing new in the tables of the slot {slot}")
     else:
         cli.printer.one(_copied_row(newest, here, time.monotonic() - started) | {"done": True}, COPIED)
 
@@ -124,8 +124,3 @@ def _copied_row(copied: Copied, here: int, seconds: float) -> dict[str, Any]:
         "rate": round(here / max(seconds, 0.001)),
         "done": False,
     }
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    command(app, "import-postgres", writes=True)(spread(import_postgres_command))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from raftlog.cluster.api.text import as_row, as_time
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.cluster.cli.frame.output import Column, Format, Row, View, bar, view
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -23,7 +23,10 @@ from raftlog.cluster.client.errors import ClientError, Forbidden
 from raftlog.cluster.importer import importer
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, RejectedLine
 from raftlog.cluster.importer.formats.times import Twice
-from raftlog.cluster.importer.session_file import SessionFileError, read_state
+from raftlog.cluster.importer.session_file import read_state
+
+commands = Commands()
+register = commands.register
 
 IMPORTED: Final = view("records", "rejected", "without_time", "lines", "first", "last", "seconds", "rate", raw="last")
 
@@ -113,6 +116,8 @@ class CopyOptions:
     again: Annotated[bool, typer.Option("--again", help="Begin again, regardless of the session file.")] = False
 
 
+@commands("import", writes=True)
+@spread
 def import_command(
     cli: Cli,
     files: Annotated[
@@ -154,7 +159,7 @@ def import_command(
         "again": options.again,
         "from_line": from_line,
         "strict": strict,
-        "tell": tell,
+        "tell": say,
     }
     if rejected:
         if reading != ReadingOptions() or options.follow or len(files) > 1:
@@ -170,14 +175,11 @@ def import_command(
         )
     if from_line > 1 and (plan.more or Path(source).is_dir()):
         raise Failed("--from-line is of one file: import the others by themselves", Exit.USAGE)
-    try:
-        if dry_run:
-            _dry_run(cli, plan)
-            return
-        with cli.client(deadline_s=max(cli.deadline_s, IMPORT_DEADLINE_S)) as client:
-            _run_import(cli, plan, client)
-    except (SessionFileError, InputError) as error:
-        raise Failed(str(error)) from error
+    if dry_run:
+        _dry_run(cli, plan)
+        return
+    with cli.client(deadline_s=max(cli.deadline_s, IMPORT_DEADLINE_S)) as client:
+        _run_import(cli, plan, client)
 
 
 def _file_name(source: str) -> str:
@@ -189,10 +191,6 @@ def names(given: str | None) -> tuple[str, ...]:
     return () if given is None else tuple(each.strip() for each in given.split(",") if each.strip())
 
 
-def tell(notice: str) -> None:
-    print(notice, file=sys.stderr)
-
-
 def _dry_run(cli: Cli, plan: importer.ImportPlan) -> None:
     """Prints the first records of a file, or the list of several files."""
     notices: dict[str, None] = {}  # each notice once, although a single file is opened twice
@@ -202,7 +200,7 @@ def _dry_run(cli: Cli, plan: importer.ImportPlan) -> None:
         rows = [*_preview(plan)] if len(files) == 1 else [each._asdict() for each in files]
     finally:
         for notice in notices:
-            tell(notice)
+            say(notice)
     cli.printer.all(rows, PREVIEW if len(files) == 1 else INPUTS)
 
 
@@ -237,21 +235,21 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
         raise Failed(f"interrupted: {_standing(plan, newest)}", Exit.INTERRUPTED) from None
     except (ClientError, InputError, OSError) as error:
         if isinstance(error, Forbidden):
-            print("an import needs `append on log` and `write on keys:raftlog/import/*`", file=sys.stderr)
+            say("an import needs `append on log` and `write on keys:raftlog/import/*`")
         if newest is not None:
-            print(_standing(plan, newest), file=sys.stderr)
+            say(_standing(plan, newest))
         raise
     if newest is None:
         raise Failed(f"{plan.source} has no line to import beyond its first")
     cli.printer.one(_progress_row(newest, before, time.monotonic() - started) | {"done": True}, IMPORTED)
     if before and before == newest.records:
-        print("an earlier run has imported all of it; --again imports it once more", file=sys.stderr)
+        say("an earlier run has imported all of it; --again imports it once more")
     elif before:
-        print(f"{before:,} of these records were imported by an earlier run", file=sys.stderr)
+        say(f"{before:,} of these records were imported by an earlier run")
     if newest.without_time:
-        print(f"{newest.without_time:,} records have no time, because theirs could not be read", file=sys.stderr)
+        say(f"{newest.without_time:,} records have no time, because theirs could not be read")
     if newest.rejected:
-        print(f"{newest.rejected} rejected lines are in {plan.rejects}", file=sys.stderr)
+        say(f"{newest.rejected} rejected lines are in {plan.rejects}")
 
 
 def printed(cli: Cli, rows: Iterator[Row], view: View) -> None:
@@ -318,11 +316,6 @@ def lines_of_progress() -> Callable[[int, int, float | None], None]:
         if now_share is not None and share is not None and now_share > share:
             seconds = (now - started) * (1 - now_share) / (now_share - share)
             left = f", {100 * now_share:.0f} %, about {seconds:,.0f} s left"
-        print(f"{records:,} records, {rate:,}/s{left}", file=sys.stderr, flush=True)
+        say(f"{records:,} records, {rate:,}/s{left}")
 
     return show
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    command(app, "import", writes=True)(spread(import_command))

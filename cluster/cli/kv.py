@@ -15,12 +15,15 @@ import typer
 
 from raftlog.cluster.api.kv import CompareIn, OperationIn, TxnIn
 from raftlog.cluster.api.text import as_row
-from raftlog.cluster.cli.frame.common import Base64Option, Cli, Exit, Failed, bytes_of, command
+from raftlog.cluster.cli.frame.common import Base64Option, Cli, Commands, Exit, Failed, bytes_of, say
 from raftlog.cluster.cli.frame.output import TIME, Column, Row, View, view
 from raftlog.cluster.client.answers import Page
 from raftlog.cluster.client.decisions import SessionBook
 from raftlog.cluster.client.flow import ApiRequest, Ticket
 from raftlog.cluster.client.requests import compact, compare, delete, delete_range, prefix_end, put, step, txn
+
+commands = Commands()
+register = commands.register
 
 WRITTEN: Final = view("outcome", "result", "index", "revision", raw="index")
 DELETED: Final = view("outcome", "result", "index", "revision", "deleted", raw="deleted")
@@ -80,7 +83,7 @@ def value_of(text: str | None, is_base64: bool) -> bytes:
     if text is not None:
         return bytes_of(text, is_base64, "VALUE")
     if sys.stdin.isatty():
-        print("reading the value from the terminal; end it with Ctrl-D", file=sys.stderr)
+        say("reading the value from the terminal; end it with Ctrl-D")
     value = sys.stdin.buffer.read()
     if not value:  # a script that forgot its input would replace the value by nothing
         raise Failed("standard input has no value. To write an empty value, name it: ''", Exit.USAGE)
@@ -92,6 +95,7 @@ def stale(is_stale: bool) -> Literal["linearizable", "stale"]:
     return "stale" if is_stale else "linearizable"
 
 
+@commands("put", writes=True)
 def put_command(
     cli: Cli,
     key: Key,
@@ -107,6 +111,7 @@ def put_command(
     cli.printer.one(as_row(write(cli, request, session, sequence, no_session)), WRITTEN)
 
 
+@commands("get")
 def get_command(
     cli: Cli,
     key: Key,
@@ -124,6 +129,7 @@ def get_command(
     cli.printer.one(as_row(item), BARE)
 
 
+@commands("del", writes=True)
 def del_command(
     cli: Cli,
     key: Annotated[str, typer.Argument(help="The key, or with END or --prefix the first of several.")],
@@ -152,6 +158,7 @@ def del_command(
         raise typer.Exit(Exit.NOT_FOUND)
 
 
+@commands("range")
 def range_command(
     cli: Cli,
     start: Annotated[str, typer.Argument(help="First key; with --prefix what keys begin with. All if not given.")] = "",
@@ -192,6 +199,7 @@ def _pages(read: Callable[..., Page], limit: int | None, keys_only: bool) -> Ite
             return
 
 
+@commands("txn", writes=True)
 def txn_command(
     cli: Cli,
     document: Annotated[
@@ -263,6 +271,7 @@ def _step(text: str) -> OperationIn:
             raise Failed(f"{text!r} is no step: write put KEY VALUE, get KEY, or del KEY [END]", Exit.USAGE)
 
 
+@commands("watch")
 def watch_command(
     cli: Cli,
     key: Annotated[str | None, typer.Argument(help="Only this key. All if not given.")] = None,
@@ -294,21 +303,9 @@ def watch_command(
         cli.printer.each(islice(rows, limit), CHANGE)
 
 
+@commands("compact", writes=True)
 def compact_command(
     cli: Cli, revision: Annotated[int, typer.Argument(help="The oldest revision to keep.", min=1)]
 ) -> None:
     """Let go of the history of keys below a revision."""
-    with cli.client() as client:
-        done = client.call(compact(revision))
-    cli.printer.one(as_row(done), view("outcome", "oldest_revision", "index", raw="index"))
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    command(app, "put", writes=True)(put_command)
-    command(app, "get")(get_command)
-    command(app, "del", writes=True)(del_command)
-    command(app, "range")(range_command)
-    command(app, "txn", writes=True)(txn_command)
-    command(app, "watch")(watch_command)
-    command(app, "compact", writes=True)(compact_command)
+    cli.show(lambda client: client.call(compact(revision)), view("outcome", "oldest_revision", "index", raw="index"))

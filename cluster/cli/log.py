@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
@@ -13,7 +12,7 @@ import typer
 
 from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.consumers import owner_here
-from raftlog.cluster.cli.frame.common import Base64Option, Cli, Exit, Failed, bytes_of, command, command_group
+from raftlog.cluster.cli.frame.common import Base64Option, Cli, Commands, Exit, Failed, bytes_of, say
 from raftlog.cluster.cli.frame.output import TIME, Column, view
 from raftlog.cluster.cli.kv import NoSession, Sequence, SessionOption, value_of, write
 from raftlog.cluster.client.access_requests import show
@@ -24,6 +23,9 @@ from raftlog.cluster.client.requests import append, trim
 from raftlog.statemachine.access.commands import AccessAction, decode_access
 from raftlog.statemachine.commands import Operation, TxnOperation
 from raftlog.statemachine.txn import decode_txn
+
+commands = Commands()
+register = commands.register
 
 APPENDED: Final = view("outcome", "result", "first", "last", "count", raw="last")
 RECORD: Final = view(
@@ -49,6 +51,7 @@ AUDIT: Final = view(
 _AUDITED: Final = ("access", "trim", "compact", "delete_range")
 
 
+@commands("append", writes=True)
 def append_command(
     cli: Cli,
     values: Annotated[list[str] | None, typer.Argument(help="One record each; standard input as one if none.")] = None,
@@ -109,15 +112,13 @@ def log_command(
         status = client.status()
         if from_index is not None and from_index > status.committed + 1:
             waits = "; it waits until the log gets there" if follow else ""
-            print(
-                f"the log ends at index {status.committed}: --from {from_index} is behind its end{waits}",
-                file=sys.stderr,
-            )
+            say(f"the log ends at index {status.committed}: --from {from_index} is behind its end{waits}")
         start = from_index or status.oldest
         records = client.log(start, to=to, from_time_ms=time_ms, follow=follow, internal=internal)
         cli.printer.each((as_row(record) for record in islice(records, limit)), RECORD)
 
 
+@commands.group("log", log_command)("trim", writes=True)
 def trim_command(
     cli: Cli,
     before: Annotated[int, typer.Option("--before", help="The oldest index to keep.", metavar="INDEX", min=1)],
@@ -127,9 +128,10 @@ def trim_command(
         done = client.call(trim(before))
     cli.printer.one(as_row(done), TRIMMED)
     if done.note and not cli.printer.is_json:
-        print(done.note, file=sys.stderr)
+        say(done.note)
 
 
+@commands("audit")
 def audit_command(
     cli: Cli,
     since: Annotated[
@@ -141,7 +143,7 @@ def audit_command(
         try:
             client.call(show())
         except Forbidden:
-            print("changes of permissions are left out: they are shown with `access on cluster` alone", file=sys.stderr)
+            say("changes of permissions are left out: they are shown with `access on cluster` alone")
         found = client.log(
             1 if since else client.status().oldest,
             from_time_ms=unix_ms(since, "--since") if since else None,
@@ -209,10 +211,3 @@ def unix_ms(text: str, option: str) -> int:
     except ValueError as error:
         raise Failed(f"{option} {text!r}: write Unix ms or ISO 8601, as in 2026-01-31T12:00", Exit.USAGE) from error
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    command(app, "append", writes=True)(append_command)
-    command(app, "audit")(audit_command)
-    command(command_group(app, "log", log_command), "trim", writes=True)(trim_command)

@@ -15,13 +15,18 @@ from msgspec.structs import replace
 
 from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, MemberAnswer, Members, TransferAnswer
 from raftlog.cluster.api.text import as_row
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.output import Column, Format, view
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, NotApplied
 from raftlog.cluster.config.cluster_file import parse_cluster_file, quoted
 from raftlog.cluster.config.joining import TLS_FOLDER, settings_file_of, steps_to_join
 from raftlog.raft.refusals import WhyRefused
+
+commands = Commands()
+register = commands.register
+_members = commands.group("members")
+_leader = commands.group("leader")
 
 POLL_S: Final = 0.1
 
@@ -44,6 +49,7 @@ JoinFile = Annotated[
 Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait for its end; 0: not at all.", min=0)]
 
 
+@_members("list")
 def list_command(cli: Cli) -> None:
     """List the members with their roles, and the leader's facts about each."""
     with cli.client() as client:
@@ -54,6 +60,7 @@ def list_command(cli: Cli) -> None:
         cli.printer.all([as_row(member) for member in members.members], MEMBER)
 
 
+@_members("add", writes=True)
 def add_command(
     cli: Cli,
     node: Node,
@@ -70,6 +77,7 @@ def add_command(
     _join(cli, change, node, join_file)
 
 
+@_members("replace", writes=True)
 def replace_command(
     cli: Cli,
     node: Node,
@@ -83,6 +91,7 @@ def replace_command(
     _join(cli, change, by or node, join_file)
 
 
+@_members("promote", writes=True)
 def promote_command(
     cli: Cli,
     node: Node,
@@ -93,11 +102,13 @@ def promote_command(
     _change(cli, ChangeIn("promote", node, promote=not now), wait)
 
 
+@_members("remove", writes=True)
 def remove_command(cli: Cli, node: Node, wait: Wait = 30.0) -> None:
     """Remove a member; a leader hands over first. The removed node may be stopped then."""
     _change(cli, ChangeIn("remove", node), wait)
 
 
+@_members("address", writes=True)
 def address_command(cli: Cli, node: Node, peer: Peer = None, url: Url = None, wait: Wait = 30.0) -> None:
     """Change the addresses of a member; its disk and its data stay."""
     if peer is None and url is None:
@@ -107,9 +118,10 @@ def address_command(cli: Cli, node: Node, peer: Peer = None, url: Url = None, wa
         old = next((each for each in client.members().members if each.node == node), None)
     _change(cli, change, wait)
     if old is not None and (advice := certificate_advice(old, change)):
-        typer.echo(advice, err=True)
+        say(advice)
 
 
+@_leader("transfer", writes=True)
 def transfer_command(
     cli: Cli,
     to: Annotated[
@@ -120,7 +132,7 @@ def transfer_command(
     with cli.client() as client:
         members = client.members()
         if to is not None and members.leader is not None and members.leader.node == to:
-            typer.echo(f"nothing to do: node {to} leads already", err=True)
+            say(f"nothing to do: node {to} leads already")
             answer = TransferAnswer(to, members.leader, 0.0, members.index, members.term)
         else:
             answer = client.transfer_leadership(to)
@@ -150,10 +162,9 @@ def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None
         except BaseException as error:
             file.unlink(missing_ok=True)  # it is empty
             if not isinstance(error, NotApplied):
-                typer.echo(
+                say(
                     "The change may have been made, and there is no join file. If `raftlog members list` has node "
-                    f"{node}: raftlog members replace {node} makes one.",
-                    err=True,
+                    f"{node}: raftlog members replace {node} makes one."
                 )
             raise
     assert answer.join is not None
@@ -162,18 +173,17 @@ def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None
         file.write_text(answer.join, encoding="utf-8")
         settings.write_text(lines, encoding="utf-8")
     except OSError:  # no disk space
-        typer.echo(
+        say(
             f"The change has begun. Its join file could not be written to {file}, nor the settings to {settings}; this "
-            "is what they contain:",
-            err=True,
+            "is what they contain:"
         )
-        typer.echo(f"{answer.join}\n{lines}", err=True)
+        say(f"{answer.join}\n{lines}")
         raise
     _print(cli, answer)
     place = parse_cluster_file(answer.join, str(file)).of(node)
     assert place is not None, "a join file has its node"
     certificate = _certificate_step(node, file) if "security.ca = " in lines else ""
-    typer.echo(f"Next, {steps_to_join(node, file, place.data, certificate=certificate)}", err=True)
+    say(f"Next, {steps_to_join(node, file, place.data, certificate=certificate)}")
 
 
 def _certificate_step(node: int, join: Path) -> str:
@@ -214,7 +224,7 @@ def _change(cli: Cli, change: ChangeIn, wait_s: float) -> None:
             answer = ChangeAnswer(
                 change.change, change.node, members.is_changing, members.configuration, members.term, None
             )
-            typer.echo(f"nothing to do: {error.problem.message if error.problem else error}", err=True)
+            say(f"nothing to do: {error.problem.message if error.problem else error}")
         if wait_s:
             members = _wait(client, change, wait_s)
             answer = replace(answer, is_changing=members.is_changing)
@@ -262,18 +272,3 @@ def _is_done(change: ChangeIn, member: MemberAnswer | None) -> bool:
             return member is None
         case _:
             return member is not None
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    members = typer.Typer(no_args_is_help=True, help="The members: list, add, promote, remove, replace, move.")
-    command(members, "list")(list_command)
-    command(members, "add", writes=True)(add_command)
-    command(members, "promote", writes=True)(promote_command)
-    command(members, "remove", writes=True)(remove_command)
-    command(members, "replace", writes=True)(replace_command)
-    command(members, "address", writes=True)(address_command)
-    app.add_typer(members, name="members")
-    leader = typer.Typer(no_args_is_help=True, help="The leader: hand leadership over.")
-    command(leader, "transfer", writes=True)(transfer_command)
-    app.add_typer(leader, name="leader")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -21,7 +19,7 @@ import typer
 from msgspec.structs import replace
 
 from raftlog.cluster.cli.admin import look, node_flags
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command, ended
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, ended, say
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remember
 from raftlog.cluster.cli.frame.output import view
 from raftlog.cluster.cli.frame.profiles import Profile, use_files
@@ -30,10 +28,14 @@ from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import AGAIN, FORCE
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
-from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER
+from raftlog.cluster.node.ports import free_ports, is_claimed, is_free
+from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, locked
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+commands = Commands()
+register = commands.register
 
 PEER_PORT_OFFSET: Final = 100
 """Added to the port of a node's API for its peers: node 1 of `--port 7001` listens for peers on 7101."""
@@ -53,6 +55,7 @@ FORMATTED: Final = view("data", raw="data")
 TWO_NODES: Final = "two nodes tolerate no failure: without either of them nothing is written. Three tolerate one"
 
 
+@commands.app.command("up")
 def up_command(
     nodes: Annotated[
         int | None, typer.Option("--nodes", help=f"How many nodes. [default: {NODES}]", min=1, max=9)
@@ -83,7 +86,7 @@ def up_command(
 def _up(
     nodes: int | None, data: Path | None, port: int | None, settings: dict[str, Any], *, secure: bool, opens: bool
 ) -> None:
-    _say(f"starting nodes: {NODES if nodes is None else nodes}" if data is None else f"starting the cluster in {data}")
+    say(f"starting nodes: {NODES if nodes is None else nodes}" if data is None else f"starting the cluster in {data}")
     from rich.console import Console  # here: rich takes long to import, and `raftlog node` does not need it
 
     from raftlog.cluster.files.errors import DiskError
@@ -131,7 +134,7 @@ def _up(
                 cluster.start()
                 for node, url in urls.items():
                     cluster.wait_ready([node])
-                    _say(f"node {node} serves at {url} after {time.monotonic() - began:.1f} s")
+                    say(f"node {node} serves at {url} after {time.monotonic() - began:.1f} s")
                 access = AccessState(is_on=False, token=None) if tls is None else ensure_first_admin(cluster)
             except LocalClusterError as error:
                 raise Failed(str(error)) from error
@@ -139,25 +142,24 @@ def _up(
                 use_token(access.token)
             if access.is_on:
                 where = f"; the token of its first admin is in {access.token}" if access.token is not None else ""
-                _say(f"access control is on{where}")
+                say(f"access control is on{where}")
             elif tls is not None:
-                _say(
+                say(
                     "access control is off: a client with any certificate of this authority may do everything. "
                     f"Switch it on: raftlog access enable --config {cluster.settings_file(cluster.nodes[0])}"
                 )
             if len(cluster.nodes) == 2:
-                _say(TWO_NODES)
+                say(TWO_NODES)
             is_up = True
             try:
                 other = remember(list(urls.values()), tls, str(access.token or ""))
             except OSError as error:
-                print(
+                say(
                     f"{error.filename}: {error.strerror}: other commands will not find this cluster by themselves; "
-                    f"give them -e {first}",
-                    file=sys.stderr,
+                    f"give them -e {first}"
                 )
             if settings.get("http.console", "true") != "false":
-                _say(browse(first, opens=opens))
+                say(browse(first, opens=opens))
             try:
                 note = f"data in {folder}" if data else "data is removed at the end"
                 _show_until(stop, console, cluster, urls, note, other)
@@ -179,28 +181,14 @@ def browse(url: str, *, opens: bool) -> str:
     return f"no browser with a window was found here: open {url}/ in one"
 
 
-def _say(what: str) -> None:
-    """Prints the current step at once."""
-    print(what, file=sys.stderr, flush=True)
-
-
 @contextmanager
 def _held(where: Path | str) -> Iterator[Path]:
     """The folder, locked for this `raftlog up` alone. Raises Failed."""
     folder = Path(where)
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Failed(
-                f"another `raftlog up` runs the cluster in {folder}: use that one (raftlog status), "
-                "or give another --data"
-            ) from None
+    taken = f"another `raftlog up` runs the cluster in {folder}: use that one (raftlog status), or give another --data"
+    with locked(folder, Failed(taken)):
         yield folder
-    finally:
-        os.close(descriptor)
 
 
 def _await_ports(addresses: list[str]) -> None:
@@ -211,7 +199,7 @@ def _await_ports(addresses: list[str]) -> None:
     end = time.monotonic() + LEAVING_S
     for address in addresses:
         port = urlsplit(address if "//" in address else f"//{address}").port
-        while port and not _is_free(port):
+        while port and not is_free(port):
             if time.monotonic() >= end:
                 raise Failed(
                     f"port {port} is in use, where this cluster has a node: if it is this very node, stop it "
@@ -221,27 +209,17 @@ def _await_ports(addresses: list[str]) -> None:
 
 
 def choose_ports(nodes: int, port: int | None) -> list[int]:
-    """The peers' ports, then the APIs'. Raises Failed if requested ones are taken."""
-    from raftlog.cluster.node.local_cluster import free_ports
-
+    """The peers' ports, then the APIs'. Without a `port` they belong to this process until it ends, so two clusters
+    that start at once never choose the same. Raises Failed if requested ones are taken."""
     base = DEFAULT_PORT if port is None else port
     ports = [base + PEER_PORT_OFFSET + number for number in range(nodes)] + [base + number for number in range(nodes)]
-    taken = [each for each in ports if not _is_free(each)]
+    taken = [each for each in ports if not (is_claimed if port is None else is_free)(each)]
     if not taken:
         return ports
     if port is not None:
         raise Failed(f"port {taken[0]} is in use: stop what listens there, or give another --port")
-    print(f"port {taken[0]} is in use: taking free ones", file=sys.stderr)
+    say(f"port {taken[0]} is in use: taking free ones")
     return free_ports(2 * nodes)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return True
-    return False
 
 
 def _show_until(
@@ -311,6 +289,7 @@ def _obituary(cluster: Any, node: int) -> str:
     return f"node {node} {how}; its log: {cluster.log_file(node)}; start it again with: {again}"
 
 
+@commands.app.command("node")
 def node_command(
     config: Annotated[
         Path | None, typer.Option("--config", help="The node's settings file, or a cluster file.")
@@ -348,6 +327,7 @@ def node_command(
     ended(run)
 
 
+@commands("create")
 def create_command(
     cli: Cli,
     hosts: Annotated[list[str], typer.Argument(help="Host names or addresses of the machines, one node on each.")],
@@ -374,10 +354,10 @@ def create_command(
     ]
     cli.printer.all(rows, CREATED)
     if len(hosts) == 2:
-        _say(TWO_NODES)
+        say(TWO_NODES)
     files = made.operator
-    _say(f"or as services of systemd: each folder has a unit {UNIT}; docs/three_machines.md has the commands")
-    _say(
+    say(f"or as services of systemd: each folder has a unit {UNIT}; docs/three_machines.md has the commands")
+    say(
         f"keep {folder / 'tls' / 'ca.key'} in a safe place: it makes further certificates. Once the nodes run, make "
         "the first admin on one of the machines: raftlog access init operator --config node.toml\n"
         "To use the cluster:\n"
@@ -386,6 +366,7 @@ def create_command(
     )
 
 
+@commands("format")
 def format_command(
     cli: Cli,
     file: Annotated[
@@ -421,30 +402,26 @@ def format_command(
     led, or another data folder on this machine shows it: a disk that is lost is replaced with `raftlog members
     replace`, or made again with --again.
     """
-    from raftlog.cluster.files.errors import DiskError
     from raftlog.cluster.node.formatting import format_file, format_join
 
-    try:
-        if join is not None:
-            if file is not None or nodes:
-                raise Failed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
-            if again:
-                raise Failed(f"{AGAIN} is for a cluster file: a join file is for a new disk", Exit.USAGE)
-            if cli.discover:
-                _take_addresses(cli, join)
-            if not force:
-                _ask_members(join, ())
-            folders = [format_join(join, data, segment_bytes=segment_bytes)]
-        elif file is None or data is not None:
-            raise Failed("name a cluster file, or a join file: --join FILE [--data FOLDER]", Exit.USAGE)
-        else:
-            if again and force:
-                raise Failed(f"{AGAIN} and {FORCE} contradict each other: give one of them", Exit.USAGE)
-            if not force and not again:
-                _ask_members(file, nodes or ())
-            folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_forced=force, is_again=again)
-    except DiskError as error:
-        raise Failed(str(error)) from error
+    if join is not None:
+        if file is not None or nodes:
+            raise Failed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
+        if again:
+            raise Failed(f"{AGAIN} is for a cluster file: a join file is for a new disk", Exit.USAGE)
+        if cli.discover:
+            _take_addresses(cli, join)
+        if not force:
+            _ask_members(join, ())
+        folders = [format_join(join, data, segment_bytes=segment_bytes)]
+    elif file is None or data is not None:
+        raise Failed("name a cluster file, or a join file: --join FILE [--data FOLDER]", Exit.USAGE)
+    else:
+        if again and force:
+            raise Failed(f"{AGAIN} and {FORCE} contradict each other: give one of them", Exit.USAGE)
+        if not force and not again:
+            _ask_members(file, nodes or ())
+        folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_forced=force, is_again=again)
     cli.printer.all([{"data": str(folder)} for folder in folders], FORMATTED)
 
 
@@ -475,28 +452,17 @@ def _take_addresses(cli: Cli, join: Path) -> None:
 
 
 def _ask_members(file: Path, nodes: Sequence[int]) -> None:
-    """Asks the members of a cluster file whether its log was ever led. Raises Failed if so, and SettingsError."""
+    """Asks the members of a cluster file whether its log was ever led. Raises WasLed if so, and SettingsError."""
     from raftlog.cluster.config.cluster_file import read_cluster
-    from raftlog.cluster.node.first_format import WasLed, ask_members, files_beside, look_at_folders
+    from raftlog.cluster.node.first_format import ask_members, files_beside, look_at_folders
 
     cluster = read_cluster(file)
     only = [cluster.cluster.join] if cluster.cluster.join else nodes
-    try:
-        look_at_folders(cluster, file, only)
-        silent = ask_members(cluster, only, files_beside(file, only or [each.id for each in cluster.node]))
-    except WasLed as refusal:
-        raise Failed(str(refusal)) from refusal
+    look_at_folders(cluster, file, only)
+    silent = ask_members(cluster, only, files_beside(file, only or [each.id for each in cluster.node]))
     if nodes and silent:
         reasons = "; ".join(f"node {node}: {reason}" for node, reason in silent.items())
-        _say(
+        say(
             f"no member could say whether this cluster was led ({reasons}). A disk made so votes once all voters have "
             f"answered it: start them all. Of a new cluster some of whose nodes start later: {FORCE}"
         )
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command("up")(up_command)
-    app.command("node")(node_command)
-    command(app, "create")(create_command)
-    command(app, "format")(format_command)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,18 +15,21 @@ import typer
 
 from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.consumers import owner_here
-from raftlog.cluster.cli.frame.common import Cli, Exit, Failed, command
+from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
 from raftlog.cluster.cli.frame.output import Row, view
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.errors import ClientError, ConsumerNotFound
-from raftlog.cluster.sinks.mapping import Misfit
 from raftlog.cluster.sinks.metrics import serve_metrics
 from raftlog.cluster.sinks.retry import retry
 from raftlog.cluster.sinks.runner import SinkRun, SinkStopped
-from raftlog.cluster.sinks.settings import SinkFile, SinkSettingsError, read_sinks
+from raftlog.cluster.sinks.settings import SinkFile, read_sinks
 from raftlog.cluster.sinks.sinks import preview, rebuild, rejects_of, run_of, state_of, wait
 from raftlog.cluster.sinks.store import StoreError
 from raftlog.cluster.sinks.verify import verify
+
+commands = Commands()
+register = commands.register
+_sink = commands.group("sink")
 
 DONE: Final = view("name", "next", "rows", "batches", "rejected", "seconds", raw="next")
 STATUS: Final = view("name", "to", "next", "lag", "lag_seconds", "rejected", "owner", "state", "error", raw="next")
@@ -41,17 +43,7 @@ Names = Annotated[
 SinkName = Annotated[str, typer.Argument(help="A sink of the file.")]
 
 
-@contextmanager
-def _failures() -> Iterator[None]:
-    """Settings, stores and sinks that stop, as failures of the command."""
-    try:
-        yield
-    except SinkSettingsError as error:
-        raise Failed(str(error), Exit.USAGE) from error
-    except (SinkStopped, StoreError, Misfit, OSError) as error:
-        raise Failed(str(error)) from error
-
-
+@_sink("run", writes=True)
 def run_command(
     cli: Cli,
     file: File,
@@ -65,18 +57,17 @@ def run_command(
 
     docs/sinks.md has the file and the stores.
     """
-    with _failures():
-        found = read_sinks(file)
-        chosen = found.chosen(names or [])
-        stop, started = threading.Event(), time.monotonic()
-        with cli.client() as client:
-            runs = [run_of(found, name, client, owner=owner_here(), stop=stop, tell=_tell) for name in chosen]
-            if metrics_port is not None:
-                serve_metrics(runs, metrics_port)
-            errors = _run_all(runs, stop, once=once)
-        cli.printer.all([_done(run, time.monotonic() - started) for run in runs], DONE)
-        if errors:
-            raise Failed(f"{len(errors)} of {len(runs)} sinks stopped; the messages are above")
+    found = read_sinks(file)
+    chosen = found.chosen(names or [])
+    stop, started = threading.Event(), time.monotonic()
+    with cli.client() as client:
+        runs = [run_of(found, name, client, owner=owner_here(), stop=stop, tell=say) for name in chosen]
+        if metrics_port is not None:
+            serve_metrics(runs, metrics_port)
+        errors = _run_all(runs, stop, once=once)
+    cli.printer.all([_done(run, time.monotonic() - started) for run in runs], DONE)
+    if errors:
+        raise Failed(f"{len(errors)} of {len(runs)} sinks stopped; the messages are above")
 
 
 def _run_all(runs: list[SinkRun], stop: threading.Event, *, once: bool) -> list[Exception]:
@@ -89,7 +80,7 @@ def _run_all(runs: list[SinkRun], stop: threading.Event, *, once: bool) -> list[
         except (SinkStopped, StoreError, ClientError, OSError) as error:
             run.progress.error = str(error)
             errors.append(error)
-            _tell(str(error))
+            say(str(error))
 
     stamina.instrumentation.set_on_retry_hooks([])  # they print, and the command says it in its own words
     threads = [threading.Thread(target=guarded, args=(run,), name=f"sink {run.name}", daemon=True) for run in runs]
@@ -105,23 +96,25 @@ def _run_all(runs: list[SinkRun], stop: threading.Event, *, once: bool) -> list[
     return errors
 
 
+@_sink("check")
 def check_command(cli: Cli, file: File, names: Names = None) -> None:
     """Connect to the store, and print the mapping and the first ten rows as they would be stored. Writes nothing."""
-    with _failures(), cli.client() as client:
+    with cli.client() as client:
         found = read_sinks(file)
         for name in found.chosen(names or []):
             checked = preview(found, name, client)
-            _tell(f"{name}: {checked.store}")
-            _tell(f"{name}: {', '.join(checked.columns)}")
+            say(f"{name}: {checked.store}")
+            say(f"{name}: {', '.join(checked.columns)}")
             rows = checked.rows
-            _tell(f"{name}: {len(rows)} rows as they would be stored")
+            say(f"{name}: {len(rows)} rows as they would be stored")
             if rows:
                 cli.printer.all(rows, view(*rows[0], raw=next(iter(rows[0]))))
 
 
+@_sink("status")
 def status_command(cli: Cli, file: File, names: Names = None) -> None:
     """Show position, lag and owner of sinks. Exit code 3 if one never ran."""
-    with _failures(), cli.client() as client:
+    with cli.client() as client:
         found = read_sinks(file)
         rows = []
         for name in found.chosen(names or []):
@@ -133,6 +126,7 @@ def status_command(cli: Cli, file: File, names: Names = None) -> None:
         cli.printer.all(rows, STATUS)
 
 
+@_sink("verify")
 def verify_command(cli: Cli, file: File, names: Names = None) -> None:
     """Compare stores with the log, row by row. Exit code 7 if one differs, with the keys that do."""
     differ: list[str] = []
@@ -142,26 +136,28 @@ def verify_command(cli: Cli, file: File, names: Names = None) -> None:
             with closing(found.open_store(name)) as store:
                 result = verify(name, sink, store, client)
             if result.unproven is not None:
-                _tell(f"{name}: {result.unproven}")
+                say(f"{name}: {result.unproven}")
             if not result.is_same:
                 differ.append(f"{name} differs from the log: {'; '.join(result.differ)}")
             yield {"name": name, **as_row(result), "same": result.is_same}
 
-    with _failures(), cli.client() as client:
+    with cli.client() as client:
         found = read_sinks(file)
         cli.printer.all(rows(), VERIFIED)
     if differ:
         raise Failed("; ".join(differ), Exit.NOT_VERIFIED)
 
 
+@_sink("rebuild", writes=True)
 def rebuild_command(cli: Cli, file: File, name: SinkName) -> None:
     """Fill a store again beside the old one, then exchange both in one step: after a change of settings or a trim."""
-    with _failures(), cli.client() as client:
+    with cli.client() as client:
         started = time.monotonic()
-        run = rebuild(read_sinks(file), name, client, owner=owner_here(), tell=_tell)
+        run = rebuild(read_sinks(file), name, client, owner=owner_here(), tell=say)
         cli.printer.one(_done(run, time.monotonic() - started), DONE)
 
 
+@_sink("skip", writes=True)
 def skip_command(
     cli: Cli,
     file: File,
@@ -169,22 +165,24 @@ def skip_command(
     index: Annotated[int, typer.Argument(help="The record that the sink is not to write.", min=1)],
 ) -> None:
     """Go on behind one record that the store does not take. It is kept in NAME.rejected."""
-    with _failures(), cli.client() as client:
+    with cli.client() as client:
         started = time.monotonic()
-        run = run_of(read_sinks(file), name, client, owner=owner_here(), tell=_tell)
+        run = run_of(read_sinks(file), name, client, owner=owner_here(), tell=say)
         run.run(until=index, skip=index)
         cli.printer.one(_done(run, time.monotonic() - started), DONE)
 
 
+@_sink("retry", writes=True)
 def retry_command(cli: Cli, file: File, name: SinkName) -> None:
     """Send the records of NAME.rejected to the store again. A runner of the sink stops: start it again."""
-    with _failures(), cli.client() as client:
+    with cli.client() as client:
         found = read_sinks(file)
         sink = found.chosen([name])[name]
         result = retry(name, sink, found.open_store(name), client, rejects_of(found, name), owner=owner_here())
         cli.printer.one({"name": name, **as_row(result)}, RETRIED)
 
 
+@_sink("wait")
 def wait_command(
     cli: Cli,
     file: File,
@@ -193,12 +191,13 @@ def wait_command(
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=0)] = 30.0,
 ) -> None:
     """Wait until a store has a record: then an application reads its own write there. Exit code 1 after --timeout."""
-    with _failures(), cli.client() as client:
+    with cli.client() as client:
         found = read_sinks(file)
         position = wait(found, name, client, index, timeout_s=timeout)
         cli.printer.one({"name": name, "next": position.next}, view("name", "next", raw="next"))
 
 
+@_sink("drop", writes=True)
 def drop_command(
     cli: Cli,
     file: File,
@@ -208,7 +207,7 @@ def drop_command(
     """Delete what a sink has in its store, its position, and its consumer group."""
     if not yes:
         raise Failed(f"this deletes the rows of {name} in its store: give --yes", Exit.USAGE)
-    with _failures(), cli.client() as client:
+    with cli.client() as client:
         found = read_sinks(file)
         sink = found.chosen([name])[name]
         with closing(found.open_store(name)) as store:
@@ -243,22 +242,3 @@ def _status(found: SinkFile, name: str, group: dict[str, Any]) -> dict[str, Any]
         "state": "unknown here" if state is None else state.state,
         "error": "" if state is None else state.error,
     }
-
-
-def _tell(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    sink = typer.Typer(no_args_is_help=True, help="Stores that follow the log: databases, caches and search indexes.")
-    command(sink, "run", writes=True)(run_command)
-    command(sink, "check")(check_command)
-    command(sink, "status")(status_command)
-    command(sink, "verify")(verify_command)
-    command(sink, "rebuild", writes=True)(rebuild_command)
-    command(sink, "skip", writes=True)(skip_command)
-    command(sink, "retry", writes=True)(retry_command)
-    command(sink, "wait")(wait_command)
-    command(sink, "drop", writes=True)(drop_command)
-    app.add_typer(sink, name="sink")

@@ -18,7 +18,7 @@ from raftlog.cluster.api.explain import Leaderless
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.admin import ask_all, dialled, overview_of, status_and_view
-from raftlog.cluster.cli.frame.common import Cli, command
+from raftlog.cluster.cli.frame.common import Cli, Commands
 from raftlog.cluster.cli.frame.output import Column, Format, Row, cell, view
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -27,6 +27,9 @@ from raftlog.cluster.runtime import clock
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+commands = Commands()
+register = commands.register
 
 SLOW_S: Final = 1.0
 """A request is slow from here on; a bound of the histogram of /metrics, and the default of limits.request_slow_ms."""
@@ -300,6 +303,7 @@ def drawn(shown: Row, width: int) -> RenderableType:
     return Group(*parts, *(Text(note, style="red") for note in notes))
 
 
+@commands("top")
 def top_command(
     cli: Cli,
     interval: Annotated[float, typer.Option("--interval", help="Seconds between two views.", min=0.1)] = 2.0,
@@ -333,8 +337,3 @@ def top_command(
             cli.printer.one(next(views()), TOP)
         else:
             cli.printer.each(views(), TOP)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    command(app, "top")(top_command)

@@ -1,7 +1,8 @@
 """Runs the demo: the whole job once, on real input, with the leader killed half-way, and every step checked.
 
-`raftlog demo` calls it. It runs the command line in subprocesses, as a user would. Only two things do not: the small
-writes of the table (`raftlog.cluster.demo.table`), and the kill. A step with a wrong result ends it with `DemoFailed`.
+`raftlog demo` calls it. Its steps are the calls of the commands: of `raftlog import`, `raftlog log`, and, in processes
+of their own, `raftlog export` and `raftlog verify`. The small writes of the table are in `raftlog.cluster.demo.table`.
+A step with a wrong result ends it with `DemoFailed`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from raftlog.cluster.api.status import SetDigestHex
-from raftlog.cluster.client import answers
+from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.demo import table as demo_table
 from raftlog.cluster.demo.input import KEY, write_input
+from raftlog.cluster.importer import importer
 from raftlog.cluster.importer.formats import lines as import_lines, schema
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat
+from raftlog.cluster.importer.plan import ImportPlan
 from raftlog.cluster.importer.sources import FileSource, Part
 from raftlog.cluster.node.first_admin import make_first_admin, use_token
-from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError, PortTaken
+from raftlog.cluster.node.local_cluster import LocalCluster
 
 NODES: Final = 3
-STARTS_MAX: Final = 5  # starts at most: each after the first has other ports, because one was taken
 BATCHES_MIN: Final = 50
 """Least number of batches of the import, if the input has as many lines: the kill falls between two of them."""
 BATCH_LINES_MAX: Final = 2_000
@@ -123,33 +124,14 @@ Tell = Callable[[str], None]
 """Called with one line about the current step."""
 
 
-def start(data: Path, ports: Sequence[int], tell: Tell, *, secure: bool = False) -> LocalCluster:
-    """A new cluster in the folder `data`, whose nodes serve. `secure`: with TLS and access control, which this
-    process's environment names from then on. Raises DemoFailed.
-
-    Another process may take a port between the choice of `ports` and the start. Then the cluster is made again, on
-    other ports.
-    """
+def serve(cluster: LocalCluster, tell: Tell) -> None:
+    """Starts all nodes. Of a cluster with TLS it makes the first admin, and names its files in this process's
+    environment from then on. Raises LocalClusterError."""
     tell(f"starting {NODES} nodes")
-    for left in reversed(range(STARTS_MAX)):
-        cluster = LocalCluster(data, NODES, ports=ports, secure=secure)
-        try:
-            cluster.start()
-            cluster.wait_ready()
-            if secure:
-                cluster.tls_files().to_environment()
-                use_token(make_first_admin(cluster))
-        except BaseException as error:
-            cluster.kill(*cluster.nodes)
-            if not isinstance(error, LocalClusterError):
-                raise
-            if not isinstance(error, PortTaken) or not left:
-                raise DemoFailed(f"{error}\n{cluster.tails()}") from error
-            cluster.remove()
-            ports = ()
-        else:
-            return cluster
-    raise AssertionError("the last start returned or raised")
+    cluster.restore()
+    if cluster.is_secure:
+        cluster.tls_files().to_environment()
+        use_token(make_first_admin(cluster))
 
 
 def run(story: Story, cluster: LocalCluster, tell: Tell, *, with_spark: bool) -> None:
@@ -232,52 +214,38 @@ def _drive_table(story: Story, cluster: LocalCluster) -> None:
     asyncio.run(demo_table.drive(story.table, cluster.urls, keys))
 
 
-def _command(cluster: LocalCluster, *arguments: str) -> list[str]:
-    return [*COMMAND, arguments[0], "--endpoints", ",".join(cluster.urls), *arguments[1:]]
-
-
-@contextmanager
-def _running(arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A command whose output is read as it comes; it is killed where reading ends early."""
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def _import_with_a_kill(
     story: Story, cluster: LocalCluster, threads: ThreadPoolExecutor, table: Future[None], tell: Tell
 ) -> None:
-    """`raftlog import`; when half of the lines are acknowledged, SIGKILL to the leader, the next batch on its way.
+    """The import; when half of the lines are acknowledged, SIGKILL to the leader, the next batch on its way.
 
     An input of one batch has no half: the leader is killed when it is imported.
     """
     source = story.input
     batch = min(max(1, source.lines // BATCHES_MIN), BATCH_LINES_MAX)
-    arguments = ["import", str(source.source), "--format", source.format, "--batch", str(batch), "-o", "jsonl"]
-    arguments += ["--state", str(story.folder / "import.json"), "--rejects", str(story.folder / "rejected.ndjson")]
-    arguments += ["--key", source.key] if source.key else []
+    plan = ImportPlan(
+        source=str(source.source),
+        state=story.folder / "import.json",
+        rejects=story.folder / "rejected.ndjson",
+        format=source.format,
+        key=source.key,
+        batch_lines=batch,
+    )
     tell(f"importing {source.lines:,} lines in batches of {batch}")
     began = time.monotonic()
     killing: Future[LeaderKill] | None = None
-    with _running(_command(cluster, *arguments)) as process:
-        progress: dict[str, Any] = {}
-        for line in process.stdout or ():
-            progress = json.loads(line)
-            tell(f"importing: {progress['records']:,} of {source.lines:,} acknowledged")
-            is_half = progress["lines"] * 2 >= source.lines
-            if killing is None and is_half and not progress["done"]:
-                # From a thread: the import's progress is read on meanwhile, and its next batch is on its way.
-                killing = threads.submit(_kill_leader, cluster, progress["records"], story.table.open)
+    with SyncClient(cluster.urls, deadline_s=WAIT_S) as client:
+        for progress in importer.run(plan, client, sys.stdin.buffer):
+            story.acknowledged, story.rejected = progress.records, progress.rejected
+            tell(f"importing: {progress.records:,} of {source.lines:,} acknowledged")
+            if killing is None and progress.lines * 2 >= source.lines:
+                # From a thread: the next batch is on its way meanwhile.
+                killing = threads.submit(_kill_leader, cluster, progress.records, story.table.open)
             if table.done():
                 table.result()
-        process.wait()
-    _check(process.returncode == 0, "the import", f"`raftlog import` left with {process.returncode}")
-    killing = killing or threads.submit(_kill_leader, cluster, progress["records"], story.table.open)
+    _check(killing is not None, "the import", "no batch was acknowledged")
+    assert killing is not None
     story.kill = killing.result()
-    story.acknowledged, story.rejected = progress["records"], progress["rejected"]
     story.import_s = time.monotonic() - began
 
 
@@ -308,7 +276,9 @@ def _restart(story: Story, cluster: LocalCluster, tell: Tell) -> None:
 
 
 def _json(cluster: LocalCluster, step: str, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(_command(cluster, *arguments), capture_output=True, check=False)
+    """What a command of Spark prints."""
+    command = [*COMMAND, arguments[0], "--endpoints", ",".join(cluster.urls), *arguments[1:]]
+    done = subprocess.run(command, capture_output=True, check=False)
     why = f"`raftlog {' '.join(arguments)}` left with {done.returncode}: {done.stderr.decode(errors='replace')[-2000:]}"
     _check(done.returncode == 0, step, why)
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -340,15 +310,10 @@ def _exported_rows(story: Story) -> Iterator[DemoRow]:
 
 
 def _log_rows(cluster: LocalCluster) -> Iterator[DemoRow]:
-    """The same rows from `raftlog log`."""
-    arguments = _command(cluster, "log", "--internal", "--encoding", "base64", "-o", "jsonl")
-    with _running(arguments) as process:
-        for line in process.stdout or ():
-            row = json.loads(line)
-            key, value = (answers.given(None, row.get(name)) for name in ("key_b64", "value_b64"))
-            yield DemoRow(
-                row["index"], row["kind"], row["operation"] or None, row["result"], key, value, row.get("succeeded")
-            )
+    """The same rows from the log."""
+    with SyncClient(cluster.urls, deadline_s=WAIT_S) as client:
+        for row in client.log(1, internal=True):
+            yield DemoRow(row.index, row.kind, row.operation or None, row.result, row.key, row.value, row.succeeded)
 
 
 def compare(story: Story, rows: Iterable[DemoRow]) -> None:

@@ -27,6 +27,8 @@ REPLACE: Final = (
 class DiskError(Exception):
     """The data folder has a problem. The message names what, where, and what to do."""
 
+    exit_code = 1  # of the command line
+
 
 class FolderMissing(DiskError):
     """There is no data folder. A node makes one only at the first start of its cluster, with --format-new."""

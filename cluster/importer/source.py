@@ -11,6 +11,8 @@ from raftlog.cluster.client.new_records import NewRecord
 class SourceError(Exception):
     """A source that cannot be copied. The message says why and what to do."""
 
+    exit_code = 1  # of the command line
+
 
 class SourceChanged(SourceError):
     """What was copied of a file of a source has changed."""

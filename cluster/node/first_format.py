@@ -34,6 +34,8 @@ _LIVENESS: Final = ApiRequest("GET", "/livez", lambda head, _: head.headers, acc
 class WasLed(Exception):
     """A member knows the log, so no data folder may be made under an old identity. The message has the commands."""
 
+    exit_code = 1  # of the command line
+
 
 def look_at_folders(cluster: ClusterFile, file: Path, nodes: Sequence[int]) -> None:
     """Raises WasLed if another node's data folder is on this machine, and shows that the log was led.

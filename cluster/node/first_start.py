@@ -15,7 +15,7 @@ from aiohttp import web
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.problems import make_problem
-from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, first_entry, split_address
+from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, first_entry
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import LoadedSettings
 from raftlog.cluster.files.errors import DiskError
@@ -25,10 +25,10 @@ from raftlog.cluster.http.probes import SmallServer
 from raftlog.cluster.http.routes.operator import TEXT
 from raftlog.cluster.node.first_format import WasLed, ask_members
 from raftlog.cluster.node.formatting import may_exist
-from raftlog.cluster.node.start_error import StartError, folder_error, not_listening
+from raftlog.cluster.node.start_error import StartError, folder_error, listen_for
 from raftlog.cluster.node.tls import NodeTls
 from raftlog.cluster.runtime import clock
-from raftlog.cluster.runtime.door import Door, listen
+from raftlog.cluster.runtime.door import Door
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.service_manager import ServiceManager
 
@@ -127,18 +127,8 @@ async def _open(loaded: LoadedSettings, tls: NodeTls | None, server: _Waiting) -
     """Listens where the node will listen, for clients and probes. Raises StartError."""
     http, doors = loaded.settings.http, list[Door]()
     encryption = None if tls is None else tls.encryption(loaded.settings.limits)
-    for key, address, encrypts in (
-        ("http.listen", http.listen, encryption),
-        ("http.probe_listen", http.probe_listen, None),
-    ):
-        if not address:
-            continue
-        try:
-            doors.append(await listen(server, *split_address(address, key), BACKLOG, tls=encrypts))
-        except OSError as error:
-            for door in doors:
-                await door.close()
-            raise not_listening(key, address, error) from error
+    await listen_for(doors, "http.listen", http.listen, server, BACKLOG, tls=encryption)
+    await listen_for(doors, "http.probe_listen", http.probe_listen, server, BACKLOG)
     return doors
 
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -32,7 +30,6 @@ from raftlog.cluster.config.cluster_file import (
     quoted,
     read_cluster,
 )
-from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.joining import TLS_FOLDER, tls_lines
 from raftlog.cluster.config.settings import DiskSettings
 from raftlog.cluster.node.formatting import (
@@ -44,6 +41,7 @@ from raftlog.cluster.node.formatting import (
     new_cluster,
     tls_files,
 )
+from raftlog.cluster.node.ports import free_ports
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, replace_file
 from raftlog.cluster.security.tls import TlsFiles, client_context
 
@@ -52,37 +50,12 @@ READY_S: Final = 30.0
 STOP_S: Final = 15.0
 ASK_S: Final = 2.0
 _POLL_S: Final = 0.02
-_PORT_MIN: Final = 10_240
-_PORT_COUNT: Final = 21_760
 _TAIL_BYTES: Final = 4_096
 _status: Final = msgspec.json.Decoder(Status).decode
 
 
 class LocalClusterError(RuntimeError):
     """The cluster did not do what it should. The message has the end of the log of the failed node."""
-
-
-class PortTaken(LocalClusterError):
-    """A node did not start: another process listens on one of its ports."""
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 on which no process listens now. Raises LocalClusterError.
-
-    They lie below the range from which systems take ports for outgoing connections (Linux from 32768 on, others from
-    49152). So no outgoing connection takes the port of a node that is down. The search begins at a random port, so
-    that clusters which start at the same moment choose different ones.
-    """
-    start = random.randrange(_PORT_COUNT)
-    ports: list[int] = []
-    for step in range(_PORT_COUNT):
-        port = _PORT_MIN + (start + step) % _PORT_COUNT
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise LocalClusterError(f"found {len(ports)} of {count} free ports from {_PORT_MIN} on")
 
 
 class LocalCluster:
@@ -383,8 +356,7 @@ class LocalCluster:
                 process = self._running.get(each)
                 if process is None or process.poll() is not None:
                     code = None if process is None else process.returncode
-                    error = PortTaken if code == NodeExit.ADDRESS_IN_USE else LocalClusterError
-                    raise error(f"node {each} ended with {code} instead of serving\n{self.tail(each)}")
+                    raise LocalClusterError(f"node {each} ended with {code} instead of serving\n{self.tail(each)}")
             node = waiting[0]
             with contextlib.suppress(OSError):
                 if self.ask(node, "/readyz")[0] == 200:

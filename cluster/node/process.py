@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from raftlog.cluster.api.text import how_to_install
-from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, split_address
+from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import LoadedSettings, Settings
 from raftlog.cluster.disk.disk import Disk
@@ -30,9 +30,9 @@ from raftlog.cluster.http.connections import Server
 from raftlog.cluster.http.probes import ProbeServer
 from raftlog.cluster.http.server import ApiRunner, build_runner
 from raftlog.cluster.node.host import Host
-from raftlog.cluster.node.start_error import StartError, folder_error, not_listening
+from raftlog.cluster.node.start_error import StartError, folder_error, listen_for, not_listening
 from raftlog.cluster.runtime import logging
-from raftlog.cluster.runtime.door import Door, listen
+from raftlog.cluster.runtime.door import Door
 from raftlog.cluster.runtime.log_file import LogSink, sink
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.runtime.service_manager import ServiceManager
@@ -288,16 +288,9 @@ async def _listen(
     assert runner.server is not None
     encryption = None if tls is None else tls.encryption(settings.limits)
     doors: list[Door] = []
-    key, address = "http.listen", settings.http.listen
-    try:
-        doors.append(await listen(runner.server, *split_address(address, key), LISTEN_BACKLOG, tls=encryption))
-        key, address = "http.probe_listen", settings.http.probe_listen
-        if address:
-            doors.append(await listen(probes, *split_address(address, key), LISTEN_BACKLOG, files_kept=0, linger_s=0))
-    except OSError as error:
-        for door in doors:
-            await door.close()
-        raise not_listening(key, address, error) from error
+    http, size = settings.http, LISTEN_BACKLOG
+    await listen_for(doors, "http.listen", http.listen, runner.server, size, tls=encryption)
+    await listen_for(doors, "http.probe_listen", http.probe_listen, probes, size, files_kept=0, linger_s=0)
     return doors
 
 

@@ -7,13 +7,11 @@ it read or wrote (by ETag). So of two runs at once one loses, with a sentence, a
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +20,7 @@ from msgspec import UNSET
 
 from raftlog.cluster.offline.backup_folder import manifest_of, read_manifest
 from raftlog.cluster.records.backup_manifest import MANIFEST, BackupManifest, RunName, encode_manifest
-from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, replace_file, sync_folder
+from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, locked, replace_file, sync_folder
 from raftlog.cluster.stores.object_place import ChangedError, ObjectPlace, StoragePlace
 
 PART: Final = "new.part"
@@ -34,6 +32,8 @@ _OWN: Final = re.compile(rf"{re.escape(PART)}|\d{{20}}-\d{{20}}(-\w+)?\.log|stat
 
 class BackupRefused(Exception):
     """No backup can be taken into this place, or from this cluster. The message has what to do."""
+
+    exit_code = 1  # of the command line
 
 
 class FolderTarget:
@@ -134,18 +134,9 @@ def opened(place: StoragePlace) -> Iterator[Target]:
         yield FolderTarget(place)
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path) -> AbstractContextManager[None]:
     """Keeps other runs out of the folder."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BackupRefused(f"{folder}: another backup is being taken into it; wait until it has ended") from error
-        yield
-    finally:
-        os.close(descriptor)
+    return locked(folder, BackupRefused(f"{folder}: another backup is being taken into it; wait until it has ended"))
 
 
 def _check_empty(place: StoragePlace, names: set[str]) -> None:

@@ -254,7 +254,7 @@ class Dump:
             position += length
 
     def _marks(self) -> Iterator[DumpRow]:
-        for header, following in self._headers():
+        for header, _ in self._headers():
             name = segment_name(header.first)
             position = SEGMENT_HEADER_SIZE
             while position + MARK_SIZE <= header.size:
@@ -278,7 +278,6 @@ class Dump:
                 except (Corrupt, UnknownVersion) as error:
                     self._trouble(name, position, error)
                     break
-            del following
 
     def _trouble(self, name: str, position: int, error: Exception) -> None:
         self.troubles.append(f"{SHARD}/{name}: at byte {position}: {error}")

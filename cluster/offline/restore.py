@@ -50,6 +50,8 @@ from raftlog.statemachine.snapshot import SnapshotWalk
 class CannotRestore(Exception):
     """No new cluster can be made from this backup or cluster file. The message says what to do."""
 
+    exit_code = 2  # of the command line
+
 
 def renewed(cluster: ClusterFile) -> ClusterFile:
     """The same nodes at the same places with a new log id and new incarnations."""

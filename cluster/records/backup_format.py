@@ -45,6 +45,9 @@ HEAD_SIZE: Final = _HEAD.size + _CRC.size
 class BackupDamaged(ValueError):
     """A backup is torn or was altered. The message names the byte."""
 
+    exit_code = 7  # of the command line
+    hint = "Take another copy of this backup, or another backup."
+
 
 class NoBackup(BackupDamaged):
     """The bytes do not begin like a backup."""

@@ -5,6 +5,7 @@ Python names a file in the error when it cannot be opened, but not when it canno
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,20 @@ def file_stamp(path: str) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+@contextmanager
+def locked(folder: Path, taken: Exception) -> Iterator[None]:
+    """Locks a folder for this process alone. Raises `taken` if another one has it locked, or OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise taken from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -104,6 +104,8 @@ class SinkColumn(NamedTuple):
 class Misfit(ValueError):
     """A record that cannot become a row. The message says of which index and key, and why."""
 
+    exit_code = 1  # of the command line
+
     def __init__(self, index: int, key: bytes | None, what: str) -> None:
         shown = "without a key" if key is None else f"with the key {_shown(key)}"
         super().__init__(f"index {index}, {shown}: {what}")

@@ -80,6 +80,8 @@ class SinkStep(StrEnum):
 class SinkStopped(Exception):
     """A sink that cannot go on. The message names sink, index and key, and says what to do."""
 
+    exit_code = 1  # of the command line
+
 
 class SinkProgress:
     """What a run has done, for status and metrics; written by the thread of the run alone."""

@@ -17,6 +17,8 @@ from raftlog.cluster.sinks.changes import RowChange, RowChanges, StorePosition, 
 class StoreError(Exception):
     """The store cannot be written to as things are, and no waiting helps. The message says why and what to do."""
 
+    exit_code = 1  # of the command line
+
 
 class StoreUnavailable(StoreError):
     """The store does not answer, or has no room: it may later. The outcome of a write is not known."""

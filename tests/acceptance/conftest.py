@@ -74,9 +74,8 @@ def own_cluster(
     folder: Path, settings: Mapping[str, object], ready_s: float = READY_S, *, secure: bool
 ) -> Iterator[LocalCluster]:
     """Three nodes, up and ready; the ends of their logs are shown at the end."""
-    with LocalCluster(folder / "nodes", settings=settings, ports=free_ports(6), secure=secure) as cluster:
-        cluster.start()
-        cluster.wait_ready(timeout_s=ready_s)
+    with LocalCluster(folder / "nodes", settings=settings, secure=secure) as cluster:
+        cluster.restore(ready_s)
         with as_operator(cluster) if secure else nullcontext():
             yield cluster
         _tell_state(cluster)

@@ -9,14 +9,12 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.acceptance.conftest import Measure
-from tests.support import HANG_S
+from tests.support import HANG_S, raftlog
 
-RAFTLOG = (sys.executable, "-m", "raftlog.cluster.cli.main")
 IP = shutil.which("ip")
 
 
@@ -61,15 +59,7 @@ def machines(record_property: Measure, count: int = 3) -> Iterator[dict[str, tup
 
 
 def run(*words: str, cwd: Path, environment: dict[str, str] | None = None) -> str:
-    """What a command prints. Raises CalledProcessError."""
-    done = subprocess.run(
-        [*RAFTLOG, *words],
-        cwd=cwd,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
+    """What a command prints that succeeds."""
+    done = raftlog(*words, cwd=cwd, environment=environment)
     assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
     return done.stdout

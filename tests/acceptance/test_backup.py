@@ -13,8 +13,8 @@ from raftlog.cluster.client.answers import Item
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.records.backup_manifest import followed
-from tests.acceptance.machines import RAFTLOG, run
-from tests.support import free_ports, wait_until
+from tests.acceptance.machines import run
+from tests.support import RAFTLOG, wait_until
 
 SINKS = """
 [sink.shop]
@@ -78,11 +78,10 @@ def test_a_lost_site_comes_back_with_its_log(tmp_path: Path) -> None:
     """
     settings = {"disk.segment_bytes": 1 << 20, "limits.snapshot_log_bytes": 1 << 20}
     (tmp_path / "sinks.toml").write_text(SINKS)
-    with LocalCluster(tmp_path / "nodes", 3, settings=settings, ports=free_ports(6)) as cluster:
+    with LocalCluster(tmp_path / "nodes", 3, settings=settings) as cluster:
         site = Site(tmp_path, {"RAFTLOG_ENDPOINTS": ",".join(cluster.urls)})
         export = ("export", "--to", "table", "--engine", "arrow")
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls, sessions=False) as client:
             write(client, 0, 150)
             client.call(requests.trim(200))
@@ -111,8 +110,7 @@ def test_a_lost_site_comes_back_with_its_log(tmp_path: Path) -> None:
         assert [row["after"] for row in rows] == [last] * 3
         for node in cluster.nodes:
             site.run("disk", "check", str(cluster.data(node)))
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls, sessions=False) as client:
             assert entries(client, 200, last) == before
             assert keys(client) == kept

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from raftlog.chaos.runs.judgement import HAPPEN_EVERY_MINUTE
 from raftlog.chaos.runs.scenarios import LONG_S
 from tests.acceptance.conftest import Measure
 from tests.house.rules import ROOT
-from tests.support import wait_until
+from tests.support import RAFTLOG, raftlog, wait_until
 
 pytestmark = [pytest.mark.toxiproxy]
 
@@ -38,7 +37,7 @@ SMALL = [
     f"limits.trailing_log_bytes={1 << 13}",
 ]
 """A third or less of what a run has by default: a slow machine, too, trims and installs snapshots within LONG_S."""
-RUN = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "smoke", "--nodes", "3"]
+RUN = ("chaos", "run", "smoke", "--nodes", "3")
 
 
 def _processes_of(folder: Path) -> list[int]:
@@ -70,26 +69,8 @@ def test_a_smoke_run_of_chaos_is_valid(
     """Registers and the log under partitions, kills and pauses, three nodes behind the real Toxiproxy: valid,
     with enough operations, faults of every lane that took effect, digests that all nodes agree on, and the page.
     A run of a minute has snapshots, trims and fetched segments inside the nodes, and requests that met each kind."""
-    done = subprocess.run(
-        [
-            *RUN,
-            "--nemesis",
-            faults,
-            "--seconds",
-            str(seconds),
-            "--seed",
-            str(SEED),
-            "--out",
-            str(tmp_path),
-            "--json",
-            *SMALL,
-            *form,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=230,
-    )
+    more = ("--seconds", seconds, "--seed", SEED, "--out", tmp_path, "--json", *SMALL, *form)
+    done = raftlog(*RUN, "--nemesis", faults, *more, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     result = json.loads(done.stdout)
     assert (result["verdict"], result["seed"], result["problems"]) == ("valid", SEED, [])
@@ -121,14 +102,8 @@ def test_families_of_single_nodes(
 ) -> None:
     """Failing disks, damaged files, changes of members and wrong clocks, two minutes each: valid, every fault that took
     effect with its proof, and the members in the end those of the beginning."""
-    run = [sys.executable, "-m", "raftlog.cluster.cli.main", "chaos", "run", "--nemesis", family, "--nodes", str(nodes)]
-    done = subprocess.run(
-        [*run, "--seconds", "120", "--out", str(tmp_path), "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1_100,
-    )
+    words = ("chaos", "run", "--nemesis", family, "--nodes", nodes, "--seconds", 120, "--out", tmp_path, "--json")
+    done = raftlog(*words, cwd=ROOT, timeout_s=1_100)
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     result = json.loads(done.stdout)
     installed = [fault for fault in result["faults"] if fault["outcome"] == "installed"]
@@ -142,7 +117,7 @@ def test_nothing_is_left_behind(tmp_path: Path, toxiproxy_path: Path, number: si
     """Ctrl-C in the middle of a run ends with 8, for there is no verdict; after `kill -9` of the harness too, every
     node and the Toxiproxy server are gone."""
     with subprocess.Popen(
-        [*RUN, "--seconds", "100", "--out", str(tmp_path), *form],
+        [*RAFTLOG, *RUN, "--seconds", "100", "--out", str(tmp_path), *form],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

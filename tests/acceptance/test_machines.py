@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from raftlog import Forbidden, SyncClient, TlsFiles, Unavailable
+from raftlog import Forbidden, SyncClient, Unavailable
+from raftlog.cluster.node.formatting import tls_files
 from tests.acceptance.conftest import Measure
-from tests.acceptance.machines import RAFTLOG, machines, run
-from tests.support import wait_until
+from tests.acceptance.machines import machines, run
+from tests.support import RAFTLOG, raftlog, variables_of, wait_until
 
 
 def _is_closed(client: SyncClient) -> bool:
@@ -35,7 +35,7 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
     with machines(record_property) as hosts:
         run("create", *hosts, "--folder", "made", cwd=tmp_path)
         tls = tmp_path / "made" / "tls"
-        client_files = TlsFiles(str(tls / "ca.pem"), str(tls / "client-operator.pem"), str(tls / "client-operator.key"))
+        client_files = tls_files(tls, "client-operator")
         try:
             for number, there in enumerate(hosts.values(), 1):
                 machine = tmp_path / "made" / f"machine-{number}"
@@ -47,24 +47,11 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
                         )
                     )
             urls = [f"https://{host}:7001" for host in hosts]
-            environment = {
-                "RAFTLOG_ENDPOINTS": ",".join(urls),
-                "RAFTLOG_CA": client_files.ca,
-                "RAFTLOG_CERTIFICATE": client_files.certificate,
-                "RAFTLOG_KEY": client_files.key,
-            }
+            environment = {"RAFTLOG_ENDPOINTS": ",".join(urls), **variables_of(client_files)}
             with SyncClient(urls, tls=client_files, deadline_s=30) as client:
                 wait_until(lambda: _is_closed(client), 30, what="a node that serves nothing")
-                run(
-                    "access",
-                    "init",
-                    "operator",
-                    "--config",
-                    "node.toml",
-                    "--deadline",
-                    "30",
-                    cwd=tmp_path / "made" / "machine-1",
-                )
+                init = ("access", "init", "operator", "--config", "node.toml", "--deadline", "30")
+                run(*init, cwd=tmp_path / "made" / "machine-1")
                 for number in range(20):
                     client.put(b"key %d" % number, b"value")
                 leader = client.status().leader
@@ -77,31 +64,14 @@ def test_three_machines_by_three_commands(tmp_path: Path, record_property: Measu
             assert run("status", cwd=tmp_path, environment=environment).count("https://") == 3
             run("user", "set", "alice", "--role", "reader", cwd=tmp_path, environment=environment)
             run("cert", "client", "alice", "--folder", str(tls), cwd=tmp_path)
-            own = {
-                "RAFTLOG_CERTIFICATE": str(tls / "client-alice.pem"),
-                "RAFTLOG_KEY": str(tls / "client-alice.key"),
-            }
-            assert "after" in run("get", "after", cwd=tmp_path, environment=environment | own)
-            denied = subprocess.run(
-                [*RAFTLOG, "put", "after", "x"],
-                env={**os.environ, **environment, **own},
-                capture_output=True,
-                text=True,
-                timeout=30,
-                check=False,
-            )
+            own = environment | variables_of(tls_files(tls, "client-alice"))
+            assert "after" in run("get", "after", cwd=tmp_path, environment=own)
+            denied = raftlog("put", "after", "x", environment=own)
             assert (denied.returncode, "role grant ROLE 'write on keys:after'" in denied.stderr) == (9, True), (
                 denied.stderr
             )
             bare = {name: "" for name in environment if name != "RAFTLOG_ENDPOINTS"}
-            refused = subprocess.run(
-                [*RAFTLOG, "get", "after"],
-                env={**os.environ, **environment, **bare},
-                capture_output=True,
-                text=True,
-                timeout=30,
-                check=False,
-            )
+            refused = raftlog("get", "after", environment=environment | bare)
             assert refused.returncode == 2
             assert "raftlog cert client" in refused.stderr
         finally:

@@ -8,10 +8,8 @@ import random
 import secrets
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -25,7 +23,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import SETTINGS, Measure, own_cluster
 from tests.acceptance.load import Load
 from tests.acceptance.logs import check_exactly_once, distribution
-from tests.support import HANG_S, free_ports, stretch, wait_until
+from tests.support import free_ports, raftlog, stretch, wait_until
 
 PATIENCE_S = 60.0  # the machine may be busy with other things
 TRANSFER_MS, SANE_MS = 100.0, 2_000.0
@@ -41,12 +39,18 @@ def own(tmp_path: Path, secure: bool) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def raftlog(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command as an operator gives it, in the cluster's folder."""
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", *arguments, "-e", ",".join(cluster.urls)]
-    done = subprocess.run(command, cwd=cluster.folder, capture_output=True, text=True, timeout=HANG_S, check=False)
-    print(arguments, done.returncode, done.stdout, done.stderr)
-    return done
+async def operate(cluster: LocalCluster, *words: object) -> None:
+    """A command that succeeds, as an operator gives it in the cluster's folder."""
+    more = ("-e", ",".join(cluster.urls))
+    done = await asyncio.to_thread(raftlog, *words, *more, cwd=cluster.folder)
+    print(words, done.stdout, done.stderr)
+    assert done.returncode == 0, done.stderr
+
+
+def longest_gap(times: Sequence[float]) -> str:
+    """Between two writes, in words."""
+    gap = max(later - earlier for earlier, later in itertools.pairwise(times))
+    return f"longest gap between writes: {gap * 1000:.0f} ms"
 
 
 def places(cluster: LocalCluster) -> tuple[str, str]:
@@ -87,24 +91,20 @@ async def test_a_fourth_node_joins_and_leaves_while_writes_go_on(own: LocalClust
     async with Load(own.urls, think_s=THINK_S) as load:
         await load.more(200)
         mark = len(load.acknowledged)
-        added = await asyncio.to_thread(raftlog, own, "members", "add", "4", "--peer", peer, "--url", url, "--learner")
-        assert added.returncode == 0, added.stderr
+        await operate(own, "members", "add", "4", "--peer", peer, "--url", url, "--learner")
         assert own.adopt((own.folder / "join-4.toml").read_text()) == 4
         own.start_node(4)
-        promoted = await asyncio.to_thread(raftlog, own, "members", "promote", "4", "--wait", str(PATIENCE_S))
-        assert promoted.returncode == 0, promoted.stderr
+        await operate(own, "members", "promote", "4", "--wait", PATIENCE_S)
         await asyncio.to_thread(own.wait_ready, [4], PATIENCE_S)
         assert voters(await asyncio.to_thread(settled, own)) == [1, 2, 3, 4]
         load.urls = own.urls
         await load.more(200)
-        removed = await asyncio.to_thread(raftlog, own, "members", "remove", "4", "--wait", str(PATIENCE_S))
-        assert removed.returncode == 0, removed.stderr
+        await operate(own, "members", "remove", "4", "--wait", PATIENCE_S)
         load.urls = own.urls[:3]
         assert await asyncio.to_thread(own.dismiss, 4) == 15
         await load.more(200)
         times = [write.at for write in load.acknowledged[mark:]]
-    gap = max(later - earlier for earlier, later in itertools.pairwise(times))
-    record_property("measured", f"longest gap between writes: {gap * 1000:.0f} ms; {dict(load.answers)}")
+    record_property("measured", f"{longest_gap(times)}; {dict(load.answers)}")
     assert voters(settled(own)) == [1, 2, 3]
     await check_exactly_once(own, load)
 
@@ -115,15 +115,13 @@ async def test_the_leader_is_removed(own: LocalCluster, record_property: Measure
         await load.more(200)
         leader = own.leader()
         moment = time.monotonic()
-        removed = await asyncio.to_thread(raftlog, own, "members", "remove", str(leader), "--wait", str(PATIENCE_S))
-        assert removed.returncode == 0, removed.stderr
+        await operate(own, "members", "remove", leader, "--wait", PATIENCE_S)
         wait_until(lambda: own.ask(leader, "/readyz")[1].startswith(b"removed"), PATIENCE_S, what="/readyz: removed")
         assert await asyncio.to_thread(own.dismiss, leader) == 15
         load.urls = own.urls
         await load.more(200)
         times = [write.at for write in load.acknowledged if write.at > moment]
-    gap = max(later - earlier for earlier, later in itertools.pairwise(times))
-    record_property("measured", f"longest gap between writes: {gap * 1000:.0f} ms; {dict(load.answers)}")
+    record_property("measured", f"{longest_gap(times)}; {dict(load.answers)}")
     assert voters(settled(own)) == sorted({1, 2, 3} - {leader})
     await check_exactly_once(own, load)
 
@@ -136,8 +134,7 @@ async def test_a_wiped_follower_is_replaced(own: LocalCluster) -> None:
         lost = next(node for node in own.nodes if node != own.leader())
         own.kill(lost)
         shutil.rmtree(own.data(lost))
-        replaced = await asyncio.to_thread(raftlog, own, "members", "replace", str(lost))
-        assert replaced.returncode == 0, replaced.stderr
+        await operate(own, "members", "replace", lost)
         assert own.adopt((own.folder / f"join-{lost}.toml").read_text()) == lost
         own.start_node(lost)
         await asyncio.to_thread(_make_voter, own, lost)

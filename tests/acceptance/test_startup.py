@@ -4,7 +4,6 @@ The reasons that need no process of their own are in tests/cluster/node/test_pro
 """
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,24 +12,20 @@ import pytest
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import SETTINGS
-from tests.support import free_ports, small_disk
-
-START_S = 20
+from tests.support import free_ports, raftlog, small_disk
 
 
 @pytest.fixture
 def formatted(tmp_path: Path) -> Iterator[LocalCluster]:
     """Data folders of a single node, nothing running."""
-    with LocalCluster(tmp_path / "one", 1, settings=SETTINGS, ports=free_ports(2)) as cluster:
+    with LocalCluster(tmp_path / "one", 1, settings=SETTINGS) as cluster:
         yield cluster
 
 
 def _refused(cluster: LocalCluster, settings: Path | None = None) -> tuple[int, str]:
     """Exit code and words of node 1; it must end by itself."""
     settings = settings or cluster.settings_file(1)
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", "--config", str(settings)]
-    command += ["--set", "stop_with_stdin=false"]  # no process holds its standard input here
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    ended = raftlog("node", "--config", settings, "--set", "stop_with_stdin=false")  # no process holds it here
     assert "Traceback" not in ended.stderr + ended.stdout
     return ended.returncode, ended.stderr + ended.stdout
 

@@ -19,12 +19,13 @@ from typing import NamedTuple
 
 import pytest
 
+from raftlog.cluster.node.formatting import tls_files
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.conftest import Measure
-from tests.acceptance.machines import RAFTLOG, machines, run
+from tests.acceptance.machines import machines, run
 from tests.cluster.cli.test_docs_blocks import SHELL, found_block
 from tests.house.rules import ROOT
-from tests.support import free_ports
+from tests.support import RAFTLOG, free_ports, variables_of
 
 ADDRESS = re.compile(r"(https?://)?127\.0\.0\.1:(7[0-2]0\d)|10\.0\.0\.(\d)")
 UP = """
@@ -87,15 +88,7 @@ class Place(NamedTuple):
 
 def environment_of(urls: Sequence[str], tls: Path | None) -> dict[str, str]:
     """For the commands of an operator."""
-    files = (
-        {}
-        if tls is None
-        else {
-            "RAFTLOG_CA": str(tls / "ca.pem"),
-            "RAFTLOG_CERTIFICATE": str(tls / "client-operator.pem"),
-            "RAFTLOG_KEY": str(tls / "client-operator.key"),
-        }
-    )
+    files = {} if tls is None else variables_of(tls_files(tls, "client-operator"))
     own = {"RAFTLOG_ENDPOINTS": ",".join(urls), "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     return os.environ | own | files
 
@@ -107,8 +100,7 @@ def plain_cluster(folder: Path) -> Iterator[tuple[Place, LocalCluster]]:
     ports = dict(zip(pages, free_ports(len(pages)), strict=True))
     used = [ports[each] for each in (7101, 7102, 7103, 7001, 7002, 7003)]
     with LocalCluster(folder / "data", 3, ports=used) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         place = Place(folder, dict.fromkeys(range(1, 5), "127.0.0.1"), ports, {}, environment_of(cluster.urls, None))
         yield place, cluster
 

@@ -108,8 +108,7 @@ def test_a_cluster_changes_to_tls_and_back_under_load(tmp_path: Path) -> None:
                 for node, url in enumerate(urls, 1):
                     one.change_members(ChangeIn("address", node, url=url))
 
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         try:
             load.use(lambda: client(plain))
             restart("both", plain)
@@ -188,8 +187,7 @@ def test_a_cluster_changes_its_authority_under_load(tmp_path: Path) -> None:
                 else:
                     load.use(client)
 
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         try:
             load.use(client)
             renew("ca.pem", content=both)

@@ -75,8 +75,7 @@ async def test_pitfall_77_a_cluster_is_upgraded_node_by_node_under_load_and_back
     settings = {"limits.digest_point_entries": 10}
     nodes = Upgraded(tmp_path / "nodes", settings=settings, ports=free_ports(6), command=(sys.executable, str(PROGRAM)))
     with nodes, SyncClient(nodes.urls) as client:
-        nodes.start()
-        nodes.wait_ready()
+        nodes.restore()
 
         def read() -> bytes:
             item = client.get(b"k")
@@ -197,8 +196,7 @@ def test_a_release_is_upgraded_to_this_one_under_load_and_back(
     )
     longest: list[str] = []
     with nodes, ExitStack() as ends:
-        nodes.start()
-        nodes.wait_ready(timeout_s=HANG_S)
+        nodes.restore(HANG_S)
         ends.enter_context(as_operator(nodes))
         environment = {**os.environ, CERTIFICATE_VARIABLE: own.certificate, KEY_VARIABLE: own.key}
 

@@ -20,6 +20,7 @@ from raftlog.cluster.config.settings import LoadedSettings, Settings, load_setti
 from raftlog.cluster.disk.disk import Disk, OnAnswer
 from raftlog.cluster.node.formatting import format_cluster, new_cluster
 from raftlog.cluster.node.host import Host
+from raftlog.cluster.peers.hello import Hello, Purpose
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.opening import ReplicaParts
 from raftlog.cluster.replica.replica import Replica
@@ -37,7 +38,13 @@ from tests.support import Patience, free_ports, stretch, wait_until_async
 
 START: Final = Start(run=1, last_index=1, last_term=1, term=1, floor=0)
 """What the process of a made-up hello found on its disk."""
+
 IS_LINUX: Final = Path("/proc/self/schedstat").exists()
+
+
+def hello_of(log: str, sender: int, disk: str, boot: int = 1, purpose: Purpose = Purpose.CONSENSUS) -> Hello:
+    """What a node says that dials node 1."""
+    return Hello(log=log, sender=sender, to=1, incarnation=disk, boot=boot, purpose=purpose, start=START)
 
 
 def append_block(*values: bytes, session: int = 0, sequence: int = 0) -> bytes:

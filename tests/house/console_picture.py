@@ -38,8 +38,7 @@ def main() -> None:
     if browser is None:
         raise SystemExit("the picture of the console needs Chromium (Debian: apt-get install chromium)")
     with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder, "nodes"), 3) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         is_over = threading.Event()
         loading = threading.Thread(target=load, args=(cluster.urls, is_over))
         loading.start()

@@ -1,6 +1,6 @@
 """Gives every command its common options, its client, and its exit codes.
 
-A command is a function that takes a `Cli` first; `command` gives it the options below and turns errors into one line
+A command is a function that takes a `Cli` first; `Commands` gives it the options below and turns errors into one line
 on standard error and an exit code (docs/cli.md).
 """
 
@@ -24,11 +24,11 @@ import typer
 
 from raftlog.cluster.api.encoding import Encoding, from_b64
 from raftlog.cluster.api.errors import ApiError
-from raftlog.cluster.api.text import explained
+from raftlog.cluster.api.text import as_row, explained
 from raftlog.cluster.cli.frame.discovery import SRV, NotDiscovered, discovered
 from raftlog.cluster.cli.frame.hints import SESSION_TTL_MS, hint_of
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_ENDPOINTS, Ambiguous, remembered, running_at
-from raftlog.cluster.cli.frame.output import Format, Printer
+from raftlog.cluster.cli.frame.output import Format, Printer, View
 from raftlog.cluster.cli.frame.profiles import BadProfiles, chosen, use_files
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import Policy
@@ -78,8 +78,13 @@ class Failed(Exception):
 
     def __init__(self, message: str, code: Exit = Exit.FAILURE, hint: str = "") -> None:
         super().__init__(message)
-        self.code = code
+        self.exit_code = code
         self.hint = hint
+
+
+def say(what: str) -> None:
+    """Prints a line for people at once, on standard error."""
+    print(what, file=sys.stderr, flush=True)
 
 
 OutputOption = Annotated[
@@ -103,6 +108,9 @@ DeadlineOption = Annotated[
     float, typer.Option("--deadline", help="Seconds until a request is given up.", min=0.001, max=DEADLINE_S_MAX)
 ]
 Base64Option = Annotated[bool, typer.Option("--base64", help="Keys and values are given as base64.")]
+
+
+CliFunction = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,35 +138,52 @@ class Cli:
             policy=Policy(unreachable_ms=UNREACHABLE_MS),
         )
 
-
-def command(
-    app: typer.Typer, name: str, *, writes: bool = False, **settings: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds a function that takes a Cli first as a command with the common options. One that `writes` does not choose
-    between several running clusters."""
-
-    def add(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name, **settings)(_with_common(function, writes=writes))
-        return function
-
-    return add
+    def show(self, question: Callable[[SyncClient], Any], view: View) -> None:
+        """Asks the cluster, and prints the answer as one row."""
+        with self.client() as client:
+            self.printer.one(as_row(question(client)), view)
 
 
-def command_group(app: typer.Typer, name: str, function: Callable[..., None]) -> typer.Typer:
-    """Adds a function that takes a Cli first as a command with subcommands: it runs if none of them is given."""
-    run = _with_common(function)
+class Commands:
+    """The commands of a module, or of a group in it, in the order in which they are defined.
 
-    def alone(context: typer.Context, **given: Any) -> None:
-        if context.invoked_subcommand is None:
-            run(**given)
+    As a decorator it adds a function that takes a Cli first as a command with the common options.
+    """
 
-    own = inspect.signature(run)
-    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    alone.__signature__ = own.replace(parameters=[context, *own.parameters.values()])  # type: ignore[attr-defined]
-    below = typer.Typer(invoke_without_command=True, help=function.__doc__)
-    below.callback()(alone)
-    app.add_typer(below, name=name)
-    return below
+    def __init__(self, app: typer.Typer | None = None) -> None:
+        self.app = app or typer.Typer()  # takes functions without the common options
+
+    def __call__(self, name: str, *, writes: bool = False) -> Callable[[CliFunction], CliFunction]:
+        """Adds a function as this command. One that `writes` does not choose between several running clusters."""
+
+        def add(function: CliFunction) -> CliFunction:
+            self.app.command(name)(_with_common(function, writes=writes))
+            return function
+
+        return add
+
+    def group(self, name: str, function: CliFunction | None = None) -> Commands:
+        """Adds a command with subcommands. `function`, which takes a Cli first, runs if none of them is given."""
+        below = typer.Typer(no_args_is_help=function is None)
+        if function is not None:
+            run = _with_common(function)
+
+            def alone(context: typer.Context, **given: Any) -> None:
+                if context.invoked_subcommand is None:
+                    run(**given)
+
+            own = inspect.signature(run)
+            context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+            alone.__signature__ = own.replace(parameters=[context, *own.parameters.values()])  # type: ignore[attr-defined]
+            below = typer.Typer(invoke_without_command=True, help=function.__doc__)
+            below.callback()(alone)
+        self.app.add_typer(below, name=name)
+        return Commands(below)
+
+    def register(self, app: typer.Typer) -> None:
+        """Adds them to the command line."""
+        app.registered_commands += self.app.registered_commands
+        app.registered_groups += self.app.registered_groups
 
 
 def _with_common(function: Callable[..., None], *, writes: bool = False) -> Callable[..., None]:
@@ -240,7 +265,7 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
             both = f"clusters of `raftlog up` run at {first} and at {rest}: a command that writes must name one"
             raise Failed(both, Exit.USAGE, _naming(others[0]))
         if others:
-            print(f"reading from the cluster at {first}; others run at {rest}", file=sys.stderr)
+            say(f"reading from the cluster at {first}; others run at {rest}")
         running.use_files()
         return tuple(running.endpoints), "the running `raftlog up`"
     return DEFAULT_ENDPOINTS, "the default ports"
@@ -282,21 +307,24 @@ def ended(work: Callable[[], None], with_json: bool = False, endpoints: str = ""
     """Runs a command's work; errors become a message on standard error and the exit code. `endpoints`: as given."""
     try:
         work()
+    except typer.Exit:
+        raise
     except ClientError as error:
         _fail(error, _exit_of(error), hint_of(error, endpoints), with_json)
-    except Failed as error:
-        _fail(error, error.code, error.hint, with_json)
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.OK) from None
     except UnicodeEncodeError as error:
         _fail(ValueError(explained(error)), Exit.USAGE, "", with_json)
-    except ValueError as error:
-        _fail(error, Exit.USAGE, "", with_json)
     except OSError as error:
         _fail(OSError(explained(error)), Exit.FAILURE, "", with_json)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
+    except Exception as error:  # also of other rooms: `exit_code` says which
+        code = getattr(error, "exit_code", Exit.USAGE if isinstance(error, ValueError) else None)
+        if code is None:  # a defect
+            raise
+        _fail(error, Exit(code), getattr(error, "hint", ""), with_json)
 
 
 def _fail(error: Exception, code: Exit, hint: str, with_json: bool) -> NoReturn:
@@ -306,11 +334,11 @@ def _fail(error: Exception, code: Exit, hint: str, with_json: bool) -> NoReturn:
             shown |= {"code": str(error.code), "outcome": str(error.outcome), "tried": list(error.tried)}
         if isinstance(error, OutcomeUnknown) and error.session:
             shown |= {"session": error.session, "sequence": error.sequence}
-        print(json.dumps(shown, ensure_ascii=False), file=sys.stderr)
+        say(json.dumps(shown, ensure_ascii=False))
     else:
-        print(f"raftlog: {error}", file=sys.stderr)
+        say(f"raftlog: {error}")
         if hint:
-            print(hint, file=sys.stderr)
+            say(hint)
     raise typer.Exit(code) from error
 
 

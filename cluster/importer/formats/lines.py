@@ -63,6 +63,8 @@ _FIXED: Final = {InputFormat.ACCESS: access_log.FIELDS, InputFormat.SYSLOG: sysl
 class InputError(ValueError):
     """The whole input cannot be imported. The message says why and what to do."""
 
+    exit_code = 1  # of the command line
+
 
 class Line(NamedTuple):
     """A line of the input, or a CSV row over several lines: its number from 1, its bytes, and its number of lines.

@@ -40,8 +40,7 @@ def test_a_follower_whose_log_was_damaged_heals(tmp_path: Path, flips: int) -> N
     on in its term, however often a disk is found damaged."""
     chance = random.Random(7)
     with LocalCluster(tmp_path, 3, settings=SETTINGS) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls) as client:
             for number in range(flips):
                 for _ in range(40):

@@ -18,7 +18,7 @@ from raftlog.chaos.shim.library import ShimMissing
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.support import free_ports, wait_until
+from tests.support import wait_until
 
 DEADLINE_S: Final = 90.0
 """For what takes a second on a machine that has nothing else to do."""
@@ -33,7 +33,7 @@ class ShimCluster:
     """A cluster of nodes with the library; nothing runs before `start`."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        formatted = LocalCluster(folder / "cluster", nodes, settings=SETTINGS, ports=free_ports(2 * nodes))
+        formatted = LocalCluster(folder / "cluster", nodes, settings=SETTINGS)
         try:
             self.shim = Shim(folder / "shim", [formatted.data(node) for node in formatted.nodes])
         except ShimMissing as error:

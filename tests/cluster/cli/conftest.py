@@ -10,7 +10,7 @@ import structlog
 from tests.cluster.cli.test_cli import Running
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _logs_beside_the_commands() -> Iterator[None]:
     """CliRunner replaces sys.stdout and sys.stderr for all threads; structlog would print a node's line there."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from raftlog.cluster.node.first_admin import make_first_admin
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.security.authority import make_client
 from tests.cluster.cli.test_cli import Running
-from tests.support import HANG_S, free_port
+from tests.support import HANG_S, RAFTLOG, free_port, variables_of
 
 
 def keys_of(client: SyncClient) -> list[bytes]:
@@ -87,16 +86,14 @@ def test_rights_and_ctrl_c(tmp_path: Path) -> None:
     """With access control a user without the grant is refused before the load, by the name of the grant. Ctrl-C ends a
     load with 130, and its keys are deleted all the same."""
     with LocalCluster(tmp_path / "nodes", 1, secure=True) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         make_first_admin(local)
         make_client(local.folder / TLS_FOLDER, "guest")
 
         def begin(user: str) -> subprocess.Popen[str]:
-            files = local.tls_files(f"client-{user}")
-            own = {"RAFTLOG_CA": files.ca, "RAFTLOG_CERTIFICATE": files.certificate, "RAFTLOG_KEY": files.key}
+            own = variables_of(local.tls_files(f"client-{user}"))
             return subprocess.Popen(
-                [sys.executable, "-m", "raftlog.cluster.cli.main", "bench", local.url(1), "--clients", "2"],
+                [*RAFTLOG, "bench", local.url(1), "--clients", "2"],
                 env=os.environ | own | {"XDG_STATE_HOME": str(tmp_path)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

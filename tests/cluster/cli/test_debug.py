@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -13,30 +12,15 @@ import pytest
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.first_admin import make_first_admin
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.support import HANG_S
+from tests.support import raftlog, variables_of
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
 
 
 def bundle(local: LocalCluster, *options: str | Path) -> subprocess.CompletedProcess[str]:
     """The command, as the operator of that cluster."""
-    files = local.tls_files("client-operator")
-    environment = {
-        "RAFTLOG_ENDPOINTS": ",".join(local.urls),
-        "RAFTLOG_CA": files.ca,
-        "RAFTLOG_CERTIFICATE": files.certificate,
-        "RAFTLOG_KEY": files.key,
-    }
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "debug", "bundle", *options]
-    return subprocess.run(
-        list(map(str, command)),
-        env=environment,
-        cwd=local.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HANG_S,
-    )
+    environment = {"RAFTLOG_ENDPOINTS": ",".join(local.urls), **variables_of(local.tls_files())}
+    return raftlog("debug", "bundle", *options, cwd=local.folder, environment=environment)
 
 
 def content_of(archive: Path) -> dict[str, bytes]:
@@ -62,8 +46,7 @@ def test_a_bundle_has_all_nodes_and_no_secret(tmp_path: Path) -> None:
     """Three nodes with TLS and access control, one of them stopped. The archive has what the others say, the disk check
     of the stopped one, and the reason for each file that is missing. No key, value, token or private key is in it."""
     with LocalCluster(tmp_path / "nodes", 3, secure=True, settings={"log.file": "node.log"}) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         token = make_first_admin(local).read_bytes().strip()
         with SyncClient(local.urls, tls=local.tls_files("client-operator")) as client:
             client.put(b"very secret key", b"very secret value")

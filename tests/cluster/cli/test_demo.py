@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from raftlog.cluster.demo import input, story as demo, table as demo_table
 from raftlog.cluster.demo.story import DemoFailed, DemoInput, DemoRow, LeaderKill, Story
 from raftlog.cluster.importer.formats.lines import InputFormat
 from tests.cluster.fake_node import FakeNode, serve
-from tests.support import HANG_S, free_ports, port_for_up, wait_until
+from tests.support import HANG_S, port_for_up, raftlog, wait_until
 
 
 def test_input_is_the_history_filled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,9 +199,7 @@ def test_an_input_without_a_record_is_refused_before_anything_starts(
     """`raftlog demo` ends with 2 and one line that names the file and its fault."""
     source = tmp_path / name
     source.write_bytes(content)
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    arguments = [*demo.COMMAND, "demo", "--no-spark", "--input", str(source)]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = raftlog("demo", "--no-spark", "--input", source, environment={"TMPDIR": str(tmp_path)})
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert str(source) in line
@@ -243,10 +240,9 @@ def test_demo_on_a_file_of_any_kind(tmp_path: Path, name: str, form: list[str]) 
     source = tmp_path / name
     content, records, _ = INPUTS[name]
     source.write_bytes(content)
-    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    arguments = [*demo.COMMAND, "demo", "--no-spark", "--json", "--input", str(source), *form]
-    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=HANG_S, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    environment = {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = raftlog("demo", "--no-spark", "--json", "--input", source, *form, environment=environment)
+    assert done.returncode == 0, done.stderr
     story = json.loads(done.stdout)
     assert (story["acknowledged"], story["wanted"]) == (records, records)
     assert story["leader_changes"] >= 1
@@ -257,10 +253,9 @@ def test_demo_on_three_processes(tmp_path: Path) -> None:
     """The whole story without Spark: a leader killed half-way, the digests agree, the rows are the input."""
     source = tmp_path / "in.ndjson"
     input.write_input(source, 600)
-    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    arguments = [*demo.COMMAND, "demo", "--no-spark", "--json", "--input", str(source)]
-    done = subprocess.run(arguments, env=environment, capture_output=True, timeout=HANG_S, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    environment = {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = raftlog("demo", "--no-spark", "--json", "--input", source, environment=environment)
+    assert done.returncode == 0, done.stderr
     story = json.loads(done.stdout)
     assert (story["acknowledged"], story["rejected"]) == (600, 0)
     assert story["leader_changes"] >= 1
@@ -315,7 +310,7 @@ def test_up_is_found_and_leaves_no_process_behind(tmp_path: Path) -> None:
         line = up.stdout.readline().decode().split()
         assert line[:3] == ["node", "1", f"http://127.0.0.1:{base}"]
         pid = int(line[-1])
-        put = raftlog(environment, "put", "a", "1")
+        put = raftlog("put", "a", "1", environment=environment)
         assert put.returncode == 0, put.stderr
         up.send_signal(signal.SIGKILL)
         up.wait(10)
@@ -327,8 +322,8 @@ def test_up_is_found_and_leaves_no_process_behind(tmp_path: Path) -> None:
     try:
         assert again.stdout is not None
         again.stdout.readline()
-        got = raftlog(environment, "get", "a", "-o", "raw")
-        assert got.stdout == b"1"
+        got = raftlog("get", "a", "-o", "raw", environment=environment)
+        assert got.stdout == "1"
         again.send_signal(signal.SIGINT)
         assert again.wait(20) == 0
     finally:
@@ -337,27 +332,9 @@ def test_up_is_found_and_leaves_no_process_behind(tmp_path: Path) -> None:
     assert not list((tmp_path / "raftlog" / "clusters").glob("*.json"))
 
 
-def raftlog(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """One command, to its end."""
-    return subprocess.run(
-        [*demo.COMMAND, *arguments], env=environment, capture_output=True, timeout=HANG_S, check=False
-    )
-
-
 def is_zombie(pid: int) -> bool:
     """Whether the process ended and is only not yet reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def test_a_demo_whose_port_another_process_takes_starts_on_other_ports(tmp_path: Path) -> None:
-    """The port was free when it was chosen. Nothing is imported before all nodes serve, so nothing is lost."""
-    ports = free_ports(2 * demo.NODES)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", ports[1]))
-        other.listen()
-        with demo.start(tmp_path / "data", ports, lambda text: None) as cluster:
-            assert set(cluster.running) == {1, 2, 3}
-            assert not {place.peer for place in cluster.cluster.node} & {f"127.0.0.1:{port}" for port in ports}

@@ -207,8 +207,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     (tmp_path / "quakes.csv").write_text(page.partition("```text\n")[2].partition("```")[0])
     (tmp_path / "sensors.csv").write_text("id,at\na,2026-01-31T12:00:00Z\n,2026-01-31T12:00:01Z\n")
     with LocalCluster(tmp_path / "data", 3, ports=fresh[4:7] + fresh[0:3]) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         cluster.leader()
         environment = os.environ | {
             "RAFTLOG_ENDPOINTS": ",".join(cluster.urls),

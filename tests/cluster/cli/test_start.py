@@ -22,7 +22,7 @@ from raftlog.cluster.cli.frame.common import Exit
 from raftlog.cluster.config.cluster_file import render_cluster_file
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.node.formatting import new_cluster
-from tests.support import HANG_S, free_ports
+from tests.support import HANG_S, RAFTLOG, free_ports
 
 SLOW = (
     "aiohttp",
@@ -74,19 +74,23 @@ def first_paragraph(text: str | None) -> str:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_list_of_commands_equals_the_modules_commands(module: str) -> None:
-    """Names, kinds, order and help in the list are those of the commands themselves."""
+    """Names, kinds, order and help in the list are those of the commands themselves; a group may leave its help to the
+    list."""
     app = typer.Typer()
+    listed = MODULES[module]
+    helps = {entry.name: entry.help for entry in listed}
     import_module(module).register(app)
     commands = [
         CommandHelp(each.name or "", first_paragraph(each.help or getattr(each.callback, "__doc__", "")))
         for each in app.registered_commands
     ]
     groups = [
-        CommandHelp(each.name or "", first_paragraph(each.typer_instance.info.help), is_group=True)
+        CommandHelp(
+            each.name or "", first_paragraph(each.typer_instance.info.help) or helps[each.name or ""], is_group=True
+        )
         for each in app.registered_groups
         if each.typer_instance is not None
     ]
-    listed = MODULES[module]
     assert [entry for entry in listed if not entry.is_group] == commands
     assert [entry for entry in listed if entry.is_group] == groups
 
@@ -231,7 +235,7 @@ def test_a_hint_names_what_works_in_this_installation(tmp_path: Path, monkeypatc
 def test_output_that_cannot_be_written_is_one_line_and_a_closed_pipe_is_no_error(words: list[str]) -> None:
     """Also where rich prints it. Guard: help and lists ended with a stack trace on a full disk, and with 1 in
     `| head`."""
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", *words]
+    command = [*RAFTLOG, *words]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
@@ -247,7 +251,6 @@ def test_output_that_cannot_be_written_is_one_line_and_a_closed_pipe_is_no_error
 
 def test_a_name_that_is_not_utf_8_and_a_path_are_explained(tmp_path: Path) -> None:
     """The message says which word it is, and what to do."""
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main"]
     words: list[tuple[list[str | bytes], int, str]] = [
         (["role", "set", b"k\xff", "read on log", "-e", "http://127.0.0.1:1"], 2, r"k\xff is not UTF-8: names are"),
         (["import", "nodir/x", "--dry-run"], 1, "nodir/x: No such file or directory; the folder nodir is not there"),
@@ -256,7 +259,7 @@ def test_a_name_that_is_not_utf_8_and_a_path_are_explained(tmp_path: Path) -> No
         (["format", os.devnull], 2, "name a cluster file, which `raftlog create` makes"),
     ]
     for given, code, says in words:
-        done = subprocess.run([*command, *given], capture_output=True, cwd=tmp_path, timeout=HANG_S, check=False)
+        done = subprocess.run([*RAFTLOG, *given], capture_output=True, cwd=tmp_path, timeout=HANG_S, check=False)
         assert (done.returncode, says in done.stderr.decode()) == (code, True), done.stderr
 
 

@@ -8,7 +8,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,29 +20,19 @@ from raftlog.cluster.config.joining import TLS_FOLDER
 from raftlog.cluster.node.first_admin import make_first_admin
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.security.authority import make_client
-from tests.support import HANG_S, wait_until
+from tests.support import HANG_S, RAFTLOG, raftlog, variables_of, wait_until
 
-RAFTLOG = [sys.executable, "-m", "raftlog.cluster.cli.main"]
 ONCE = ["top", "--interval", "0.5", "--once", "-o", "json"]
 
 
 def environment(local: LocalCluster, user: str) -> dict[str, str]:
     """Of a command of that user."""
-    files = local.tls_files(f"client-{user}")
-    own = {"RAFTLOG_CA": files.ca, "RAFTLOG_CERTIFICATE": files.certificate, "RAFTLOG_KEY": files.key}
-    return os.environ | own | {"RAFTLOG_ENDPOINTS": ",".join(local.urls)}
+    return {"RAFTLOG_ENDPOINTS": ",".join(local.urls), **variables_of(local.tls_files(f"client-{user}"))}
 
 
 def run(local: LocalCluster, user: str, *words: str) -> subprocess.CompletedProcess[str]:
     """A command that succeeds."""
-    done = subprocess.run(
-        [*RAFTLOG, *words],
-        env=environment(local, user),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HANG_S,
-    )
+    done = raftlog(*words, environment=environment(local, user))
     assert done.returncode == 0, done.stderr
     return done
 
@@ -65,7 +54,11 @@ def on_terminal(local: LocalCluster) -> tuple[int, bytes]:
     ours, terminal = pty.openpty()
     words = [*RAFTLOG, "top", "--interval", "0.2"]
     with subprocess.Popen(
-        words, env=environment(local, "operator") | {"TERM": "xterm"}, stdin=terminal, stdout=terminal, stderr=terminal
+        words,
+        env=os.environ | environment(local, "operator") | {"TERM": "xterm"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
     ) as process:
         os.close(terminal)
         screen = b""
@@ -87,8 +80,7 @@ def test_a_cluster_with_a_dead_node(tmp_path: Path) -> None:
     a terminal it is drawn in place, and Ctrl-C leaves the terminal as it was. A user with the role `monitor` sees
     everything but the prefixes, and a note has the reason."""
     with LocalCluster(tmp_path / "nodes", 3, secure=True) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         make_first_admin(local)
         make_client(local.folder / TLS_FOLDER, "watcher")
         files = local.tls_files()
@@ -116,7 +108,7 @@ def test_a_cluster_with_a_dead_node(tmp_path: Path) -> None:
 
         lines = subprocess.Popen(
             [*RAFTLOG, "top", "--interval", "0.5"],
-            env=environment(local, "operator"),
+            env=os.environ | environment(local, "operator"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -17,8 +17,7 @@ from tests.support import HANG_S
 def nodes_in(folder: Path, count: int = 1) -> Iterator[LocalCluster]:
     """Nodes that serve; they are killed at the end."""
     with LocalCluster(folder, count) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         yield cluster
         cluster.kill(*cluster.running)
 

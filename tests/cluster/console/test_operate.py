@@ -14,7 +14,8 @@ from raftlog import SyncClient
 from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.client import access_requests
 from raftlog.cluster.client.consumers import consumers
-from raftlog.cluster.node.local_cluster import LocalCluster, free_ports
+from raftlog.cluster.node.local_cluster import LocalCluster
+from raftlog.cluster.node.ports import free_ports
 from raftlog.cluster.security.bearer import save_token
 from raftlog.cluster.security.tokens import make_token
 from raftlog.statemachine.access.commands import AccessAction
@@ -293,8 +294,7 @@ def test_members_and_leader_are_changed_at_a_follower(browser: Browser, tmp_path
     replaced; the states of the replicas are compared."""
     settings = {"limits.digest_point_entries": 50}
     with LocalCluster(tmp_path / "nodes", 3, settings=settings) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         token = make_token()
         with SyncClient(cluster.urls) as client:
             client.call(

@@ -145,7 +145,6 @@ async def test_effects_may_come_before_their_entries_are_durable(tmp_path: Path)
     await disk.write_mark()
     assert frames_of((await disk.read_raw(1, 99, 1 << 20)).ledger) == [1, 2, 3]
     assert (await disk.read_raw(4, 99, 1 << 20)).rows == b""
-    await disk.close()
 
 
 async def test_reads_at_the_edges(tmp_path: Path) -> None:
@@ -159,7 +158,6 @@ async def test_reads_at_the_edges(tmp_path: Path) -> None:
     assert await disk.read_entries(1, 1, 1) == ()
     assert await disk.read_entries(0, 1, 1) == (FIRST,)
     assert disk.oldest == 1
-    await disk.close()
 
 
 async def test_the_first_index_of_a_time_is_found(tmp_path: Path) -> None:
@@ -172,7 +170,6 @@ async def test_the_first_index_of_a_time_is_found(tmp_path: Path) -> None:
     for time_ms in range(log[0].time_ms - 2, log[-1].time_ms + 3):
         wanted = next((entry.first for entry in log if entry.time_ms >= time_ms), log[-1].index + 1)
         assert await disk.find_time(time_ms) == wanted, time_ms
-    await disk.close()
 
 
 async def test_snapshots_are_saved_read_and_dropped(tmp_path: Path) -> None:
@@ -202,7 +199,6 @@ async def test_snapshots_are_saved_read_and_dropped(tmp_path: Path) -> None:
     assert list(recovered.snapshot.chunks()) == [bytes([4, i]) * 1_000 for i in range(3)]
     # a snapshot trims nothing (pitfall 57: a log deleted beyond its snapshot): compaction is not retention
     assert disk.oldest == 1
-    await disk.close()
 
 
 async def test_a_snapshot_needs_its_log_and_ledger(tmp_path: Path) -> None:
@@ -223,7 +219,6 @@ async def test_a_snapshot_needs_its_log_and_ledger(tmp_path: Path) -> None:
     with pytest.raises(ArithmeticError):
         await disk.save_snapshot(FIRST.mark, CONFIGURATION, broken())
     assert list((folder / "shard-0" / "snapshots").iterdir()) == []
-    await disk.close()
 
 
 async def test_impossible_calls_of_the_core_are_refused(tmp_path: Path) -> None:
@@ -246,7 +241,6 @@ async def test_impossible_calls_of_the_core_are_refused(tmp_path: Path) -> None:
             await disk.carry_out(refused)
     assert not disk.is_fenced
     assert await read_all(disk, 3) == [FIRST, *entries]
-    await disk.close()
 
 
 def has_footer(path: Path, magic: bytes) -> bool:
@@ -277,7 +271,6 @@ async def test_a_segment_is_made_ahead(tmp_path: Path) -> None:
         await wait_until_async(partial(has_footer, path.with_suffix(".ledger"), b"RLLF"), what=f"the footer of {path}")
     assert await read_all(disk, log[-1].index) == log
     await check_raw(disk, log, Random(1))
-    await disk.close()
 
 
 def test_a_new_file_has_its_space_at_once_and_may_be_finished_after_any_step(tmp_path: Path) -> None:
@@ -316,7 +309,6 @@ async def test_the_next_segment_is_made_at_the_pace_at_which_the_active_one_fill
     for sixteenth in range(2, 12):
         assert -0.03 <= made[sixteenth] - (sixteenth - 1) / 10 <= 0.07, made
     assert made[12] == made[15] == 1
-    await disk.close()
 
 
 async def test_a_roll_takes_the_next_segment_as_far_as_it_is_made(
@@ -335,7 +327,6 @@ async def test_a_roll_takes_the_next_segment_as_far_as_it_is_made(
     assert made == SPARE_STEP_BYTES
     assert all(path.stat().st_size == size for path in folder.rglob("*.seg"))
     assert await read_all(disk, log[-1].index) == log
-    await disk.close()
 
 
 async def test_a_late_reading_thread_never_touches_a_segment(tmp_path: Path) -> None:
@@ -375,8 +366,6 @@ async def test_batches_and_reads_at_the_same_time(tmp_path: Path) -> None:
         log += new
     await reader
     assert disk.statistics().syncs >= 75
-    await disk.close()
-    await disk.close()  # twice is once
 
 
 @pytest.mark.parametrize("requests", [0, 3])

@@ -108,7 +108,6 @@ async def test_an_empty_node_takes_16_mb_and_a_log_of_two_segments_has_its_whole
     await disk.read_entries(0, 1, 1)
     assert [each.size for each in disk._journal.segments] == [FIRST_SEGMENT_BYTES, SEGMENT_WHOLE]
     assert disk.reserve.bytes == RESERVE_SEGMENTS * SEGMENT_WHOLE
-    await disk.close()
 
 
 async def test_another_program_gets_no_space_of_the_reserve(small: SmallDisks, tmp_path: Path) -> None:
@@ -126,7 +125,6 @@ async def test_another_program_gets_no_space_of_the_reserve(small: SmallDisks, t
         await disk.carry_out(batch(*make_entries(disk._journal.last, 1, (3_000,))))
     assert disk._journal.last.index == last + 3
     assert 0 < disk.reserve.bytes < RESERVE_SEGMENTS * SEGMENT_BYTES
-    await disk.close()
 
 
 async def test_a_start_on_a_full_disk_uses_the_reserve(small: SmallDisks, tmp_path: Path) -> None:
@@ -140,7 +138,6 @@ async def test_a_start_on_a_full_disk_uses_the_reserve(small: SmallDisks, tmp_pa
     again, _ = open_disk(folder)
     assert (again.reserve.is_used, again._journal.last.index) == (True, 3)
     assert len(await read_all(again, 3)) == 3
-    await again.close()
 
 
 async def test_a_reserve_that_finds_too_little_room_takes_none(small: SmallDisks, tmp_path: Path) -> None:
@@ -151,7 +148,6 @@ async def test_a_reserve_that_finds_too_little_room_takes_none(small: SmallDisks
     assert disk.reserve.bytes == 0
     assert RESERVE not in small.allocated
     await disk.carry_out(batch(*make_entries(FIRST.mark, 1, (3_000, 3_000))))
-    await disk.close()
 
 
 async def test_a_snapshot_without_room_uses_the_reserve(small: SmallDisks, tmp_path: Path) -> None:
@@ -168,7 +164,6 @@ async def test_a_snapshot_without_room_uses_the_reserve(small: SmallDisks, tmp_p
     assert disk.reserve.bytes == 0
     await disk.save_snapshot(FIRST.mark, CONFIGURATION, [bytes(6_000)], 1)
     assert disk.reserve.is_used
-    await disk.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------

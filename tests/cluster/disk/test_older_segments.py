@@ -131,7 +131,6 @@ async def test_segment_by_segment_until_the_beginning(tmp_path: Path) -> None:
     report = check_folder(folder)
     troubles = [each for each in report.findings if each.is_trouble and each.file != IDENTITY_FILE]
     assert not troubles, troubles
-    await source.close()
 
 
 async def test_a_cut_is_decided_before_a_segment_can_come_in_front(
@@ -151,7 +150,6 @@ async def test_a_cut_is_decided_before_a_segment_can_come_in_front(
     await disk.carry_out(batch(*HISTORY[AT:], cut_after=AT))
     assert held == [True]
     await wait_until_async(lambda: not structure.locked(), what="the batch, or the background work, lets it go")
-    await disk.close()
 
 
 async def test_a_cut_back_to_the_snapshot_continues_in_a_fetched_segment(tmp_path: Path) -> None:
@@ -166,8 +164,6 @@ async def test_a_cut_back_to_the_snapshot_continues_in_a_fetched_segment(tmp_pat
     await disk.close()
     disk, recovered = open_disk(folder)
     assert (recovered.first, recovered.last) == (begins, HISTORY[-1].mark)
-    await disk.close()
-    await source.close()
 
 
 def other(raw: RawSlice, **changes: object) -> RawSlice:
@@ -207,8 +203,6 @@ async def test_a_fetched_segment_of_another_log_is_refused(tmp_path: Path, what:
     await disk.backfill.abandon()
     assert not [path for path in (folder / "shard-0" / "log").iterdir() if "fetched" in path.name]
     assert disk.oldest == AT + 1
-    await disk.close()
-    await source.close()
 
 
 async def test_another_end_than_the_one_that_this_log_follows_is_refused(tmp_path: Path) -> None:
@@ -226,8 +220,6 @@ async def test_another_end_than_the_one_that_this_log_follows_is_refused(tmp_pat
     filling.take(await source.read_raw(AT, AT + 1, 1 << 20))
     with pytest.raises(PieceWrong, match=f"goes beyond {AT}"):
         await check_all(fill, filling)
-    await disk.close()
-    await source.close()
 
 
 async def test_every_file_of_a_fetched_segment_is_synced_behind_its_last_write(tmp_path: Path) -> None:
@@ -252,8 +244,6 @@ async def test_every_file_of_a_fetched_segment_is_synced_behind_its_last_write(t
     await disk.backfill.run(filling.finish)
     last = {name: what for what, name in done}
     assert last == {f"{ASIDE}.{kind}": "sync" for kind in ("seg", "idx", "ledger")}
-    await disk.close()
-    await source.close()
 
 
 async def test_the_end_of_another_term_is_refused(tmp_path: Path) -> None:
@@ -264,8 +254,6 @@ async def test_the_end_of_another_term_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PieceWrong, match="this log follows"):
         await disk.backfill.run(filling.finish)
     assert disk.oldest == AT + 1
-    await disk.close()
-    await source.close()
 
 
 async def test_a_second_copy_of_a_segment_is_refused(tmp_path: Path) -> None:
@@ -278,8 +266,6 @@ async def test_a_second_copy_of_a_segment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Overtaken):
         await disk.backfill.adopt(segment)
     assert disk.oldest == begins
-    await disk.close()
-    await source.close()
 
 
 @pytest.mark.parametrize("named", [0, 1, 2, 3])
@@ -301,8 +287,6 @@ async def test_a_crash_between_two_renames_leaves_a_log_without_gap(tmp_path: Pa
     assert await read_all_from(disk, recovered.first, AT + len(LATER)) == [*HISTORY[recovered.first - 1 : AT], *LATER]
     left = [path.name for path in (tmp_path / "crashed" / "shard-0" / "log").iterdir()]
     assert not [name for name in left if "fetched" in name]
-    await disk.close()
-    await source.close()
 
 
 async def read_all_from(disk: Disk, first: int, last: int) -> list[Entry]:
@@ -334,7 +318,6 @@ async def test_a_disk_without_room_waits_and_one_that_fails_is_fenced(
     assert disk.is_fenced
     with pytest.raises(DiskFenced):
         await fill.adopt(disk._journal.segments[0])
-    await disk.close()
 
 
 async def test_the_end_of_a_slice(tmp_path: Path) -> None:
@@ -344,4 +327,3 @@ async def test_the_end_of_a_slice(tmp_path: Path) -> None:
     assert last_mark(raw) == HISTORY[raw.next - 2].mark
     with pytest.raises(PieceWrong):
         last_mark(other(raw, segment=flipped(raw.segment, 20)))
-    await source.close()

@@ -176,4 +176,3 @@ async def test_disk_threads_lose_nothing_under_all_operations_at_once(tmp_path: 
     assert recovered.notices == ()
     story.disk = disk
     await story.check_all()
-    await disk.close()

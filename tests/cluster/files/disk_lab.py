@@ -14,6 +14,8 @@ from tests.raft.wal.journal_driver import FIRST
 
 IDENTITY = DiskIdentity("00" * 8 + "ab" * 8, 1, "cd" * 16)
 SEGMENT_BYTES = 8_192
+OPENED: list[Disk] = []
+"""The disks of the running test; the fixture in tests/cluster/disk closes them."""
 
 
 def make_folder(tmp_path: Path, identity: DiskIdentity = IDENTITY, segment_bytes: int = SEGMENT_BYTES) -> Path:
@@ -25,7 +27,9 @@ def make_folder(tmp_path: Path, identity: DiskIdentity = IDENTITY, segment_bytes
 
 def open_disk(folder: Path, segment_bytes: int = SEGMENT_BYTES) -> tuple[Disk, RecoveredFolder]:
     """The folder opened, with small segments."""
-    return Disk.open(folder, segment_bytes=segment_bytes)
+    disk, recovered = Disk.open(folder, segment_bytes=segment_bytes)
+    OPENED.append(disk)
+    return disk, recovered
 
 
 def batch(*entries: Entry, hard_state: HardState | None = None, cut_after: int | None = None) -> SyncBatch:

@@ -96,8 +96,7 @@ def test_a_sampled_write_is_one_trace(tmp_path: Path) -> None:
     spans: Spans = {}
     write, unsampled, passed_on, read, append, batch, last = map(TRACE.format, "abcdef0")
     with receiver(spans) as endpoint, LocalCluster(tmp_path, 3, settings={"trace.endpoint": endpoint}) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         leader = local.leader()
         follower = next(node for node in local.nodes if node != leader)
         with SyncClient(local.url(leader), bound=True) as client:
@@ -167,8 +166,7 @@ def test_a_receiver_that_is_down_costs_no_write(tmp_path: Path) -> None:
     node's log names the reason, and the node ends cleanly."""
     settings = {"trace.endpoint": f"http://127.0.0.1:{free_port()}/v1/traces", "trace.every": 1}
     with LocalCluster(tmp_path, 1, settings=settings) as local:
-        local.start()
-        local.wait_ready()
+        local.restore()
         with SyncClient(local.urls) as client:
             for number in range(100):
                 client.put(f"{number}".encode(), b"v")

@@ -15,7 +15,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.nodes import QUICK
-from tests.support import HANG_S, free_ports
+from tests.support import HANG_S
 
 pytestmark = pytest.mark.serial
 
@@ -26,9 +26,8 @@ BATCH = 40
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """One node that serves: the tests kill the importer."""
-    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
-    cluster.start()
-    cluster.wait_ready()
+    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
+    cluster.restore()
     yield cluster
     cluster.kill(1)
 

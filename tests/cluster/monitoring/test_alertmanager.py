@@ -54,8 +54,7 @@ def test_a_killed_node_fires_and_its_restart_clears(tmp_path: Path) -> None:
             node: {"RAFTLOG_HTTP_PROBE_LISTEN": f"127.0.0.1:{port}"}
             for node, port in zip(local.nodes, ports, strict=True)
         }
-        local.start()
-        local.wait_ready()
+        local.restore()
         leader = local.leader()
         killed = next(node for node in local.nodes if node != leader)
         instance = f"127.0.0.1:{ports[local.nodes.index(killed)]}"

@@ -73,8 +73,7 @@ def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path) -> None:
             node: {"RAFTLOG_HTTP_PROBE_LISTEN": f"127.0.0.1:{port}"} | shim.environment(local.data(node))
             for node, port in zip(local.nodes, probes, strict=True)
         }
-        local.start()
-        local.wait_ready()
+        local.restore()
         serve_metrics([run], sink_port)
         make_first_admin(local)
         with (

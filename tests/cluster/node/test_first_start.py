@@ -34,7 +34,7 @@ from raftlog.cluster.runtime.logging import get_logger
 from raftlog.raft.hello import BOOT_JUMP_MAX
 from tests.cluster.node.test_process import append
 from tests.cluster.nodes import QUICK
-from tests.support import free_ports, wait_until, wait_until_async
+from tests.support import wait_until, wait_until_async
 
 pytestmark = pytest.mark.serial
 FORMAT_NEW = "import sys; sys.argv[2:2] = ['--format-new']; from raftlog.cluster.cli.main import main; main()"
@@ -45,7 +45,7 @@ def without_folders(folder: Path, nodes: int = 3, *, secure: bool = False) -> Lo
 
     With `secure` they speak TLS and listen beyond loopback. So they refuse every request until there is an admin."""
     command = (sys.executable, "-c", FORMAT_NEW)
-    cluster = LocalCluster(folder, nodes, settings=QUICK, secure=secure, command=command, ports=free_ports(2 * nodes))
+    cluster = LocalCluster(folder, nodes, settings=QUICK, secure=secure, command=command)
     for node in cluster.nodes:
         shutil.rmtree(cluster.data(node))
         if secure:
@@ -130,8 +130,7 @@ def test_nodes_without_folders_wait_for_each_other_and_come_up(tmp_path: Path, s
             cluster.wait_ready()
             assert secure or asking.result() > 1
         cluster.stop()
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         assert [len(events(cluster, node, "data_folder_made")) for node in cluster.nodes] == [1, 1, 1]
     finally:
         cluster.kill(*cluster.nodes)
@@ -186,8 +185,7 @@ def test_a_folder_that_is_lost_before_the_first_election_is_made_again(tmp_path:
 def test_a_lost_folder_is_refused_in_each_phase(cluster: LocalCluster, each: int) -> None:
     """After the first election, after a write, after a change of leader, and when all were stopped: a node refuses to
     start without its folder as soon as a member answers. With its folder it goes on, and every write is there."""
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     turns = cycle(cluster.nodes)
 
     def each_is_refused() -> None:
@@ -204,8 +202,7 @@ def test_a_lost_folder_is_refused_in_each_phase(cluster: LocalCluster, each: int
     each_is_refused()
     cluster.kill(led := cluster.leader())
     assert cluster.leader() != led
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     written.append(append(cluster.url(cluster.leader()), b"second"))
     each_is_refused()
     for node in islice(turns, each):
@@ -249,8 +246,7 @@ def test_a_half_made_folder_is_made_again(cluster: LocalCluster) -> None:
     (folder := cluster.data(1)).mkdir()
     (folder / "identity.json.new").write_bytes(b"{")
     (folder / "shard-0").mkdir()
-    cluster.start()
-    cluster.wait_ready()
+    cluster.restore()
     assert not (folder / "identity.json.new").exists()
 
 
@@ -268,13 +264,12 @@ def test_a_folder_made_again_counts_as_started_more_often(monkeypatch: pytest.Mo
 
 def test_a_folder_shows_whether_its_cluster_was_led(tmp_path: Path) -> None:
     """With the first configuration alone it was not. What cannot be read counts as led; another log's does not."""
-    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
+    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
     log, folder = cluster.cluster.cluster.log, cluster.data(1)
     assert not was_led(folder, log)
     assert not was_led(tmp_path / "none", log)
     with cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         assert was_led(folder, log), "a node runs on it"
     assert was_led(folder, log)
     assert not was_led(folder, "0" * 32)

@@ -28,7 +28,7 @@ from raftlog.cluster.node.start_error import StartError
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.raft.codec.configuration import decode_configuration
 from tests.cluster.nodes import QUICK
-from tests.support import HANG_S, free_ports, wait_until
+from tests.support import HANG_S, RAFTLOG, free_ports, wait_until
 
 SEGMENT = 1 << 20
 
@@ -70,7 +70,7 @@ def test_format_never_touches_a_folder_with_something_in_it(tmp_path: Path) -> N
 def test_only_its_owner_can_read_the_folder_of_a_local_cluster(tmp_path: Path) -> None:
     """Data, certificates, cluster file and settings. The folders above it are as all others."""
     folder = tmp_path / "above" / "cluster"
-    LocalCluster(folder, 2, secure=True, ports=free_ports(4))
+    LocalCluster(folder, 2, secure=True)
     assert (folder / "node-2.toml").exists()
     for path in (folder, *folder.rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
@@ -80,7 +80,7 @@ def test_only_its_owner_can_read_the_folder_of_a_local_cluster(tmp_path: Path) -
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """A cluster of three, not started."""
-    cluster = LocalCluster(tmp_path / "cluster", settings=QUICK, ports=free_ports(6))
+    cluster = LocalCluster(tmp_path / "cluster", settings=QUICK)
     yield cluster
     cluster.kill(*cluster.nodes)
 
@@ -110,8 +110,7 @@ async def refused(local: LocalCluster, node: int = 1, **http: str) -> tuple[Node
 @pytest.mark.serial
 def test_processes_elect_survive_a_kill_and_stop_cleanly(local: LocalCluster) -> None:
     """kill -9 of the leader loses nothing; SIGTERM and SIGINT end a node with 0; the cluster comes back as it was."""
-    local.start()
-    local.wait_ready()
+    local.restore()
     leader = local.leader()
     indexes = [append(url, b"1") for url in local.urls]
     local.kill(leader)
@@ -133,8 +132,7 @@ def test_processes_elect_survive_a_kill_and_stop_cleanly(local: LocalCluster) ->
     again = LocalCluster(local.folder)
     assert not again.is_new
     try:
-        again.start()
-        again.wait_ready()
+        again.restore()
         assert all((status := again.status(node)) and status.applied >= indexes[-1] for node in again.nodes)
     finally:
         again.stop()
@@ -180,7 +178,7 @@ def test_probes_reach_a_node_that_clients_cannot_reach(tmp_path: Path) -> None:
     while its new certificate is wrong, and while the node stops."""
     probe, limit = free_ports(1)[0], 64
     settings = QUICK | {"http.probe_listen": f"0.0.0.0:{probe}", "limits.connections_max": limit}
-    local = LocalCluster(tmp_path / "cluster", 1, settings=settings, ports=free_ports(2), secure=True)
+    local = LocalCluster(tmp_path / "cluster", 1, settings=settings, secure=True)
 
     def ask(path: str) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", probe, timeout=HANG_S)
@@ -271,11 +269,15 @@ def test_each_refusal_of_a_node_is_one_line_of_its_log(local: LocalCluster, word
     """`not_started`, with the reason and the exit code of the process: settings that cannot be read, and those that
     cannot be met."""
     given = [word.format(folder=local.folder, settings=local.settings_file(1)) for word in words]
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", *given]
     host, port = local.place(1).peer.split(":")
     with socket.create_server((host, int(port))):
         ended = subprocess.run(
-            command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=HANG_S, check=False
+            [*RAFTLOG, "node", *given],
+            stdin=subprocess.PIPE,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
         )
     line = json.loads(ended.stderr.splitlines()[-1])
     assert (line["event"], line["exit"]) == ("not_started", ended.returncode)
@@ -288,9 +290,8 @@ def test_a_log_that_takes_nothing_does_not_stop_a_node(tmp_path: Path) -> None:
     """Standard error on a full disk: the node leads, answers and ends with its own exit code; only its lines are lost.
     (Without the guard its first line raised in the middle of a start, or of a fence, and it neither served nor ended.)
     """
-    local = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
-    command = [sys.executable, "-m", "raftlog.cluster.cli.main", "node", "--config", str(local.settings_file(1))]
-    command += ["--set", "stop_with_stdin=false"]
+    local = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
+    command = [*RAFTLOG, "node", "--config", str(local.settings_file(1)), "--set", "stop_with_stdin=false"]
     with open("/dev/full", "wb") as full:
         node = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
     try:

@@ -82,7 +82,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 def test_a_node_reports_its_start_a_hand_over_a_standstill_and_its_stop(tmp_path: Path, manager: Manager) -> None:
     """READY=1 comes once there is a leader, and once. STATUS= follows role and leader. A stopped process sends no
     WATCHDOG=1; it goes on when the process does. STOPPING=1 comes before the end."""
-    with LocalCluster(tmp_path / "cluster", settings=QUICK, ports=free_ports(6)) as cluster:
+    with LocalCluster(tmp_path / "cluster", settings=QUICK) as cluster:
         cluster.environments[1] = manager.environment()
         cluster.start([1])
         manager.until("WATCHDOG=1")

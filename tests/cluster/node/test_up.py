@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.nodes import QUICK
-from tests.support import HANG_S, free_ports, port_for_up, wait_until
+from tests.support import HANG_S, port_for_up, raftlog, wait_until
 
 pytestmark = pytest.mark.serial
 
@@ -66,9 +67,7 @@ def is_running(process: Path) -> bool:
 
 def refusal(environment: dict[str, str], *arguments: str) -> str:
     """What an `up` says that does not come up."""
-    done = subprocess.run(
-        [*COMMAND, "up", *arguments], env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    done = raftlog("up", *arguments, environment=environment)
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -121,8 +120,7 @@ def test_a_secure_cluster_whose_first_start_did_not_finish_gets_its_first_admin_
         line = access_line(environment, unfinished.folder)
         assert line == f"access control is on; the token of its first admin is in {token}"
     with unfinished as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls, tls=cluster.tls_files(), token_file=str(token), sessions=False) as client:
             assert [user.name for user in client.call(show()).users] == ["operator"]
             client.call(change(AccessIn("disable")))
@@ -162,32 +160,28 @@ def test_a_second_cluster_changes_nothing_for_other_commands(tmp_path: Path, env
     """
     ports = [str(port_for_up()) for _ in range(2)]
     first, second = (f"http://127.0.0.1:{port}" for port in ports)
-
-    def raftlog(*words: str) -> "subprocess.CompletedProcess[str]":
-        arguments = [*COMMAND, *words]
-        return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
-
+    asked = partial(raftlog, environment=environment)
     with up(environment, "--nodes", "1", "--port", ports[1]) as (running, _):
         assert running.stdout is not None
         assert "put hello" in "".join(running.stdout.readline() for _ in range(4))
     with up(environment, "--nodes", "1", "--port", ports[0]):
-        assert raftlog("put", "whose", "first").returncode == 0
+        assert asked("put", "whose", "first").returncode == 0
         with up(environment, "--nodes", "1", "--port", ports[1]) as (running, _):
             assert running.stdout is not None
             said = "".join(running.stdout.readline() for _ in range(4))
             assert f"export RAFTLOG_ENDPOINTS={second}" in said
             assert f"the cluster at {first}" in said
-            assert raftlog("get", "whose", "-o", "raw").stdout == "first"
-            assert raftlog("get", "whose", "-e", second).returncode == 3
+            assert asked("get", "whose", "-o", "raw").stdout == "first"
+            assert asked("get", "whose", "-e", second).returncode == 3
     with up(environment, "--nodes", "1", "--port", ports[0]) as (running, _):
         with up(environment, "--nodes", "1", "--port", ports[1]):
             running.send_signal(signal.SIGINT)
             running.wait(30)
-            lost = raftlog("get", "whose")
+            lost = asked("get", "whose")
             assert lost.returncode == 5
             assert f"another one runs at {second}" in lost.stderr
             assert f"-e {second}" in lost.stderr
-            assert raftlog("put", "whose", "second", "-e", second).returncode == 0
+            assert asked("put", "whose", "second", "-e", second).returncode == 0
 
 
 def test_up_prints_its_first_step_at_once(environment: dict[str, str]) -> None:
@@ -207,7 +201,7 @@ def test_up_prints_its_first_step_at_once(environment: dict[str, str]) -> None:
 
 def test_two_nodes_are_said_to_tolerate_no_failure(tmp_path: Path, environment: dict[str, str]) -> None:
     """Of a cluster on one machine, and of one on two."""
-    local = LocalCluster(tmp_path / "two", 2, settings=QUICK, ports=free_ports(4))
+    local = LocalCluster(tmp_path / "two", 2, settings=QUICK)
     process = subprocess.Popen(
         [*COMMAND, "up", "--data", str(local.folder)], env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )

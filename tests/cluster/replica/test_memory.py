@@ -16,7 +16,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.runtime import freed_memory
 from raftlog.cluster.runtime.freed_memory import FreedMemory
 from tests.cluster.http.http_probe import Reply
-from tests.support import HANG_S, free_ports, wait_until, wait_until_async
+from tests.support import HANG_S, wait_until, wait_until_async
 
 MIB = 1 << 20
 BUDGET = 16 * MIB
@@ -33,9 +33,8 @@ BODY = 4 * MIB
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[LocalCluster]:
     """One node with small budgets, and no deadline that would end an attack before it is looked at."""
-    with LocalCluster(tmp_path / "cluster", 1, settings=SETTINGS, ports=free_ports(2)) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with LocalCluster(tmp_path / "cluster", 1, settings=SETTINGS) as cluster:
+        cluster.restore()
         yield cluster
 
 
@@ -181,9 +180,8 @@ def test_a_body_that_stops_coming_is_given_up(tmp_path: Path) -> None:
     """A body of which too little comes in `limits.body_stall_ms` is answered `deadline`, and its bytes are free again;
     one that comes slowly, but fast enough, is taken."""
     settings = SETTINGS | {"limits.body_stall_ms": 500}
-    with LocalCluster(tmp_path / "cluster", 1, settings=settings, ports=free_ports(2)) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with LocalCluster(tmp_path / "cluster", 1, settings=settings) as cluster:
+        cluster.restore()
         with connect(cluster) as client:
             push(client, half_sent(cluster))
             given_up = answer_of(client).problem()

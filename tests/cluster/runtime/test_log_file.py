@@ -14,7 +14,7 @@ from raftlog.cluster.http import request_log
 from raftlog.cluster.http.request_log import RequestLog
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.runtime.log_file import LogSink
-from tests.support import free_ports, hang_s, wait_until
+from tests.support import hang_s, wait_until
 
 LINE = b'{"event":"a line of the log"}\n'
 
@@ -95,11 +95,8 @@ def test_a_file_that_cannot_be_rotated_does_not_grow_without_end(
 
 def test_a_node_goes_on_where_its_log_fills_the_disk(tmp_path: Path) -> None:
     """Every line of the log of this node meets a full disk: it starts, serves, and its metrics count the lines."""
-    with LocalCluster(
-        tmp_path / "cluster", 1, settings={"log.file": "/dev/full", "http.access_log": True}, ports=free_ports(2)
-    ) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with LocalCluster(tmp_path / "cluster", 1, settings={"log.file": "/dev/full", "http.access_log": True}) as cluster:
+        cluster.restore()
         lost = 0.0
         for _ in range(20):
             assert cluster.ask(1, "/v1/kv/none")[0] == 404
@@ -116,18 +113,16 @@ def test_a_node_goes_on_where_its_log_fills_the_disk(tmp_path: Path) -> None:
 def test_a_node_whose_log_file_cannot_be_opened_starts_and_says_so(tmp_path: Path) -> None:
     """The log goes to standard error then, which `raftlog up` keeps in a file as well."""
     settings = {"log.file": "no-such-folder/node.log"}
-    with LocalCluster(tmp_path / "cluster", 1, settings=settings, ports=free_ports(2)) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with LocalCluster(tmp_path / "cluster", 1, settings=settings) as cluster:
+        cluster.restore()
         assert '"event":"log_file_not_opened"' in cluster.tail(1)
 
 
 def test_the_log_of_raftlog_up_is_rotated_while_the_node_runs(tmp_path: Path) -> None:
     """With every request in it, the log of a node takes no more room than its files may have."""
     settings = {"http.access_log": True, "log.file_bytes_max": 20_000, "log.files_kept": 2}
-    with LocalCluster(tmp_path / "cluster", 1, settings=settings, ports=free_ports(2)) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with LocalCluster(tmp_path / "cluster", 1, settings=settings) as cluster:
+        cluster.restore()
 
         def sizes() -> list[int]:
             cluster.ask(1, "/v1/kv/" + "k" * 2_000)

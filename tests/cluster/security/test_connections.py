@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 from raftlog import Client, NewRecord, OutcomeUnknown, SyncClient, Unavailable, WatchEvent
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.node.local_cluster import LocalCluster
-from raftlog.cluster.peers.hello import Hello, Purpose, decode_refusal, decode_word, encode_hello
+from raftlog.cluster.peers.hello import decode_refusal, decode_word, encode_hello
 from raftlog.cluster.security import authority
 from raftlog.cluster.security.tls import TlsFiles
 from raftlog.raft.codec.frame import FrameDecoder
-from tests.cluster.nodes import START
+from tests.cluster.nodes import hello_of
 from tests.support import HANG_S, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
@@ -62,8 +62,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         authority.make_authority(foreign, "foreign")
         authority.make_client(foreign, "alice", log)
         authority.make_node(foreign, log, 2, ["127.0.0.1"])
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         yield cluster
 
 
@@ -213,15 +212,7 @@ def test_a_hello_must_be_that_of_the_certificates_node(
     that the hello names stays connected."""
     head = secure.cluster.cluster
     place = secure.place(sender)
-    hello = Hello(
-        log=head.log,
-        sender=sender,
-        to=1,
-        incarnation=place.incarnation,
-        boot=10**6,
-        purpose=Purpose.CONSENSUS,
-        start=START,
-    )
+    hello = hello_of(head.log, sender, place.incarnation, boot=10**6)
     answer = talk(peer_of(secure), context_of(secure, stem), encode_hello(hello))
     frames = [frame for frame in FrameDecoder().feed(answer) if decode_word(frame) is None]
     refused = decode_refusal(frames[-1])
@@ -240,15 +231,7 @@ def test_the_certificate_of_a_removed_node_is_refused_at_the_peer_port(secure: L
         authority.make_node(folder, head.log, node, ["127.0.0.1"])
 
     def said_to(sender: int, disk: str) -> str:
-        hello = Hello(
-            log=head.log,
-            sender=sender,
-            to=1,
-            incarnation=disk,
-            boot=1,
-            purpose=Purpose.CONSENSUS,
-            start=START,
-        )
+        hello = hello_of(head.log, sender, disk)
         with socket.create_connection(peer_of(secure), timeout=HANG_S) as plain:
             with context_of(secure, f"node-{sender}").wrap_socket(plain) as encrypted:
                 encrypted.sendall(encode_hello(hello))

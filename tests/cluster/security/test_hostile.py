@@ -23,10 +23,10 @@ import pytest
 from raftlog import SyncClient
 from raftlog.cluster.node.first_admin import make_first_admin
 from raftlog.cluster.node.local_cluster import LocalCluster
-from raftlog.cluster.peers.hello import Hello, Purpose, encode_hello
+from raftlog.cluster.peers.hello import Purpose, encode_hello
 from raftlog.cluster.security.tls import client_context
 from raftlog.raft.codec.frame import encode_frame
-from tests.cluster.nodes import START
+from tests.cluster.nodes import hello_of
 from tests.support import HANG_S, wait_until
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
@@ -136,17 +136,7 @@ class Attacker:
         place = self._cluster.place(3)
         purpose = self.chance.choice(tuple(Purpose))
         log, boot = self._cluster.cluster.cluster.log, self.chance.randrange(1 << 40)
-        return encode_hello(
-            Hello(
-                log=log,
-                sender=3,
-                to=1,
-                incarnation=place.incarnation,
-                boot=boot,
-                purpose=purpose,
-                start=START,
-            )
-        )
+        return encode_hello(hello_of(log, 3, place.incarnation, boot, purpose))
 
     def _garbage(self) -> bytes:
         header: tuple[object, ...] = self.chance.choice(

@@ -14,7 +14,6 @@ from raftlog.spark_export.export.export import Wanted, export
 from raftlog.spark_export.export.manifest import Layout
 from raftlog.spark_export.export.spark_engine import SparkEngine
 from raftlog.spark_export.export.verify import verify
-from tests.support import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes with small segments, so that ranges lie over several."""
     with LocalCluster(
-        tmp_path_factory.mktemp("cluster") / "nodes", settings={"disk.segment_bytes": 1 << 20}, ports=free_ports(6)
+        tmp_path_factory.mktemp("cluster") / "nodes", settings={"disk.segment_bytes": 1 << 20}
     ) as cluster:
         cluster.restore()
         yield cluster

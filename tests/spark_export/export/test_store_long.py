@@ -131,8 +131,7 @@ def test_azures_emulator_takes_exports_and_backups(tmp_path: Path, monkeypatch: 
                 (place / "a").replace(b"3", version)
         place.delete(["gone", "a"])
         assert place.listed() == {}
-        local.start()
-        local.wait_ready()
+        local.restore()
         at = ("-e", local.urls[0])
         with SyncClient(local.urls) as client:
             for number in range(2):

@@ -30,7 +30,6 @@ from raftlog.spark_export.sink.session import (
     forget,
     key_of,
 )
-from tests.support import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +40,7 @@ pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of one node, which is enough: that sessions live through elections others test."""
-    with LocalCluster(tmp_path_factory.mktemp("sink") / "node", nodes=1, ports=free_ports(2)) as cluster:
+    with LocalCluster(tmp_path_factory.mktemp("sink") / "node", nodes=1) as cluster:
         cluster.restore(120)
         yield cluster.urls[0]
         cluster.kill(*cluster.running)

@@ -19,7 +19,7 @@ import pytest
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.spark_export import logs
 from tests.spark_export.server import Served, serving
-from tests.support import free_port, free_ports
+from tests.support import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ def test_the_examples_of_own_columns_run(spark: "SparkSession", tmp_path: Path, 
         re.findall(r"```text\n(DateTime.*?)```", (DOCS / "import.md").read_text(encoding="utf-8"), re.DOTALL)[0]
     )
     (command,) = re.findall(r"^    (raftlog import .*)$", text, re.MULTILINE)
-    with LocalCluster(tmp_path / "node", nodes=1, ports=free_ports(2)) as cluster:
+    with LocalCluster(tmp_path / "node", nodes=1) as cluster:
         cluster.restore(120)
         subprocess.run(
             [sys.executable, "-m", "raftlog.cluster.cli.main", *command.split()[1:], "--endpoints", cluster.urls[0]],

@@ -26,7 +26,7 @@ KILLS = int(os.environ.get("RAFTLOG_STREAM_KILLS", "400"))
 @contextmanager
 def local_cluster(folder: Path) -> Iterator[LocalCluster]:
     """Three nodes with small segments."""
-    with LocalCluster(folder, settings={"disk.segment_bytes": 1 << 20}, ports=free_ports(6)) as cluster:
+    with LocalCluster(folder, settings={"disk.segment_bytes": 1 << 20}) as cluster:
         cluster.restore(120)
         try:
             yield cluster

@@ -27,7 +27,7 @@ from raftlog.spark_export.export.manifest import UNFINISHED, find_manifest
 from raftlog.spark_export.export.spark_engine import open_log
 from raftlog.spark_export.tables import duck
 from tests.spark_export.readings import DDL, readings
-from tests.support import HANG_S, free_ports, wait_until
+from tests.support import HANG_S, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +77,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     path = folder / f"readings.{'csv' if form == 'csv' else 'ndjson'}"
     truth = readings.make(path, form=form)
     rows = [(row.measured, row.station, row.station, row.level, row.remark, row.value) for row in truth.rows]
-    with LocalCluster(folder / "nodes", ports=free_ports(6)) as cluster:
+    with LocalCluster(folder / "nodes") as cluster:
         cluster.restore()
         options = ("--time", "Measured", "--key", "Station", "--batch", 50, "-e", ",".join(cluster.urls))
         if form == "csv":

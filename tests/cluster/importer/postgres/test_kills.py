@@ -18,7 +18,7 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.importer.postgres.folding import folded
 from tests.cluster.importer.postgres.postgres_server import PostgresServer
 from tests.cluster.nodes import QUICK
-from tests.support import HANG_S, free_ports
+from tests.support import HANG_S
 
 pytestmark = pytest.mark.serial
 
@@ -29,9 +29,8 @@ NODES = 3
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three nodes."""
-    cluster = LocalCluster(tmp_path / "cluster", NODES, settings=QUICK, ports=free_ports(2 * NODES))
-    cluster.start()
-    cluster.wait_ready()
+    cluster = LocalCluster(tmp_path / "cluster", NODES, settings=QUICK)
+    cluster.restore()
     yield cluster
     cluster.kill(*cluster.running)
 

@@ -13,7 +13,6 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.importer.postgres.postgres_server import PostgresServer
 from tests.cluster.nodes import QUICK
 from tests.house.rules import ROOT
-from tests.support import free_ports
 
 pytestmark = pytest.mark.serial
 
@@ -28,9 +27,8 @@ def commands() -> list[str]:
 
 def test_the_page_leads_from_a_table_to_windows(postgres: PostgresServer, tmp_path: Path) -> None:
     """And the Python block copies the same table again, through a slot of its own."""
-    with LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2)) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+    with LocalCluster(tmp_path / "cluster", 1, settings=QUICK) as cluster:
+        cluster.restore()
         url = cluster.url(1)
         path = f"{ROOT / '.venv' / 'bin'}:{postgres.bin}:{os.environ['PATH']}"
         place = {"PGHOST": "127.0.0.1", "PGPORT": str(postgres.port), "PGUSER": "raftlog", "PGDATABASE": "postgres"}

@@ -23,8 +23,7 @@ def test_a_node_that_applies_a_value_wrongly_is_fenced(tmp_path: Path, who: str)
         tmp_path / "cluster", 3, settings={"limits.digest_point_entries": 20}, command=COMMAND
     ) as cluster:
         cluster.environments[1] = {"FLIP": "yes", "RAFTLOG_PURE": "1"}  # a compiled module takes no fault
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         with SyncClient(cluster.urls, deadline_s=30) as client:
             wanted = 1 if who == "leader" else 2
             if cluster.leader() != wanted:

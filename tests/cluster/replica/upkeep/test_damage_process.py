@@ -34,8 +34,7 @@ def value(number: int) -> bytes:
 def started(folder: Path) -> Iterator[LocalCluster]:
     """Three nodes that scrub all the time, ready."""
     with LocalCluster(folder / "cluster", 3, settings=SETTINGS) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         yield cluster
 
 

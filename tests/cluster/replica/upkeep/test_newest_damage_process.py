@@ -33,8 +33,7 @@ def test_a_damaged_newest_entry_loses_no_acknowledged_write(tmp_path: Path, has_
     Guard: `synced_until` of raft/wal/evidence.py.
     """
     with LocalCluster(tmp_path / "cluster", 3, settings={"disk.mark_idle_ms": NEVER_MS}) as cluster:
-        cluster.start()
-        cluster.wait_ready()
+        cluster.restore()
         leader = cluster.leader()
         hit, away = [node for node in cluster.nodes if node != leader]
         with SyncClient(cluster.urls, deadline_s=30) as client:

@@ -11,7 +11,6 @@ from raftlog import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.nodes import QUICK
 from tests.cluster.sinks.stores.conftest import maria_sql, page_blocks
-from tests.support import free_ports
 
 pytestmark = pytest.mark.serial
 
@@ -27,9 +26,8 @@ def test_the_store_of_the_page_is_exactly_once(maria: str, tmp_path: Path, monke
     (use,) = (block for block in blocks if "MariaStore(" in block and "class" not in block)
     maria_sql(maria, "CREATE TABLE shop.customers (id BIGINT PRIMARY KEY, name TEXT)")
     monkeypatch.chdir(tmp_path)
-    with LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2)) as local:
-        local.start()
-        local.wait_ready()
+    with LocalCluster(tmp_path / "cluster", 1, settings=QUICK) as local:
+        local.restore()
         script = use.replace("http://127.0.0.1:7001", local.url(1)).replace(SOCKET, maria)
         names: dict[str, Any] = {"Path": Path, "SyncClient": SyncClient}
         exec(store, names)  # noqa: S102  # the page itself
