@@ -177,33 +177,6 @@ async def test_forwards_to_a_leader_that_dies_end_as_unknown_at_once(tmp_path: P
         assert failed.value.code is Code.LEADER_LOST
 
 
-async def test_an_answer_slower_than_the_commit_still_settles(tmp_path: Path) -> None:
-    """The bulk link may lag behind the consensus link: the follower has applied the entry before it hears its place."""
-    async with cluster_of(3, tmp_path) as nodes:
-        leader = await nodes.leader()
-        follower = (await nodes.followers())[0]
-        held: list[bytes] = []
-        real = host_of(leader).transport.send_bulk
-
-        def hold(to: int, frame: bytes) -> bool:
-            held.append(frame)
-            return True
-
-        host_of(leader).transport.send_bulk = hold  # type: ignore[method-assign]  # a slow bulk link
-        blocks = [append_block(b"1"), put_block(b"k", b"2"), append_block(b"3", b"4")]
-        counts = (1, 1, 2)
-        futures = [follower.submit(b, c, deadline=deadline()) for b, c in zip(blocks, counts, strict=True)]
-        await wait_until_async(lambda: len(held) == 1)
-        await follower.wait_applied(leader.state.core.state.log.last.index, deadline())
-        assert not any(future.done() for future in futures)
-        assert real(follower.node_id, held[0])
-        host_of(leader).transport.flush()
-        answers = await settled(*futures)
-        first = answers[0].first
-        assert [(a.first, a.last) for a in answers] == [(first, first), (first + 1, first + 1), (first + 2, first + 3)]
-        assert answers[1].effect.revision == follower.machine.revision
-
-
 async def test_requests_wait_for_a_leader_within_their_deadline(tmp_path: Path) -> None:
     """Sent before anyone leads, a write is taken up as soon as somebody does."""
     async with cluster_of(3, tmp_path) as nodes:
