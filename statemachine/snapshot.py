@@ -19,10 +19,9 @@ import google_crc32c
 import msgpack
 
 from raftlog.statemachine import versions
-from raftlog.statemachine.access.commands import UnknownAccess
 from raftlog.statemachine.access.table import AccessTable
 from raftlog.statemachine.answers import ANSWER_SIZE, decode_consumer_row
-from raftlog.statemachine.commands import BadParameter, ConsumerGroup, Limits
+from raftlog.statemachine.commands import BadParameter, ConsumerGroup, Limits, UnknownCommand
 from raftlog.statemachine.consumers import ConsumerTable
 from raftlog.statemachine.digest import DigestHistory, SetDigest
 from raftlog.statemachine.sessions import VOID, Session, SessionTable
@@ -295,7 +294,7 @@ class Restorer:
                     self._TAKE[kind](self, row)
             if unpacker.read_bytes(1):
                 raise ValueError("half an item")
-        except (BadParameter, UnknownAccess, versions.UnknownClusterVersion) as error:
+        except (BadParameter, UnknownCommand, versions.UnknownClusterVersion) as error:
             raise UnknownSnapshot(f"{where}: {error}") from error
         except Exception as error:
             raise CorruptSnapshot(f"{where}: {error}") from error

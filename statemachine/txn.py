@@ -23,10 +23,12 @@ from raftlog.statemachine.commands import (
     CompareOperator,
     CompareTarget,
     Limits,
+    MalformedCommand,
     Operation,
     Txn,
     TxnOperation,
     Version,
+    unpack_versioned,
 )
 from raftlog.statemachine.effects import KeyChange
 from raftlog.statemachine.store import Store
@@ -36,14 +38,6 @@ ITEM_BYTES: Final = 64
 """What a key in an answer counts for beside its key and value: its numbers, and what carries them."""
 
 _STEPS: Final = (GET_OPERATION, Operation.PUT, Operation.DELETE, Operation.DELETE_RANGE)
-
-
-class MalformedTxn(ValueError):
-    """Bytes or values that are no transaction."""
-
-
-class UnknownTxn(ValueError):
-    """A transaction of a version that this code does not know: a node stops at it, it does not skip it."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -65,36 +59,17 @@ def encode_txn(txn: Txn) -> bytes:
 
 
 def decode_txn(data: bytes) -> Txn:
-    """The transaction of these bytes, its shape and types checked. Raises MalformedTxn or UnknownTxn."""
+    """The transaction of these bytes, its shape and types checked. Raises MalformedCommand or UnknownCommand."""
+    parts = unpack_versioned(data, "transaction", TXN_VERSION)
     try:
-        parts = msgpack.unpackb(data, raw=False, use_list=False)
-        if type(parts) is not tuple or not parts or type(parts[0]) is not int:
-            raise TypeError("it is an array that begins with its format version")
-        if parts[0] != TXN_VERSION:
-            raise UnknownTxn(f"transaction of version {parts[0]}: this code knows {TXN_VERSION}")
-        _, compare, then, orelse = parts
+        compare, then, orelse = parts
         return Txn(
             tuple(_decode_compare(*row) for row in compare),
             tuple(_decode_operation(*row) for row in then),
             tuple(_decode_operation(*row) for row in orelse),
         )
-    except UnknownTxn:
-        raise
     except Exception as error:
-        raise MalformedTxn(f"not a transaction: {error}") from error
-
-
-def check_known(data: bytes) -> None:
-    """Raises UnknownTxn for a transaction of an unknown version; usually without decoding it."""
-    if data[:2] == _KNOWN_START:
-        return
-    try:
-        decode_txn(data)
-    except MalformedTxn:
-        return  # of no version: it is refused when its turn comes
-
-
-_KNOWN_START: Final = encode_txn(Txn((), (), ()))[:2]
+        raise MalformedCommand(f"not a transaction: {error}") from error
 
 
 def _decode_compare(key: Any, target: Any, operator: Any, operand: Any, end: Any) -> Compare:
