@@ -194,6 +194,13 @@ def unpack_versioned(data: bytes, what: str, known: int) -> list[Any]:
     return fields
 
 
+def whole(number: Any) -> int:
+    """A field that must be a whole number from 0 on; TypeError for any other."""
+    if type(number) is not int or number < 0:
+        raise TypeError(f"{number!r} is not a whole number from 0 on")
+    return number
+
+
 LIMIT_MAX: Final = 2**53 - 1
 
 SHARE_PARTS: Final = 8

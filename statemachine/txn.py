@@ -29,6 +29,7 @@ from raftlog.statemachine.commands import (
     TxnOperation,
     Version,
     unpack_versioned,
+    whole,
 )
 from raftlog.statemachine.effects import KeyChange
 from raftlog.statemachine.store import Store
@@ -73,28 +74,22 @@ def decode_txn(data: bytes) -> Txn:
 
 
 def _decode_compare(key: Any, target: Any, operator: Any, operand: Any, end: Any) -> Compare:
-    target = CompareTarget(_whole(target))
-    operator = CompareOperator(_whole(operator))
-    _bytes(operand) if target is CompareTarget.VALUE else _whole(operand)
+    target = CompareTarget(whole(target))
+    operator = CompareOperator(whole(operator))
+    _bytes(operand) if target is CompareTarget.VALUE else whole(operand)
     return Compare(_bytes(key), target, operator, operand, end if end is None else _bytes(end))
 
 
 def _decode_operation(operation: Any, key: Any, value: Any, end: Any, limit: Any) -> TxnOperation:
-    if _whole(operation) not in _STEPS:
+    if whole(operation) not in _STEPS:
         raise ValueError(f"operation {operation} cannot be a step of a transaction")
     return TxnOperation(
         operation,
         _bytes(key),
         value if value is None else _bytes(value),
         end if end is None else _bytes(end),
-        _whole(limit),
+        whole(limit),
     )
-
-
-def _whole(number: Any) -> int:
-    if type(number) is not int or number < 0:
-        raise TypeError(f"{number!r} is not a whole number from 0 on")
-    return number
 
 
 def _bytes(data: Any) -> bytes:
