@@ -56,6 +56,10 @@ class Configuration:
         """Whether the node counts in either majority."""
         return node in self.voters or node in self.outgoing
 
+    def needs(self, node: NodeId) -> tuple[NodeId, ...]:
+        """The voters of which no majority can go on without that node, to heal it; () where one can."""
+        return next((side for side in (self.voters, self.outgoing) if node in side and len(side) < 3), ())
+
     def member(self, node: NodeId) -> Member | None:
         """The member of that number, or None."""
         for member in self.members:

@@ -209,8 +209,6 @@ class SyncQueue:
     def take(self) -> SyncBatch:
         """Everything queued, as one batch; the queue is empty afterwards."""
         batch = SyncBatch(self._hard_state, self._cut_after, tuple(self._entries), tuple(self._messages))
-        self._hard_state = None
-        self._cut_after = None
-        self._entries = []
-        self._messages = []
+        self._hard_state = self._cut_after = None
+        self._entries, self._messages = [], []
         return batch

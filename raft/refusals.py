@@ -65,5 +65,3 @@ class ConfigurationRefused(Refused):
     def __init__(self, why: WhyRefused, what: str, mend: str) -> None:
         super().__init__(f"{what}; {mend}")
         self.why = why
-        self.what = what
-        self.mend = mend

@@ -168,23 +168,37 @@ class Txn(NamedTuple):
     orelse: tuple[TxnOperation, ...]
 
 
-def unpack_versioned(
-    data: bytes, what: str, known: int, malformed: type[ValueError], unknown: type[ValueError]
-) -> list[Any]:
+class MalformedCommand(ValueError):
+    """Bytes that are no transaction, consumer command or change of permissions of any version: they are refused."""
+
+
+class UnknownCommand(ValueError):
+    """An operation, or a version or part of its value, that this code does not know: a node stops at it, and does not
+    skip it. Upgrade before going on."""
+
+
+def unpack_versioned(data: bytes, what: str, known: int) -> list[Any]:
     """The fields of a command (`what`, for the message) behind its format version, which must be `known`.
 
-    Raises `malformed` for bytes that are no such array, `unknown` for another version.
+    Raises MalformedCommand for bytes that are no such array, UnknownCommand for another version.
     """
     try:
         fields: list[Any]
         version, *fields = msgpack.unpackb(data, raw=False, use_list=False)
     except Exception as error:
-        raise malformed(f"it is no array that begins with a version: {error}") from error
+        raise MalformedCommand(f"it is no array that begins with a version: {error}") from error
     if type(version) is not int:
-        raise malformed(f"its version is {version!r}")
+        raise MalformedCommand(f"its version is {version!r}")
     if version != known:
-        raise unknown(f"{what} of version {version}: this code knows {known}, upgrade it")
+        raise UnknownCommand(f"{what} of version {version}: this code knows {known}, upgrade it")
     return fields
+
+
+def whole(number: Any) -> int:
+    """A field that must be a whole number from 0 on; TypeError for any other."""
+    if type(number) is not int or number < 0:
+        raise TypeError(f"{number!r} is not a whole number from 0 on")
+    return number
 
 
 LIMIT_MAX: Final = 2**53 - 1

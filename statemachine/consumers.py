@@ -17,7 +17,16 @@ import msgpack
 from xxhash import xxh64_intdigest
 
 from raftlog.statemachine.answers import Reason
-from raftlog.statemachine.commands import LIMIT_MAX, ConsumerGroup, Limits, Result, share_of, unpack_versioned
+from raftlog.statemachine.commands import (
+    LIMIT_MAX,
+    ConsumerGroup,
+    Limits,
+    MalformedCommand,
+    Result,
+    UnknownCommand,
+    share_of,
+    unpack_versioned,
+)
 
 CONSUMER_VERSION: Final = 1
 _ROW: Final = Struct("<QQQQQQ")  # of a group in `ConsumerTable.digest`, before its name and owner
@@ -41,14 +50,6 @@ class ConsumerCommand(NamedTuple):
     owner: bytes = b""  # free text for people: the claimant
 
 
-class MalformedConsumer(ValueError):
-    """Bytes that are no consumer command."""
-
-
-class UnknownConsumer(ValueError):
-    """A command of a version, or with an action, that this code does not know: upgrade before going on."""
-
-
 def encode_consumer(command: ConsumerCommand) -> bytes:
     """The value of a CONSUMER record."""
     data: bytes = msgpack.packb([CONSUMER_VERSION, *command], use_bin_type=True)
@@ -56,30 +57,22 @@ def encode_consumer(command: ConsumerCommand) -> bytes:
 
 
 def decode_consumer(data: bytes) -> ConsumerCommand:
-    """Raises MalformedConsumer or UnknownConsumer."""
-    fields = unpack_versioned(data, "consumer command", CONSUMER_VERSION, MalformedConsumer, UnknownConsumer)
+    """Raises MalformedCommand or UnknownCommand."""
+    fields = unpack_versioned(data, "consumer command", CONSUMER_VERSION)
     if len(fields) != len(ConsumerCommand._fields):
-        raise MalformedConsumer(f"it has {len(fields)} fields, not {len(ConsumerCommand._fields)}")
+        raise MalformedCommand(f"it has {len(fields)} fields, not {len(ConsumerCommand._fields)}")
     action, generation, position, owner = fields
     if not all(type(number) is int and 0 <= number <= LIMIT_MAX for number in (action, generation, position)):
-        raise MalformedConsumer(f"action, generation and position are {(action, generation, position)!r}")
+        raise MalformedCommand(f"action, generation and position are {(action, generation, position)!r}")
     if type(owner) is not bytes:
-        raise MalformedConsumer(f"its owner is {owner!r}")
+        raise MalformedCommand(f"its owner is {owner!r}")
     command = ConsumerCommand(action, generation, position, owner)
     if command.action not in _ACTIONS:
-        raise UnknownConsumer(f"consumer command with action {command.action}: upgrade this code")
+        raise UnknownCommand(f"consumer command with action {command.action}: upgrade this code")
     return command
 
 
 _ACTIONS: Final = frozenset(int(action) for action in ConsumerAction)
-
-
-def check_known(data: bytes) -> None:
-    """Raises UnknownConsumer for a command that this code does not know."""
-    try:
-        decode_consumer(data)
-    except MalformedConsumer:
-        return  # it is refused when its turn comes
 
 
 class ConsumerResult(NamedTuple):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from raftlog.statemachine import consumers, versions
-from raftlog.statemachine.access import commands as access_commands
-from raftlog.statemachine.commands import LogEntry, Operation
-from raftlog.statemachine.txn import check_known
+from raftlog.statemachine import versions
+from raftlog.statemachine.access.commands import decode_access
+from raftlog.statemachine.commands import LogEntry, MalformedCommand, Operation, Txn, UnknownCommand
+from raftlog.statemachine.consumers import decode_consumer
+from raftlog.statemachine.txn import decode_txn, encode_txn
 
 _KNOWN: Final = frozenset(int(operation) for operation in Operation)
-_TXN: Final = int(Operation.TXN)
-_CONSUMER: Final = int(Operation.CONSUMER)
-_ACCESS: Final = int(Operation.ACCESS)
+_DECODERS: Final[dict[int, Callable[[bytes], object]]] = {
+    int(Operation.TXN): decode_txn,
+    int(Operation.CONSUMER): decode_consumer,
+    int(Operation.ACCESS): decode_access,
+}
+_KNOWN_TXN: Final = encode_txn(Txn((), (), ()))[:2]
+"""So begins a transaction of a known version, which is not decoded twice. No other command begins so."""
 
 
 class OutOfOrder(ValueError):
@@ -23,13 +29,9 @@ class BadEntry(ValueError):
     """An entry whose requests contradict its header."""
 
 
-class UnknownOperation(ValueError):
-    """An operation that this code does not know: upgrade before going on."""
-
-
 def check_entry(entry: LogEntry, applied_index: int, applied_term: int, applied_clock_ms: int) -> bool:
-    """Whether every request is plain and without session. Raises OutOfOrder, BadEntry, UnknownOperation, UnknownTxn,
-    UnknownConsumer, UnknownAccess or UnknownClusterVersion."""
+    """Whether every request is plain and without session. Raises OutOfOrder, BadEntry, UnknownCommand or
+    UnknownClusterVersion."""
     index, term, count, _, clock_ms, requests, _, version = entry
     if version:
         versions.check(version, index)
@@ -50,15 +52,14 @@ def check_entry(entry: LogEntry, applied_index: int, applied_term: int, applied_
             for command in commands:
                 operation = command[0]
                 if operation not in _KNOWN:
-                    raise UnknownOperation(
+                    raise UnknownCommand(
                         f"entry {index} has operation {operation}, unknown to this version: upgrade it"
                     )
-                if operation == _TXN and command[2]:
-                    check_known(command[2])
-                elif operation == _CONSUMER and command[2]:
-                    consumers.check_known(command[2])
-                elif operation == _ACCESS and command[2]:
-                    access_commands.check_known(command[2])
+                if operation in _DECODERS and command[2] and command[2][:2] != _KNOWN_TXN:
+                    try:
+                        _DECODERS[operation](command[2])
+                    except MalformedCommand:
+                        pass  # it is refused when its turn comes
         elif request[2]:
             is_plain = False
     if total != count and requests:

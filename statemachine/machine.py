@@ -13,7 +13,7 @@ from typing import Final
 
 from xxhash import xxh64_intdigest
 
-from raftlog.statemachine.access.commands import AccessAction, MalformedAccess, decode_access
+from raftlog.statemachine.access.commands import AccessAction, decode_access
 from raftlog.statemachine.access.needs import is_permitted
 from raftlog.statemachine.access.table import AccessTable, KnownPrincipal
 from raftlog.statemachine.answers import Answer, Reason, decode_answer, encode_answer, encode_brief
@@ -23,19 +23,20 @@ from raftlog.statemachine.commands import (
     Command,
     Limits,
     LogEntry,
+    MalformedCommand,
     Operation,
     RequestBlock,
     Result,
     Version,
 )
-from raftlog.statemachine.consumers import ConsumerTable, MalformedConsumer, decode_consumer
+from raftlog.statemachine.consumers import ConsumerTable, decode_consumer
 from raftlog.statemachine.digest import DigestHistory, SetDigest, pack_long, point_value
 from raftlog.statemachine.effects import Effects, KeyChange, RequestEffect
 from raftlog.statemachine.entries import check_entry
 from raftlog.statemachine.sessions import ReceiptState, SessionTable, Verdict
 from raftlog.statemachine.snapshot import Restorer, SnapshotState, SnapshotWalk
 from raftlog.statemachine.store import Store
-from raftlog.statemachine.txn import MalformedTxn, decode_txn, is_key, run_txn
+from raftlog.statemachine.txn import decode_txn, is_key, run_txn
 
 _OF_SESSIONS: Final = (Operation.SESSION_OPEN, Operation.SESSION_KEEPALIVE, Operation.SESSION_CLOSE)
 _APPEND: Final = int(Operation.APPEND)
@@ -213,7 +214,10 @@ class StateMachine:
             return _new(RequestEffect, (Result.APPLIED, store.revision, False, 0, (change,), b""))
         if operation == _APPEND:
             return None
-        return _OPERATIONS[operation](self, commands[0], last)
+        try:
+            return _OPERATIONS[operation](self, commands[0], last)
+        except MalformedCommand:  # its bytes are decoded before anything is changed
+            return self._refused(Reason.MALFORMED, last)
 
     def _refused(self, reason: Reason, last: int, count: int = 1) -> RequestEffect:
         return self._verdict(Verdict(Result.REFUSED, reason), last - count + 1, last)
@@ -251,11 +255,7 @@ class StateMachine:
         return RequestEffect(Result.APPLIED, revision, False, 0, deletes, answer)
 
     def _txn(self, command: Command, last: int) -> RequestEffect:
-        try:
-            txn = decode_txn(command.value or b"")
-        except MalformedTxn:
-            return self._refused(Reason.MALFORMED, last)
-        done = run_txn(self._store, txn, last, self.limits)
+        done = run_txn(self._store, decode_txn(command.value or b""), last, self.limits)
         if isinstance(done, Reason):
             return self._refused(done, last)
         revision = self._store.revision
@@ -314,13 +314,9 @@ class StateMachine:
         return self._refused(Reason.MALFORMED, last)
 
     def _consumer(self, command: Command, last: int) -> RequestEffect:
-        try:
-            asked = decode_consumer(command.value or b"")
-        except MalformedConsumer:
-            return self._refused(Reason.MALFORMED, last)
         done = self.consumers.execute(
             command.key or b"",
-            asked,
+            decode_consumer(command.value or b""),
             last,
             self.time_ms,
             self.clock_ms,
@@ -334,10 +330,7 @@ class StateMachine:
         return RequestEffect(done.result, revision, answer=encode_answer(answer))
 
     def _access(self, command: Command, last: int) -> RequestEffect:
-        try:
-            asked = decode_access(command.value or b"")
-        except MalformedAccess:
-            return self._refused(Reason.MALFORMED, last)
+        asked = decode_access(command.value or b"")
         if reason := self.access.execute(asked, self.time_ms):
             return self._refused(reason, last)
         if asked.action == AccessAction.DELETE_USER:

@@ -19,10 +19,9 @@ import google_crc32c
 import msgpack
 
 from raftlog.statemachine import versions
-from raftlog.statemachine.access.commands import UnknownAccess
 from raftlog.statemachine.access.table import AccessTable
 from raftlog.statemachine.answers import ANSWER_SIZE, decode_consumer_row
-from raftlog.statemachine.commands import BadParameter, ConsumerGroup, Limits
+from raftlog.statemachine.commands import BadParameter, ConsumerGroup, Limits, UnknownCommand, whole
 from raftlog.statemachine.consumers import ConsumerTable
 from raftlog.statemachine.digest import DigestHistory, SetDigest
 from raftlog.statemachine.sessions import VOID, Session, SessionTable
@@ -295,7 +294,7 @@ class Restorer:
                     self._TAKE[kind](self, row)
             if unpacker.read_bytes(1):
                 raise ValueError("half an item")
-        except (BadParameter, UnknownAccess, versions.UnknownClusterVersion) as error:
+        except (BadParameter, UnknownCommand, versions.UnknownClusterVersion) as error:
             raise UnknownSnapshot(f"{where}: {error}") from error
         except Exception as error:
             raise CorruptSnapshot(f"{where}: {error}") from error
@@ -305,19 +304,19 @@ class Restorer:
             raise ValueError("a second head")
         index, term, time_ms, clock_ms, revision, compacted, digest, limits, oldest, version = row
         self._digest = SetDigest(*digest)
-        self._loader = Loader(_whole(revision), _whole(compacted))
+        self._loader = Loader(whole(revision), whole(compacted))
         self._state = SnapshotState(
             Limits().with_parameters(limits),
-            _whole(index),
-            _whole(term),
-            _whole(time_ms),
-            _whole(clock_ms),
+            whole(index),
+            whole(term),
+            whole(time_ms),
+            whole(clock_ms),
             Store(),
             SessionTable(),
             DigestHistory(),
             ConsumerTable(),
-            _whole(oldest),
-            versions.check(_whole(version), _whole(index)),
+            whole(oldest),
+            versions.check(whole(version), whole(index)),
             AccessTable(),
         )
 
@@ -329,16 +328,16 @@ class Restorer:
         number, ttl_ms, expires_ms, low, parts, owner = row
         if type(owner) is not str:
             raise TypeError(f"session {number} has owner {owner!r}")
-        kept: dict[int, bytes] = dict(zip(map(_whole, parts[::2]), parts[1::2], strict=True))
+        kept: dict[int, bytes] = dict(zip(map(whole, parts[::2]), parts[1::2], strict=True))
         for answer in kept.values():
             if type(answer) is not bytes or (answer != VOID and len(answer) < _KEPT_MIN):
                 raise ValueError(f"session {number} keeps {answer!r}")
         assert self._state is not None, "the head comes first"
-        self._state.sessions.load(Session(_whole(number), _whole(ttl_ms), _whole(expires_ms), _whole(low), kept, owner))
+        self._state.sessions.load(Session(whole(number), whole(ttl_ms), whole(expires_ms), whole(low), kept, owner))
         self._counts[1] += 1
 
     def _take_digest(self, row: Any) -> None:
-        end, *digest = map(_whole, row)
+        end, *digest = map(whole, row)
         count, xor, low, high = digest
         assert self._state is not None, "the head comes first"
         self._state.digests.remember(end, (count, xor, low, high), self._state.limits.digests_kept)
@@ -384,9 +383,3 @@ class Restorer:
         if store.digest() != self._digest:
             raise CorruptSnapshot(f"its keys have digest {store.digest()}, its head says {tuple(self._digest)}")
         return self._state._replace(store=store)
-
-
-def _whole(number: Any) -> int:
-    if type(number) is not int or number < 0:
-        raise TypeError(f"{number!r} is not a whole number from 0 on")
-    return number

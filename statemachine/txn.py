@@ -23,10 +23,13 @@ from raftlog.statemachine.commands import (
     CompareOperator,
     CompareTarget,
     Limits,
+    MalformedCommand,
     Operation,
     Txn,
     TxnOperation,
     Version,
+    unpack_versioned,
+    whole,
 )
 from raftlog.statemachine.effects import KeyChange
 from raftlog.statemachine.store import Store
@@ -36,14 +39,6 @@ ITEM_BYTES: Final = 64
 """What a key in an answer counts for beside its key and value: its numbers, and what carries them."""
 
 _STEPS: Final = (GET_OPERATION, Operation.PUT, Operation.DELETE, Operation.DELETE_RANGE)
-
-
-class MalformedTxn(ValueError):
-    """Bytes or values that are no transaction."""
-
-
-class UnknownTxn(ValueError):
-    """A transaction of a version that this code does not know: a node stops at it, it does not skip it."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -65,61 +60,36 @@ def encode_txn(txn: Txn) -> bytes:
 
 
 def decode_txn(data: bytes) -> Txn:
-    """The transaction of these bytes, its shape and types checked. Raises MalformedTxn or UnknownTxn."""
+    """The transaction of these bytes, its shape and types checked. Raises MalformedCommand or UnknownCommand."""
+    parts = unpack_versioned(data, "transaction", TXN_VERSION)
     try:
-        parts = msgpack.unpackb(data, raw=False, use_list=False)
-        if type(parts) is not tuple or not parts or type(parts[0]) is not int:
-            raise TypeError("it is an array that begins with its format version")
-        if parts[0] != TXN_VERSION:
-            raise UnknownTxn(f"transaction of version {parts[0]}: this code knows {TXN_VERSION}")
-        _, compare, then, orelse = parts
+        compare, then, orelse = parts
         return Txn(
             tuple(_decode_compare(*row) for row in compare),
             tuple(_decode_operation(*row) for row in then),
             tuple(_decode_operation(*row) for row in orelse),
         )
-    except UnknownTxn:
-        raise
     except Exception as error:
-        raise MalformedTxn(f"not a transaction: {error}") from error
-
-
-def check_known(data: bytes) -> None:
-    """Raises UnknownTxn for a transaction of an unknown version; usually without decoding it."""
-    if data[:2] == _KNOWN_START:
-        return
-    try:
-        decode_txn(data)
-    except MalformedTxn:
-        return  # of no version: it is refused when its turn comes
-
-
-_KNOWN_START: Final = encode_txn(Txn((), (), ()))[:2]
+        raise MalformedCommand(f"not a transaction: {error}") from error
 
 
 def _decode_compare(key: Any, target: Any, operator: Any, operand: Any, end: Any) -> Compare:
-    target = CompareTarget(_whole(target))
-    operator = CompareOperator(_whole(operator))
-    _bytes(operand) if target is CompareTarget.VALUE else _whole(operand)
+    target = CompareTarget(whole(target))
+    operator = CompareOperator(whole(operator))
+    _bytes(operand) if target is CompareTarget.VALUE else whole(operand)
     return Compare(_bytes(key), target, operator, operand, end if end is None else _bytes(end))
 
 
 def _decode_operation(operation: Any, key: Any, value: Any, end: Any, limit: Any) -> TxnOperation:
-    if _whole(operation) not in _STEPS:
+    if whole(operation) not in _STEPS:
         raise ValueError(f"operation {operation} cannot be a step of a transaction")
     return TxnOperation(
         operation,
         _bytes(key),
         value if value is None else _bytes(value),
         end if end is None else _bytes(end),
-        _whole(limit),
+        whole(limit),
     )
-
-
-def _whole(number: Any) -> int:
-    if type(number) is not int or number < 0:
-        raise TypeError(f"{number!r} is not a whole number from 0 on")
-    return number
 
 
 def _bytes(data: Any) -> bytes:

@@ -37,16 +37,6 @@ class Probe(NamedTuple):
     leadership: Leadership  # when it was proposed
 
 
-def is_alone(configuration: Configuration, node: NodeId) -> bool:
-    """Whether no other node could repair that node: a start would then refuse its log."""
-    return any(node in side and len(side) < 3 for side in (configuration.voters, configuration.outgoing))
-
-
-def are_links_up(configuration: Configuration, node: NodeId, is_up: Callable[[NodeId], bool]) -> bool:
-    """Whether that node reaches every voter."""
-    return all(is_up(peer) for peer in configuration.peers(node) if configuration.is_voter(peer))
-
-
 def are_others_well(
     points: DigestPoints, configuration: Configuration, asked: Probe, now: Leadership, *, links_up: Callable[[], bool]
 ) -> bool | None:

@@ -297,9 +297,7 @@ class Pending:
         while self._batches and self._batches[0].last <= index:
             self._batched -= len((batch := self._batches.popleft()).requests)
             for request in batch.requests:
-                self._forget(request)
-                for each in (request, *(request.joined or ())):
-                    self.fail(each, Code.LEADER_LOST, message)
+                self._fail_copies(request, Code.LEADER_LOST, message)
         while self._expected and self._expected[0][0] <= index:
             request = heapq.heappop(self._expected)[3]
             self.fail(request, Code.LEADER_LOST, message)
@@ -355,10 +353,8 @@ class Pending:
         heapq.heapify(self._expected)
 
     def _overwritten(self, request: Inflight, term: int) -> None:
-        self._forget(request)
-        for each in (request, *(request.joined or ())):
-            message = f"{self._name}: an entry of term {term} was committed in its place"
-            self.fail(each, Code.OVERWRITTEN, message)
+        message = f"{self._name}: an entry of term {term} was committed in its place"
+        self._fail_copies(request, Code.OVERWRITTEN, message)
 
     def expire(self, now: float, *, leader: NodeId) -> None:
         """Fails requests past their deadline, or unanswered by former leaders: queued ones as not_applied."""
@@ -367,15 +363,8 @@ class Pending:
         if self._queue_deadline_min <= now:
             code = Code.DEADLINE if leader else Code.NO_LEADER
             reason = "could not be taken up" if leader else "found no leader"
-            waiting = deque[Inflight]()
-            for request in self.queue:
-                if request.deadline <= now:
-                    self.queued_bytes -= len(request.block)
-                    self.refuse(request, code, f"the write {reason} within its deadline")
-                else:
-                    waiting.append(request)
-            self.queue = waiting
-            self._queue_deadline_min = min((request.deadline for request in waiting), default=NEVER)
+            self._refuse_those(lambda request: request.deadline <= now, code, f"the write {reason} within its deadline")
+            self._queue_deadline_min = min((request.deadline for request in self.queue), default=NEVER)
         for batch in self._batches:
             if batch.deadline_min <= now:
                 repeated = [each for request in batch.requests for each in request.joined or ()]
@@ -415,34 +404,39 @@ class Pending:
     def refuse_forwarded(self, message: str) -> None:
         """Refuses queued requests that peers forwarded: a request is forwarded only once."""
         if any(request.future is None for request in self.queue):
-            kept = deque[Inflight]()
-            for request in self.queue:
-                if request.future is None:
-                    self.queued_bytes -= len(request.block)
-                    self.refuse(request, Code.NO_LEADER, message)
-                else:
-                    kept.append(request)
-            self.queue = kept
+            self._refuse_those(lambda request: request.future is None, Code.NO_LEADER, message)
 
     def refuse_queued(self, code: Code, message: str) -> None:
         """Refuses all requests that were not proposed or forwarded yet."""
-        for request in self.queue:
-            self.refuse(request, code, message)
-        self.queue.clear()
-        self.queued_bytes = 0
+        self._refuse_those(lambda _: True, code, message)
+
+    def _refuse_those(self, is_meant: Callable[[Inflight], bool], code: Code, message: str) -> None:
+        """Refuses queued requests; the others stay in their order."""
+        queue, self.queue = self.queue, deque()
+        for request in queue:
+            if is_meant(request):
+                self.queued_bytes -= len(request.block)
+                self.refuse(request, code, message)
+            else:
+                self.queue.append(request)
 
     def fail_all(self, queued: Code, inflight: Code, message: str) -> None:
         """Fails all requests: this node ends and will learn no more outcomes."""
         self.refuse_queued(queued, message)
         for batch in self._batches:
             for request in batch.requests:
-                for each in (request, *(request.joined or ())):
-                    self.fail(each, inflight, f"{self._name}: {message}")
+                self._fail_copies(request, inflight, f"{self._name}: {message}")
         for request in [*(each[3] for each in self._expected), *self._sent.values()]:
             self.fail(request, inflight, f"{self._name}: {message}")
         for waiting in (self._batches, self._expected, self._sent, self._flights, self._open):
             waiting.clear()
         self._batched = 0
+
+    def _fail_copies(self, request: Inflight, code: Code, message: str) -> None:
+        """Fails a request and the repetitions that joined it. No other may join it any more."""
+        self._forget(request)
+        for each in (request, *(request.joined or ())):
+            self.fail(each, code, message)
 
     def fail(self, request: Inflight, code: Code, message: str) -> None:
         """Fails a request and counts the outcome."""

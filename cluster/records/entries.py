@@ -23,24 +23,13 @@ from raftlog.raft.codec.block_fast import (
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.types import GENESIS, Entry, EntryKind
-from raftlog.statemachine.access.commands import UnknownAccess
-from raftlog.statemachine.commands import INTERNAL_FIRST, Command, LogEntry, RequestBlock, Result
-from raftlog.statemachine.consumers import UnknownConsumer
+from raftlog.statemachine.commands import INTERNAL_FIRST, Command, LogEntry, RequestBlock, Result, UnknownCommand
 from raftlog.statemachine.effects import Effects
-from raftlog.statemachine.entries import UnknownOperation, check_entry
+from raftlog.statemachine.entries import check_entry
 from raftlog.statemachine.snapshot import UnknownSnapshot
-from raftlog.statemachine.txn import UnknownTxn
 from raftlog.statemachine.versions import UnknownClusterVersion
 
-UNKNOWN: Final = (
-    UnknownVersion,
-    UnknownSnapshot,
-    UnknownOperation,
-    UnknownTxn,
-    UnknownConsumer,
-    UnknownAccess,
-    UnknownClusterVersion,
-)
+UNKNOWN: Final = (UnknownVersion, UnknownSnapshot, UnknownCommand, UnknownClusterVersion)
 """How an entry of a newer version is met here."""
 
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor

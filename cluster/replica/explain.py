@@ -21,20 +21,15 @@ def view(replica: ReplicaState, state: Status | None = None) -> NodeView:
     votes = role.votes if isinstance(role, Candidate | PreCandidate) else {}
     links, reports, own = replica.links.links_seen(), disk_exchange.reports(replica), disk_exchange.own(replica)
     handed_over, handed_over_ms = disk_exchange.told_handover(replica)
-    followers = {each.node: each for each in facts.followers}
     state = state or status.status(replica)
-    lags_ms = {each.node: int(1_000 * (each.lag_seconds or 0)) for each in state.followers if each.lag}
+    followers = {each.node: each for each in state.followers}
     now = clock.monotonic()
-    now_ms = clock.read().monotonic_ms
     peers: list[PeerView] = []
     for member in facts.configuration.members:
         if member.node == replica.identity.node:
             continue
         link, report = links.get(member.node), reports.get(member.node)
         follower = followers.get(member.node)
-        contact_ms = None
-        if follower is not None:
-            contact_ms = now_ms - follower.last_contact_ms if follower.last_contact_ms else NEVER_MS
         peers.append(
             PeerView(
                 member.node,
@@ -46,8 +41,8 @@ def view(replica: ReplicaState, state: Status | None = None) -> NodeView:
                 refuses="" if link is None else link.refusal,
                 vote=votes.get(member.node),
                 match=None if follower is None else follower.match,
-                contact_ms=contact_ms,
-                lag_ms=lags_ms.get(member.node),
+                contact_ms=None if follower is None else follower.last_contact_ms,
+                lag_ms=int(1_000 * (follower.lag_seconds or 0)) if follower is not None and follower.lag else None,
                 known_version=status.known_version(replica, member),
                 disk_lacks_bytes=None if report is None or not report.is_full else report.lacks_bytes,
                 is_held=member.node in replica.disks.holds,

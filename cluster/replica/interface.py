@@ -18,25 +18,9 @@ from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.changes import MemberChange
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import Entry, Mark
+from raftlog.raft.wal.reading import RawSlice
 from raftlog.statemachine.effects import Effects
 from raftlog.statemachine.machine import StateMachine
-
-
-class LogSlice(Protocol):
-    """Whole entries of one segment as they are on disk. `rows` describe the records `first` to `next - 1`."""
-
-    @property
-    def rows(self) -> bytes: ...
-    @property
-    def segment(self) -> bytes: ...
-    @property
-    def ledger(self) -> bytes: ...
-    @property
-    def base(self) -> int: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def next(self) -> int: ...
 
 
 class NodeInterface(Protocol):
@@ -108,7 +92,7 @@ class NodeInterface(Protocol):
         Raises ApiError compacted for an index below the oldest.
         """
 
-    async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> LogSlice:
+    async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         """The same entries, as the bytes on disk."""
 
     def state_mark(self) -> tuple[Mark, int, Configuration]:

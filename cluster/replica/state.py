@@ -183,10 +183,6 @@ class Snapshots:
         """Whether a piece is being written, or a snapshot installed."""
         return self.receiving is not None
 
-    def mark_damaged(self) -> None:
-        """Remembers that the newest snapshot on this disk is damaged."""
-        self.is_damaged = True
-
 
 @dataclass(slots=True)
 class Retention:

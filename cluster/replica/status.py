@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from raftlog.cluster.api.explain import NEVER_MS
 from raftlog.cluster.api.members import MemberAnswer, Members
 from raftlog.cluster.api.status import FollowerStatus, RefusingPeer, SetDigestHex, Status, fingerprint
 from raftlog.cluster.api.values import LeaderHint
@@ -36,7 +37,6 @@ def _version() -> str:
 
 
 VERSION: Final = _version()
-NEVER_MS: Final = -1
 
 
 def leader_hint(replica: ReplicaState) -> LeaderHint | None:

@@ -223,7 +223,7 @@ def _answer(
             led_term=led_term,
             led_index=led_index,
             healed_index=healed,
-            is_alone=_is_alone(state, to),
+            is_alone=bool(state.configuration.needs(to)),
             is_lost=is_lost,
         )
     )
@@ -238,12 +238,6 @@ def _newest(state: State, index: int) -> tuple[int, int]:
     """Term and index of an entry that this voter has. The disk that asks may have helped to commit it in the time of an
     earlier process, whose memory is gone: the committed ones surely, where that disk lost everything perhaps all."""
     return (state.log.term_at(index) or 0, index) if state.configuration.is_voter(state.node) else (0, 0)
-
-
-def _is_alone(state: State, node: NodeId) -> bool:
-    """Whether no majority could go on without that node: nothing would be left to heal it (raftlog.raft.wal.repair)."""
-    configuration = state.configuration
-    return any(node in side and len(side) < 3 for side in (configuration.voters, configuration.outgoing))
 
 
 def _is_named(state: State, peer: NodeId, incarnation: str) -> bool:
@@ -392,7 +386,7 @@ def on_reply(state: State, message: RecallReply) -> None:
             state.out.hard_state = True
     else:
         is_kept = acked <= durable
-    if not is_kept and message.is_alone and _is_alone(state, state.node):
+    if not is_kept and message.is_alone and state.configuration.needs(state.node):
         if is_first:
             state.out.events.append(PromisesLost(state.node, *acked, message.promised_term, durable[1], durable[0]))
     elif not is_kept:

@@ -74,8 +74,7 @@ def begin(
         cut, configuration = base, newest.configuration
     if configuration is None:
         raise Irreparable("nothing before it is intact, so the members are unknown")
-    side = _needs(configuration, node)
-    if side:
+    if side := configuration.needs(node):
         raise Irreparable(f"of the voters {list(side)} no majority can go on without this node and heal it")
     if slot.is_mending:  # nothing was promised since
         return replace(slot, sequence=slot.sequence + 1, cut=cut)
@@ -97,15 +96,9 @@ def lost_term(files: Files, slot: Slot, node: NodeId, recovery: Recovery, snapsh
     if configuration is None and snapshots:
         configuration = snapshots[0].configuration
     floor = slot.floor
-    if configuration is not None and not _needs(configuration, node):
+    if configuration is not None and not configuration.needs(node):
         floor = max(floor, term + 1)
     return replace(slot, state=replace(slot.state, term=term, vote=node, floor=floor))
-
-
-def _needs(configuration: Configuration, node: NodeId) -> tuple[NodeId, ...]:
-    """The voters of which no majority could go on without that node; () where one can."""
-    sides = (configuration.voters, configuration.outgoing)
-    return next((side for side in sides if node in side and len(side) < 3), ())
 
 
 def _intact_until(log: LogIdentity, files: Files, slot: Slot, cut: int, base: int) -> tuple[int, Configuration | None]:

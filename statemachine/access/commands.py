@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from raftlog.statemachine.access.grants import Grant, Resource, Verb, check_grant
-from raftlog.statemachine.commands import LIMIT_MAX, unpack_versioned
+from raftlog.statemachine.commands import LIMIT_MAX, MalformedCommand, UnknownCommand, unpack_versioned
 
 ACCESS_VERSION: Final = 1
 HASH_BYTES: Final = 32
@@ -57,14 +57,6 @@ class AccessCommand(NamedTuple):
     label: str = ""  # for people: what the token is for
 
 
-class MalformedAccess(ValueError):
-    """Bytes that are no access command."""
-
-
-class UnknownAccess(ValueError):
-    """A command of a version, or with an action, verb or resource, that this code does not know: upgrade it."""
-
-
 def encode_access(command: AccessCommand) -> bytes:
     """The value of an ACCESS record: a msgpack array, its format version first."""
     action, name, roles, grants, is_blocked, condition, *token = command
@@ -76,8 +68,8 @@ def encode_access(command: AccessCommand) -> bytes:
 
 
 def decode_access(data: bytes) -> AccessCommand:
-    """Raises MalformedAccess or UnknownAccess."""
-    fields = unpack_versioned(data, "access command", ACCESS_VERSION, MalformedAccess, UnknownAccess)
+    """Raises MalformedCommand or UnknownCommand."""
+    fields = unpack_versioned(data, "access command", ACCESS_VERSION)
     try:
         action, name, roles, rows, is_blocked, condition, token, token_hash, expires_ms, label = fields
         numbers, texts = (action, condition, expires_ms), (name, token, label, *roles)
@@ -88,12 +80,12 @@ def decode_access(data: bytes) -> AccessCommand:
         if type(is_blocked) is not bool:
             raise TypeError(f"{is_blocked!r} is neither true nor false")
         if action not in _ACTIONS or condition not in _CONDITIONS:
-            raise UnknownAccess(f"access command with action {action}, condition {condition}: upgrade this code")
+            raise UnknownCommand(f"access command with action {action}, condition {condition}: upgrade this code")
         grants = tuple(decode_grant(row) for row in rows)
-    except UnknownAccess:
+    except UnknownCommand:
         raise
     except Exception as error:
-        raise MalformedAccess(f"not an access command: {error}") from error
+        raise MalformedCommand(f"not an access command: {error}") from error
     return AccessCommand(
         action, name, tuple(roles), grants, is_blocked, condition, token, token_hash, expires_ms, label
     )
@@ -103,14 +95,6 @@ _ACTIONS: Final = frozenset(int(action) for action in AccessAction)
 _CONDITIONS: Final = frozenset(int(condition) for condition in Condition)
 
 
-def check_known(data: bytes) -> None:
-    """Raises UnknownAccess for a command that this code does not know."""
-    try:
-        decode_access(data)
-    except MalformedAccess:
-        return  # it is refused when its turn comes
-
-
 def encode_grant(grant: Grant) -> list[Any]:
     """The row of a grant in commands and snapshots."""
     verb, resource, start, end = grant
@@ -118,14 +102,14 @@ def encode_grant(grant: Grant) -> list[Any]:
 
 
 def decode_grant(row: Any) -> Grant:
-    """Raises UnknownAccess, or ValueError or TypeError for a row that is none."""
+    """Raises UnknownCommand, or ValueError or TypeError for a row that is none."""
     verb, resource, start, end = row
     if type(verb) is not int or type(resource) is not int:
         raise TypeError("verbs and resources are numbers")
     if type(start) is not bytes or type(end) is not bytes:
         raise TypeError("a range is bytes")
     if verb not in _VERBS or resource not in _RESOURCES:
-        raise UnknownAccess(f"a grant of verb {verb} on resource {resource}: upgrade this code")
+        raise UnknownCommand(f"a grant of verb {verb} on resource {resource}: upgrade this code")
     return check_grant(Grant(Verb(verb), Resource(resource), start, end))
 
 

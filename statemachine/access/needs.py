@@ -12,9 +12,9 @@ from typing import Final
 from raftlog.statemachine.access.grants import Grant, Resource, Verb
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.access.table import KnownPrincipal
-from raftlog.statemachine.commands import GET_OPERATION, Command, Operation
+from raftlog.statemachine.commands import GET_OPERATION, Command, MalformedCommand, Operation
 from raftlog.statemachine.store import next_key
-from raftlog.statemachine.txn import MalformedTxn, decode_txn
+from raftlog.statemachine.txn import decode_txn
 
 APPEND_LOG: Final = Grant(Verb.APPEND, Resource.LOG)
 READ_LOG: Final = Grant(Verb.READ, Resource.LOG)
@@ -98,7 +98,7 @@ def _needs(command: Command) -> Iterator[Grant]:
 def _needs_of_txn(value: bytes) -> Iterator[Grant]:
     try:
         txn = decode_txn(value)
-    except MalformedTxn:
+    except MalformedCommand:
         return  # it is refused for that
     for compare in txn.compare:
         yield _range_grant(Verb.READ, compare.key, compare.end)
@@ -156,6 +156,6 @@ def sees_segments(permissions: Permissions) -> bool:
 def _reads_of_txn(value: bytes) -> Iterator[Grant]:
     try:
         decode_txn(value)
-    except MalformedTxn:  # its bytes may name any key
+    except MalformedCommand:  # its bytes may name any key
         return iter((Grant(Verb.READ, Resource.KEYS),))
     return (grant._replace(verb=Verb.READ) for grant in _needs_of_txn(value))

@@ -35,6 +35,7 @@ from raftlog.statemachine.access.commands import (
 from raftlog.statemachine.access.grants import BUILT_IN, Grant, Resource, Verb, overlaps
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.answers import Reason
+from raftlog.statemachine.commands import whole
 
 USERS_MAX: Final = 10_000
 ROLES_MAX: Final = 1_000
@@ -355,7 +356,7 @@ class AccessTable:
             raise ValueError("its head comes first, and once")
         match kind:
             case 0:
-                self.is_on, self.revision = bool(fields[0]), _whole(fields[1])
+                self.is_on, self.revision = bool(fields[0]), whole(fields[1])
                 if not self.revision:
                     raise ValueError("it was never set up")
             case 1:
@@ -363,12 +364,12 @@ class AccessTable:
                 self._put_role(_name(name), tuple(decode_grant(grant) for grant in grants))
             case 2:
                 name, roles, since, is_blocked = fields
-                self.users[_name(name)] = User(tuple(map(_name, roles)), _whole(since), bool(is_blocked))
+                self.users[_name(name)] = User(tuple(map(_name, roles)), whole(since), bool(is_blocked))
             case 3:
                 token, user, token_hash, expires_ms, created_ms, label = fields
                 if type(token_hash) is not bytes or type(label) is not str or user not in self.users:
                     raise ValueError(f"token {token!r} of {user!r}")
-                self.tokens[_name(token)] = Token(user, token_hash, _whole(expires_ms), _whole(created_ms), label)
+                self.tokens[_name(token)] = Token(user, token_hash, whole(expires_ms), whole(created_ms), label)
             case _:
                 raise ValueError(f"a row of kind {kind}")
 
@@ -424,12 +425,6 @@ def _condition(condition: int, is_there: bool, exists: Reason, missing: Reason) 
 
 def _token_of(command: AccessCommand, time_ms: int) -> Token:
     return Token(command.name, command.token_hash, command.expires_ms, time_ms, command.label)
-
-
-def _whole(number: Any) -> int:
-    if type(number) is not int or number < 0:
-        raise TypeError(f"{number!r} is not a whole number from 0 on")
-    return number
 
 
 def _name(text: Any) -> str:

@@ -32,24 +32,13 @@ from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
+from raftlog.raft.wal.reading import RawSlice
 from raftlog.statemachine.commands import Limits, Result
 from raftlog.statemachine.effects import Effects, RequestEffect, encode_effects
 from raftlog.statemachine.machine import StateMachine
 
 LOG_ID = "00112233445566778899aabbccddeeff"
 START_MS = 1_700_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class FakeRaw:
-    """Entries as if they were one segment."""
-
-    rows: bytes
-    segment: bytes
-    ledger: bytes
-    base: int
-    first: int
-    next: int
 
 
 class FakeNode:
@@ -201,7 +190,7 @@ class FakeNode:
         """As Node.read_log."""
         return self._between(from_index, limit, bytes_max)
 
-    async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> FakeRaw:
+    async def read_raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         """As Node.read_raw: the segment begins at position 0 with the first entry returned."""
         pairs = self._between(from_index, to_index + 1 - from_index, bytes_max)
         first = pairs[0][0].first
@@ -211,7 +200,7 @@ class FakeNode:
             segment += entry.header + entry.data
         assert len(rows) == (pairs[-1][0].index - first + 1) * IDX_ROW.size
         ledger = b"".join(encode_effects(effects) for _, effects in pairs)
-        return FakeRaw(rows, segment, ledger, 0, first, pairs[-1][0].index + 1)
+        return RawSlice(rows, segment, ledger, 0, first, pairs[-1][0].index + 1)
 
     async def find_time(self, time_ms: int) -> int:
         """As Node.find_time."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
@@ -16,7 +17,14 @@ from raftlog.raft.consensus.invariants import check_log, check_state
 from raftlog.raft.consensus.progress import FollowerProgress
 from raftlog.raft.consensus.roles import Leader, RoleName
 from raftlog.raft.events import Event
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply, Message, RequestVote, RequestVoteReply
+from raftlog.raft.messages import (
+    AppendEntries,
+    AppendEntriesReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    RequestVoteReply,
+)
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, ReadFailed, ReadReady, Ready, SyncQueue
 from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, LogStart, Mark, NodeId, Now, TermRun
@@ -235,6 +243,32 @@ def append_entries(
         commit=commit,
         round=round,
         entries=tuple(entries),
+    )
+
+
+def chunk(
+    data: bytes = b"abcdef",
+    *,
+    offset: int = 0,
+    total: int = 6,
+    sender: NodeId = 2,
+    to: NodeId = 1,
+    term: int = 1,
+    index: int = 8,
+    last_term: int = 1,
+) -> InstallSnapshot:
+    """A chunk of a snapshot."""
+    return InstallSnapshot(
+        sender=sender,
+        to=to,
+        term=term,
+        snapshot_index=index,
+        snapshot_term=last_term,
+        offset=offset,
+        total=total,
+        crc=crc32c(data),
+        done=offset + len(data) == total,
+        data=data,
     )
 
 

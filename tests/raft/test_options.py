@@ -13,6 +13,11 @@ from raftlog.raft.options import Options
         ({"election_timeout_max_ms": 300}, "must be above"),
         ({"heartbeat_ms": 200}, "at most half"),
         ({"uncommitted_bytes_max": 100}, "entry_bytes_max must not exceed"),
+        (
+            {"link_closed_delay_max_ms": 100},
+            r"link_closed_delay_max_ms \(100\) must not be below .*_min_ms \(150\)",
+        ),
+        ({"link_refused_delay_min_ms": 50}, "link_refused_delay_max_ms"),
     ],
 )
 def test_bad_options_name_the_field(fields: dict[str, int], what: str) -> None:

@@ -50,21 +50,6 @@ def test_agreed_is_the_mark_that_a_majority_of_each_side_reached(
     assert agreed(members, values) == expected
 
 
-@given(st.integers(1, 7), st.lists(st.integers(1, 7), unique=True), st.dictionaries(st.integers(1, 7), st.booleans()))
-def test_a_vote_is_decided_when_no_answer_can_change_it(
-    incoming: int, outgoing: list[int], votes: dict[int, bool]
-) -> None:
-    """WON: a majority of each side granted. LOST: not even all open votes could win. Else OPEN."""
-    members = joint(incoming, tuple(sorted(outgoing)))
-    sides = [members.voters] + ([members.outgoing] if outgoing else [])
-
-    def wins(votes: dict[int, bool], default: bool) -> bool:
-        return all(sum(votes.get(voter, default) for voter in side) >= majority(len(side)) for side in sides)
-
-    expected = VoteOutcome.WON if wins(votes, False) else VoteOutcome.OPEN if wins(votes, True) else VoteOutcome.LOST
-    assert outcome(members, votes) is expected
-
-
 def subsets(nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
     """All of them, the empty one too."""
     return [group for size in range(len(nodes) + 1) for group in combinations(nodes, size)]

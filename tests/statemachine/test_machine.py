@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from raftlog.statemachine import versions
-from raftlog.statemachine.access.commands import UnknownAccess
 from raftlog.statemachine.answers import Answer, Reason
 from raftlog.statemachine.commands import (
     BadParameter,
@@ -18,14 +17,14 @@ from raftlog.statemachine.commands import (
     Operation,
     RequestBlock,
     Result,
+    UnknownCommand,
     Version,
 )
 from raftlog.statemachine.digest import EMPTY, Inside, NotYet, TooOld
 from raftlog.statemachine.effects import Effects, KeyChange, RequestEffect
-from raftlog.statemachine.entries import BadEntry, OutOfOrder, UnknownOperation
+from raftlog.statemachine.entries import BadEntry, OutOfOrder
 from raftlog.statemachine.machine import HalfApplied, StateMachine
 from raftlog.statemachine.store import FutureRevision, RevisionCompacted
-from raftlog.statemachine.txn import UnknownTxn
 from raftlog.statemachine.versions import CLUSTER_VERSION, UnknownClusterVersion
 from tests.statemachine import mixture
 from tests.statemachine.driver import Driver, appends, request, snapshot_bytes
@@ -252,14 +251,14 @@ def test_an_apply_that_broke_off_is_not_taken_for_a_state(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
-        (LogEntry(2, 1, 1, 0, 0, (request(44, b"k"),)), UnknownOperation),
-        (LogEntry(3, 1, 2, 0, 0, (request(2, b"k", b"v"), request(43, None, b"\x92\x02\x01"))), UnknownAccess),
-        (LogEntry(2, 1, 1, 0, 0, (request(0),)), UnknownOperation),
+        (LogEntry(2, 1, 1, 0, 0, (request(44, b"k"),)), UnknownCommand),
+        (LogEntry(3, 1, 2, 0, 0, (request(2, b"k", b"v"), request(43, None, b"\x92\x02\x01"))), UnknownCommand),
+        (LogEntry(2, 1, 1, 0, 0, (request(0),)), UnknownCommand),
         (
             LogEntry(4, 1, 3, 0, 0, (request(2, b"k", b"v"), RequestBlock(2, (Command(1), Command(99)))), None),
-            UnknownOperation,
+            UnknownCommand,
         ),
-        (LogEntry(3, 1, 2, 0, 0, (request(2, b"k", b"v"), request(5, None, b"\x94\x02\x90\x90\x90"))), UnknownTxn),
+        (LogEntry(3, 1, 2, 0, 0, (request(2, b"k", b"v"), request(5, None, b"\x94\x02\x90\x90\x90"))), UnknownCommand),
         (LogEntry(2, 1, 1, 0, 9, (), (("no_such_limit", 1),)), BadParameter),
         (LogEntry(2, 1, 1, 0, 9, (), (("sessions_max", 0),)), BadParameter),
         (LogEntry(3, 1, 2, 0, 0, (request(2, b"k", b"v"),)), BadEntry),

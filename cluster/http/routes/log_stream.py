@@ -23,11 +23,11 @@ from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
 from raftlog.cluster.http.routes.log import SLICE_BYTES, LogQuery, check_oldest, looked_again, scan
 from raftlog.cluster.records.blanking import blanked
-from raftlog.cluster.replica.interface import LogSlice
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RawHeader, encode_raw_header
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, bare_frames
+from raftlog.raft.wal.reading import RawSlice
 from raftlog.statemachine.access.permissions import Permissions
 
 RAW_SLICE_BYTES: Final = 4 << 20
@@ -137,7 +137,7 @@ async def _raw_chunk(service: Service, query: LogQuery, start: int, stop: int, s
     return (encode_raw_header(header), piece.rows, segment, ledger), piece.next
 
 
-async def _blanked(service: Service, piece: LogSlice, sees: Permissions) -> bytes:
+async def _blanked(service: Service, piece: RawSlice, sees: Permissions) -> bytes:
     """Its segment without what the reader may not see."""
     try:
         return await asyncio.to_thread(blanked, piece.rows, piece.segment, piece.base, sees)

@@ -47,10 +47,10 @@ def begin(replica: ReplicaState) -> None:
 
     A snapshot replaces the older ones. A node that the cluster began with was a member all the same.
     """
-    cluster = replica.members.cluster
+    cluster, own = replica.members.cluster, replica.identity
     first = [] if cluster is None or cluster.cluster.join else [cluster.configuration()]
     known = [*first, *(each for _, each in replica.core.state.configurations)]
-    replica.members.was_member = any(_names(replica, each) for each in known)
+    replica.members.was_member = any(each.names(own.node, own.incarnation) for each in known)
     follow(replica, replica.core.state.leader)
 
 
@@ -64,7 +64,7 @@ def follow(replica: ReplicaState, leader: NodeId) -> None:
     if configuration is not membership.followed or seen != membership.seen or strangers != membership.strangers:
         is_news = configuration is not membership.followed
         membership.followed, membership.seen, membership.strangers = configuration, seen, strangers
-        membership.is_member = _names(replica, configuration)
+        membership.is_member = configuration.names(replica.identity.node, replica.identity.incarnation)
         membership.was_member |= membership.is_member
         # A joining node's log may have only the first addresses of members; its join file has the current ones.
         is_joining = membership.cluster is not None and not membership.was_member
@@ -130,11 +130,6 @@ def _is_final(state: State) -> bool:
     """
     *earlier, (index, _) = state.configurations
     return index <= state.log.committed or (bool(earlier) and bool(earlier[-1][1].outgoing))
-
-
-def _names(replica: ReplicaState, configuration: Configuration) -> bool:
-    member = configuration.member(replica.identity.node)
-    return member is not None and member.incarnation == replica.identity.incarnation
 
 
 def note(replica: ReplicaState, event: Event) -> None:

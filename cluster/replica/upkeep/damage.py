@@ -30,9 +30,7 @@ from raftlog.cluster.protocol.damage_policy import (
     RETRY_S,
     Leadership,
     Probe,
-    are_links_up,
     are_others_well,
-    is_alone,
 )
 from raftlog.cluster.protocol.digest_points import POINT_BLOCK
 from raftlog.cluster.replica.state import ReplicaState
@@ -145,7 +143,7 @@ def _tell(replica: ReplicaState, findings: Sequence[Finding], by: str) -> None:
             "file_damaged", file=each.file, position=each.position, after=each.index, what=each.what, by=by
         )
     if snapshots_among(findings, [replica.snapshots.index]):
-        replica.snapshots.mark_damaged()
+        replica.snapshots.is_damaged = True
 
 
 async def _wait_and_end(replica: ReplicaState) -> None:
@@ -172,7 +170,7 @@ async def _wait_and_end(replica: ReplicaState) -> None:
 
 def _is_alone(replica: ReplicaState) -> bool:
     """Whether no other node could repair the damage: a start would then refuse the log."""
-    return is_alone(replica.core.state.configuration, replica.identity.node)
+    return bool(replica.core.state.configuration.needs(replica.identity.node))
 
 
 async def _are_others_well(replica: ReplicaState) -> bool:
@@ -223,8 +221,10 @@ def _hand_over(replica: ReplicaState) -> None:
 
 
 def _are_links_up(replica: ReplicaState) -> bool:
+    """Whether this node reaches every voter."""
     links, configuration = replica.links.links_seen(), replica.core.state.configuration
-    return are_links_up(configuration, replica.identity.node, lambda peer: peer in links and links[peer].is_up)
+    voters = [peer for peer in configuration.peers(replica.identity.node) if configuration.is_voter(peer)]
+    return all(peer in links and links[peer].is_up for peer in voters)
 
 
 # -- the end --------------------------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import clock_entries, snapshots
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import decode_blocks, decode_records
-from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.statemachine.commands import Operation
-from raftlog.statemachine.consumers import ConsumerAction, MalformedConsumer, UnknownConsumer, decode_consumer
+from raftlog.statemachine.consumers import ConsumerAction, decode_consumer
 
 LOOK_S: Final = 0.25
 SAVE_PAUSE_S: Final = 2.0  # seconds between two snapshots that are saved to free space
@@ -31,7 +30,7 @@ def frees_disk_space(block: bytes) -> bool:
         ((record,),) = [list(decode_records(each)) for each in decode_blocks(block)]
         if record.operation == Operation.CONSUMER and record.value is not None:
             return decode_consumer(record.value).action == ConsumerAction.DELETE
-    except (Corrupt, UnknownVersion, UnknownConsumer, MalformedConsumer, ValueError):  # more than one record too
+    except ValueError:  # corrupt, unknown, or more than one record
         return False
     return record.operation in _ALONE
 

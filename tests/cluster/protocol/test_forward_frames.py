@@ -16,11 +16,8 @@ from raftlog.cluster.protocol.forward_frames import (
     decode_points,
     decode_read,
     decode_read_reply,
-    encode_answers,
     encode_forward,
     encode_points,
-    encode_read,
-    encode_read_reply,
     frames_of,
 )
 from raftlog.cluster.protocol.request import Inflight, PeerReply
@@ -77,14 +74,6 @@ def test_a_turns_requests_fill_frames_up_to_their_limit() -> None:
     requests.insert(5, request(large))
     assert [len(run) for run in frames_of(requests)] == [4, 1, 1, 1]
     assert [each for run in frames_of(requests) for each in run] == requests
-
-
-def test_answers_name_places_and_refusals() -> None:
-    """One frame per peer and turn."""
-    answers = [PeerReply(2, 40, 7), PeerReply(2, 41, 0, Code.BUSY), PeerReply(2, 42, 9)]
-    assert decode_answers(one(encode_answers(answers, 3))) == (3, [(40, 7), (42, 9)], [(41, Code.BUSY)])
-    assert decode_read(one(encode_read(8))) == 8
-    assert decode_read_reply(one(encode_read_reply(8, 99))) == (8, 99)
 
 
 NONSENSE = st.recursive(

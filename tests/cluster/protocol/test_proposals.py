@@ -296,7 +296,7 @@ async def test_an_answer_that_is_slower_than_the_commit_is_looked_up() -> None:
 
 
 async def test_a_refused_forward_is_not_applied() -> None:
-    """The leader's refusal comes with its code; a later word about it changes nothing."""
+    """The leader's refusal comes with its code; a later word about it changes nothing, and no leader is waited for."""
     pending = pending_with()
     refused = request()
     number = pending.forwarding([refused], 2)
@@ -304,6 +304,7 @@ async def test_a_refused_forward_is_not_applied() -> None:
     pending.answered(number, 5, 3)
     assert code_of(refused) is Code.BUSY
     assert pending.is_empty
+    assert not pending._flights
 
 
 async def test_a_full_queue_is_busy_at_once() -> None:
@@ -433,12 +434,3 @@ async def test_a_repetition_in_a_new_term_joins_no_proposal_of_the_term_before()
     assert code_of(first) is Code.OVERWRITTEN
     applied(pending, 11, 3, 1)
     assert future_of(again).result().term == 3
-
-
-async def test_nothing_is_left_of_a_forward_that_was_refused() -> None:
-    """Its leader is not waited for any more: a later change of the leadership finds no request of it."""
-    pending = pending_with()
-    own = request()
-    pending.refused(pending.forwarding([own], 3), Code.BUSY, "it is full")
-    assert pending.is_empty
-    assert not pending._flights

@@ -93,56 +93,6 @@ async def test_a_read_on_any_node_sees_writes_acknowledged_anywhere(tmp_path: Pa
                 assert answer.last <= index <= reader.applied
 
 
-async def test_a_killed_leader_is_replaced_and_comes_back(tmp_path: Path) -> None:
-    """Nothing acknowledged is lost; the returning node catches up and all logs are equal."""
-    async with cluster_of(3, tmp_path) as nodes:
-        old = await nodes.leader()
-        await nodes.append(old, b"1")
-        await nodes.kill(old.node_id)
-        new = await nodes.leader()
-        answer = await nodes.append(new, b"2")
-        again = await nodes.start(old.node_id)
-        await nodes.all_at(answer.last)
-        await wait_until_async(lambda: again.is_ready)
-        assert await log_of(again) == await log_of(new) == [b"1", b"2"]
-
-
-async def test_all_acknowledged_records_survive_a_kill_of_all_nodes(tmp_path: Path) -> None:
-    """A restart of all nodes replays the log into the same state."""
-    async with cluster_of(3, tmp_path) as nodes:
-        leader = await nodes.leader()
-        for number in range(20):
-            answer = await leader.submit(put_block(b"k%d" % (number % 5), b"%d" % number), 1, deadline=deadline())
-        digest = leader.machine.digest()
-        for node in list(nodes.running):
-            await nodes.kill(node)
-        for node in (1, 2, 3):
-            await nodes.start(node)
-        await nodes.leader()
-        await nodes.all_at(answer.last)
-        assert {node.machine.digest() for node in nodes.running.values()} == {digest}
-        assert {node.last_user_index for node in nodes.running.values()} == {answer.last}
-
-
-async def test_a_follower_far_behind_the_tail_catches_up_from_the_disk(tmp_path: Path) -> None:
-    """The core never reads storage: what left the leader's memory is fetched for the follower, piece by piece."""
-    async with cluster_of(
-        3,
-        tmp_path,
-        raft__tail_bytes_max=20_000,
-        raft__append_bytes_max=8_000,
-        limits__recent_bytes_max=20_000,
-    ) as nodes:
-        leader = await nodes.leader()
-        behind = next(node for node in nodes.running if node != leader.node_id)
-        await nodes.kill(behind)
-        for number in range(100):
-            answer = await nodes.append(leader, b"%d" % number * 5_000)
-        node = await nodes.start(behind)
-        await node.wait_applied(answer.last, deadline(20))
-        assert await log_of(node) == await log_of(leader) == [b"%d" % number * 5_000 for number in range(100)]
-
-
 async def test_a_leader_cut_off_never_says_applied(tmp_path: Path) -> None:
     """Without a majority a queued write is unknown at its deadline; later its place is taken: it was never applied."""
     async with cluster_of(3, tmp_path) as nodes:
@@ -175,33 +125,6 @@ async def test_forwards_to_a_leader_that_dies_end_as_unknown_at_once(tmp_path: P
         with pytest.raises(ApiError) as failed:
             await asyncio.wait_for(future, hang_s())
         assert failed.value.code is Code.LEADER_LOST
-
-
-async def test_an_answer_slower_than_the_commit_still_settles(tmp_path: Path) -> None:
-    """The bulk link may lag behind the consensus link: the follower has applied the entry before it hears its place."""
-    async with cluster_of(3, tmp_path) as nodes:
-        leader = await nodes.leader()
-        follower = (await nodes.followers())[0]
-        held: list[bytes] = []
-        real = host_of(leader).transport.send_bulk
-
-        def hold(to: int, frame: bytes) -> bool:
-            held.append(frame)
-            return True
-
-        host_of(leader).transport.send_bulk = hold  # type: ignore[method-assign]  # a slow bulk link
-        blocks = [append_block(b"1"), put_block(b"k", b"2"), append_block(b"3", b"4")]
-        counts = (1, 1, 2)
-        futures = [follower.submit(b, c, deadline=deadline()) for b, c in zip(blocks, counts, strict=True)]
-        await wait_until_async(lambda: len(held) == 1)
-        await follower.wait_applied(leader.state.core.state.log.last.index, deadline())
-        assert not any(future.done() for future in futures)
-        assert real(follower.node_id, held[0])
-        host_of(leader).transport.flush()
-        answers = await settled(*futures)
-        first = answers[0].first
-        assert [(a.first, a.last) for a in answers] == [(first, first), (first + 1, first + 1), (first + 2, first + 3)]
-        assert answers[1].effect.revision == follower.machine.revision
 
 
 async def test_requests_wait_for_a_leader_within_their_deadline(tmp_path: Path) -> None:

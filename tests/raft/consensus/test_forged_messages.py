@@ -33,7 +33,7 @@ from raftlog.raft.messages import (
 )
 from raftlog.raft.options import Options
 from raftlog.raft.types import Entry, EntryKind, Mark
-from tests.raft.lab import append, append_entries, at, configuration, drain, extend, lead, make_core
+from tests.raft.lab import append, append_entries, at, chunk, configuration, drain, extend, lead, make_core
 
 LEARNER, OUT, STRANGER = 4, 5, 9
 DISKS = {node: f"{node:032x}" for node in (1, 2, 3, LEARNER, OUT, STRANGER)}
@@ -192,8 +192,8 @@ class Forger:
                 core.applied(ready.committed[-1].index)
             for fetch in ready.fetches:
                 core.fetched(fetch, (), at(self.now_ms))
-            for chunk in ready.snapshot_fetches:
-                core.snapshot_chunk(chunk, 8, b"8 bytes!"[chunk.offset : chunk.offset + 4], at(self.now_ms))
+            for wanted in ready.snapshot_fetches:
+                core.snapshot_chunk(wanted, 8, b"8 bytes!"[wanted.offset : wanted.offset + 4], at(self.now_ms))
             for write in ready.snapshot_writes:
                 core.snapshot_written(write, at(self.now_ms))
             if core.state.is_installing:
@@ -281,21 +281,7 @@ def made(kind: str) -> RaftCore:
     elif kind == "candidate":
         core.tick(at(core.next_deadline_ms()))
     elif kind == "receiving":
-        core.step(
-            InstallSnapshot(
-                sender=2,
-                to=1,
-                term=3,
-                snapshot_index=20,
-                snapshot_term=3,
-                offset=0,
-                total=8,
-                crc=crc32c(b"data"),
-                done=False,
-                data=b"data",
-            ),
-            at(990),
-        )
+        core.step(chunk(b"data", total=8, term=3, index=20, last_term=3), at(990))
     return core
 
 
@@ -366,18 +352,7 @@ def test_a_snapshot_that_no_leader_has_is_refused(index: int, term: int, total: 
 
     Guard: `_impossible` of raft/consensus/snapshots.py.
     """
-    message = InstallSnapshot(
-        sender=2,
-        to=1,
-        term=3,
-        snapshot_index=index,
-        snapshot_term=term,
-        offset=0,
-        total=total,
-        crc=crc32c(b"data"),
-        done=False,
-        data=b"data",
-    )
+    message = chunk(b"data", total=total, term=3, index=index, last_term=term)
     assert denied(made("follower"), message) == reason
 
 

@@ -183,11 +183,3 @@ def test_a_leader_sends_a_heartbeat_when_a_link_opens(is_own: bool) -> None:
     assert {message.to for message in out.messages if isinstance(message, AppendEntries)} == {2}
     core.link_dialled(9, at(402))  # a node that this configuration does not name
     assert drain(core, 402).messages == []
-
-
-def test_delays_that_end_before_they_begin_are_refused() -> None:
-    """Both ranges of `Options` are checked."""
-    with pytest.raises(ValueError, match=r"link_closed_delay_max_ms \(100\) must not be below .*_min_ms \(150\)"):
-        Options(link_closed_delay_max_ms=100)
-    with pytest.raises(ValueError, match="link_refused_delay_max_ms"):
-        Options(link_refused_delay_min_ms=50)

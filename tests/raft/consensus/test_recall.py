@@ -306,10 +306,7 @@ def test_a_leader_lifts_the_floor_of_the_process_that_asked(changes: dict[str, i
     core.step(reply_of(2, promised=2, acked=(2, 4)), at(3))
     outputs(core, 3)
     entries = log_of(THREE, 2, 2, 2)[2:]
-    core.step(
-        append_entries(entries, prev=(2, 2), term=2),
-        at(4),
-    )
+    core.step(append_entries(entries, prev=(2, 2), term=2), at(4))
     outputs(core, 4)
     assert core.state.recall.floor == 3
     values = {"healed": 4, "term": 2, "run": RUN} | {key: value for key, value in changes.items() if key != "peer"}
@@ -359,10 +356,7 @@ def test_a_rolled_back_leader_learns_the_acknowledgements_of_others() -> None:
     connect(follower, 2, run=20, last=(1, 1), term=2)
     outputs(follower, 1)
     (entry,) = log_of(THREE, 2)[1:]
-    follower.step(
-        append_entries([entry], prev=(1, 1), term=2),
-        at(WAITED_MS),
-    )
+    follower.step(append_entries([entry], prev=(1, 1), term=2), at(WAITED_MS))
     outputs(follower, WAITED_MS)
     connect(follower, 2, run=21, last=(1, 1), term=1)
     answer = told_by(follower, 2, 21)
@@ -390,10 +384,7 @@ def test_a_restarted_leader_waits_for_no_log_that_only_a_learner_has() -> None:
     connect(learner, 2, run=20, last=(1, 1), term=2)
     outputs(learner, 1)
     (entry,) = log_of(members, 2)[1:]
-    learner.step(
-        append_entries([entry], prev=(1, 1), term=2),
-        at(WAITED_MS),
-    )
+    learner.step(append_entries([entry], prev=(1, 1), term=2), at(WAITED_MS))
     outputs(learner, WAITED_MS)
     connect(learner, 2, run=21, last=(1, 1), term=1)
     answer = told_by(learner, 2, 21)

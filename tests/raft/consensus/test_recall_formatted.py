@@ -54,10 +54,7 @@ def test_a_formatted_disk_votes_again_once_its_leader_has_sent_everything() -> N
     connect(core, 2, run=20, last=(2, 2), term=2)
     core.step(reply_of(2, led=(2, 2), term=2), at(2))
     entries = log_of(THREE, 2, 3)[1:]
-    core.step(
-        append_entries(entries, prev=(1, 1), term=3, commit=3),
-        at(60_000),
-    )
+    core.step(append_entries(entries, prev=(1, 1), term=3, commit=3), at(60_000))
     outputs(core, 60_000)
     core.tick(at(60_001))
     assert (core.state.log.persisted, core.state.recall.floor) == (3, NEW_DISK)

@@ -29,10 +29,7 @@ def a_follower_with_an_entry_on_its_way_to_the_disk() -> tuple[RaftCore, Ready]:
     connect(core, 2, run=20, last=(1, 1), term=2)
     outputs(core, 1)
     (entry,) = log_of(THREE, 2)[1:]
-    core.step(
-        append_entries([entry], prev=(1, 1), term=2),
-        at(WAITED_MS),
-    )
+    core.step(append_entries([entry], prev=(1, 1), term=2), at(WAITED_MS))
     ready = core.ready()
     assert ready is not None
     assert ready.entries == (entry,)

@@ -5,9 +5,9 @@ from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.messages import AppendEntries, InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.types import Mark
-from tests.raft.consensus.snapshots.test_snapshots_receiver import chunk, feed
+from tests.raft.consensus.snapshots.test_snapshots_receiver import feed
 from tests.raft.consensus.snapshots.test_snapshots_sender import sending
-from tests.raft.lab import at, configuration, drain, make_core, reply
+from tests.raft.lab import at, chunk, configuration, drain, make_core, reply
 
 
 def test_a_newer_snapshot_waits_while_one_is_installed() -> None:

@@ -123,7 +123,7 @@ async def test_a_slice_ends_with_a_digest_point() -> None:
     """Of two points that wait to be applied each ends a slice of its own: the replica compares its state there with the
     majority's before anything behind it is answered. The newest point alone would pass over reports about the others.
     """
-    applier = applier_of()
+    applier = applier_of(apply_slice_ms=1_000)
     before = entries_after(GENESIS, 2)
     first = seal_entry(
         before[-1].mark, term=1, kind=EntryKind.COMMANDS, count=1, time_ms=5, clock_ms=6, data=POINT_BLOCK

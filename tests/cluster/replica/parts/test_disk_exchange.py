@@ -18,7 +18,6 @@ from raftlog.cluster.protocol import disk_reports
 from raftlog.cluster.protocol.disk_reports import DiskReport, SyncTimes, Why
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.replica import Replica
-from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 from tests.cluster.disk.small_disk import SmallDisks
@@ -63,21 +62,6 @@ async def append_until(nodes: Nodes, is_so: Callable[[], bool], what: str) -> No
     while not is_so():
         await append_anywhere(nodes)
         assert not patience.is_over(), f"not within 20 s: {what}"
-
-
-async def test_a_leader_without_room_hands_over_to_a_voter_that_has_some(small: SmallDisks, tmp_path: Path) -> None:
-    """Only the leader's disk is full: another voter leads at once, writes go on, and acknowledged ones are there."""
-    async with cluster_of(3, tmp_path, **SMALL) as nodes:
-        leader = await nodes.leader()
-        shrink(small, nodes, leader, ROOM)
-        await append_until(nodes, lambda: not leader.state.syncer.has_space, "a full disk")
-        began_ms = clock.read().monotonic_ms
-        await append_until(nodes, lambda: not leader.is_leader, "another leader")
-        took_ms = clock.read().monotonic_ms - began_ms
-        second = await nodes.leader()
-        for _ in range(20):
-            await nodes.append(second, VALUE)
-        assert took_ms < 1_000
 
 
 async def make_full(small: SmallDisks, nodes: Nodes, node: Replica) -> None:
@@ -125,28 +109,6 @@ async def test_the_reserve_of_a_full_follower_is_not_used_up_and_it_catches_up_l
         await nodes.all_at(leader.applied)
         await wait_until_async(lambda: leader.state.disks.holds == {}, what="the end of the hold")
         assert leader.is_leader
-
-
-async def test_a_held_follower_gets_a_trim_and_makes_room_with_it(small: SmallDisks, tmp_path: Path) -> None:
-    """It is sent entries up to the trim and the few that its second snapshot needs, its files go, and it follows
-    again; the cluster is idle otherwise."""
-    async with cluster_of(3, tmp_path, **SMALL) as nodes:
-        leader = await nodes.leader()
-        for _ in range(4 * SEGMENT // (64 * len(VALUE))):
-            await nodes.append(leader, *MANY)
-        await nodes.all_at(leader.applied)
-        full = (await nodes.followers())[0]
-        await make_full(small, nodes, full)
-        await wait_until_async(lambda: full.node_id in leader.state.disks.holds, what="the leader to hold it")
-        await nodes.append(leader, VALUE)
-        before = leader.applied
-        block = encode_block([BlockRecord(int(Operation.TRIM), argument=before)])
-        await leader.submit(block, 1, deadline=deadline())
-        await wait_until_async(lambda: full.state.syncer.has_space, what="room again")
-        await wait_until_async(lambda: leader.state.disks.holds == {}, what="the end of the hold")
-        await nodes.append(leader, VALUE)
-        await nodes.all_at(leader.applied)
-        assert full.state.disk.oldest > 1
 
 
 async def test_without_a_majority_with_room_the_answer_says_which_nodes_lack_how_much(

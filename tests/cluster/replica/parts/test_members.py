@@ -133,19 +133,6 @@ async def test_a_removed_node_says_so_and_stays_harmless(tmp_path: Path) -> None
         assert host_of(again).ended.result() is NodeExit.REMOVED
 
 
-async def test_the_leader_removes_itself(tmp_path: Path) -> None:
-    """It hands over first: another leads in a newer term, and writes go on through those that are left."""
-    async with cluster_of(3, tmp_path) as nodes:
-        leader = await nodes.leader()
-        await nodes.append(leader, b"before")
-        rest = tuple(sorted(node for node in nodes.running if node != leader.node_id))
-        await leader.change_members(Remove((leader.node_id,)), deadline())
-        after = await settled(nodes, rest)
-        await wait_until_async(lambda: leader.state.members.is_removed and not leader.is_leader)
-        placed = await nodes.append(after, b"after")
-        await nodes.running[rest[0]].wait_applied(placed.last, deadline())
-
-
 async def test_a_wiped_node_comes_back_under_its_number(tmp_path: Path) -> None:
     """Replaced by itself with another disk: the old one goes out first, the new one catches up and votes. Its boot
     counter begins at 1 again, which is no rollback of the old disk.

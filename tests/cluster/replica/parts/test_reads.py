@@ -11,7 +11,7 @@ import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.protocol.forward_frames import encode_read_reply
-from raftlog.cluster.protocol.waiters import Reads, ReadWaiter
+from raftlog.cluster.protocol.waiters import ReadWaiter
 from raftlog.cluster.replica.parts import disk_exchange, link_events, reads, writes
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.options import Options
@@ -118,15 +118,3 @@ async def test_a_removed_node_refuses_linearizable_reads() -> None:
     with pytest.raises(ApiError) as refused:
         reads.check(replica)
     assert refused.value.code is Code.NO_LEADER
-
-
-async def test_readers_are_counted_from_the_round_to_its_end() -> None:
-    """Two readers in a round and one that waits are three. The next round takes two over."""
-    rounds = Reads()
-    for _ in range(2):
-        rounds.waiting.append(ReadWaiter(asyncio.get_running_loop().create_future(), FAR))
-    number = rounds.start(3, 0.0)
-    rounds.waiting.append(ReadWaiter(asyncio.get_running_loop().create_future(), FAR))
-    assert (len(rounds), rounds.is_empty) == (3, False)
-    assert len(rounds.take(number)) == 2
-    assert len(rounds) == 1

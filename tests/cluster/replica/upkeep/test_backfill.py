@@ -251,33 +251,6 @@ async def test_a_wrong_peer_is_found_out_and_another_one_is_asked(
         assert [encode_effects(pair[1]) for pair in mine] == [encode_effects(pair[1]) for pair in theirs]
 
 
-async def test_a_peer_that_goes_in_the_middle_is_left_for_another(
-    tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed after the first slice of a segment: what came of that segment is dropped, and it comes from the other."""
-    async with cluster_of(3, tmp_path, **MANY) as nodes:
-        whole, again = await late(nodes)
-        first = next(each for each in nodes.running.values() if each not in (whole, again))
-        monkeypatch.setattr(peer_log.PeerLog, "peers", lambda self: [first.node_id, whole.node_id])
-        real, slices = first.state.reader.own, 0
-
-        async def dying(start: int, last: int, bytes_max: int) -> RawSlice:
-            nonlocal slices
-            slices += 1
-            if slices == 2:
-                await nodes.kill(first.node_id)
-            return await real(start, last, bytes_max)
-
-        monkeypatch.setattr(first.state.reader, "own", dying)
-        held.set()
-        await wait_until_async(partial(is_whole, again), 60, what="the older log")
-        assert slices >= 2
-        assert number(again, "raftlog_backfill_wrong_total") == 0
-        last = again.applied
-        mine, theirs = await everything(again, last), await everything(whole, last)
-        assert [pair[0] for pair in mine] == [pair[0] for pair in theirs]
-
-
 async def test_a_node_killed_half_way_goes_on(
     tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

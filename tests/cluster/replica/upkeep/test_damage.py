@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files import scrub
 from raftlog.cluster.files.errors import NoSpace
 from raftlog.cluster.offline.check import check_folder
-from raftlog.cluster.protocol.digest_points import DigestPoints, DigestReports
 from raftlog.cluster.replica.replica import Replica
-from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import damage, history_guard, snapshots
 from raftlog.raft.types import Mark
 from raftlog.raft.wal.formats import SIDE_HEADER_SIZE
@@ -138,20 +135,6 @@ async def test_derived_files_are_rebuilt_from_their_segment(tmp_path: Path, endi
         assert check_folder(path.parents[2]).troubles == []
 
 
-async def test_a_leader_hands_over_before_it_ends(tmp_path: Path) -> None:
-    """No client waits for an election, and no write is lost or unknown."""
-    async with cluster_of(3, tmp_path, **SMALL, **ON) as nodes:
-        await written(nodes)
-        leader = await nodes.leader()
-        spoil(leader)
-        await wait_until_async(lambda: not leader.is_leader, what="another leader")
-        assert await ended(leader) is NodeExit.DAMAGED
-        again = await restarted(nodes, leader)
-        last = (await nodes.append(await nodes.leader(), b"after")).last
-        await nodes.all_at(last)
-        await wait_until_async(lambda: again.state.core.state.recall.floor == 0, what="healed")
-
-
 async def test_damage_found_by_a_reader_ends_the_node(tmp_path: Path) -> None:
     """Without scrubbing: the reader gets an error and no data, and the node does as if it had found it itself."""
     async with cluster_of(3, tmp_path, **SMALL, **OFF) as nodes:
@@ -189,47 +172,6 @@ async def test_a_node_that_cannot_apply_ends_once_the_others_are_well(tmp_path: 
         assert again.machine.digest_at(last) == healthy.machine.digest_at(last)
 
 
-async def test_a_damaged_node_serves_on_while_another_node_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two nodes that heal at once leave no electable node. So the node serves on, without the unreadable records, until
-    all the others are there and have reported a point.
-    """
-    looks: list[bool] = []
-    silent: set[int] = set()
-    really, take = damage._are_others_well, DigestPoints.take
-
-    def taken(self: DigestPoints, peer: int, incarnation: str, reports: DigestReports) -> None:
-        if peer not in silent:
-            take(self, peer, incarnation, reports)
-
-    async def counted(replica: ReplicaState) -> bool:
-        looks.append(await really(replica))
-        return looks[-1]
-
-    monkeypatch.setattr(damage, "POINT_S", 0.3)
-    monkeypatch.setattr(damage, "_are_others_well", counted)
-    monkeypatch.setattr(DigestPoints, "take", taken)
-    async with cluster_of(3, tmp_path, **SMALL, **ON) as nodes:
-        await written(nodes)
-        damaged, away = await nodes.followers()
-        await nodes.kill(away.node_id)
-        spoil(damaged)
-        await wait_until_async(lambda: len(looks) >= 4, what="some looks")
-        last = (await nodes.append(damaged, b"meanwhile")).last
-        await nodes.all_at(last)
-        assert not host_of(damaged).ended.done()
-        assert damaged.is_ready
-        silent.add(away.node_id)
-        await nodes.start(away.node_id)
-        await wait_until_async(partial(damage._are_links_up, damaged.state), what="links")
-        seen = len(looks)
-        await wait_until_async(lambda: len(looks) >= seen + 3, what="further looks")
-        assert not host_of(damaged).ended.done(), "it is there, and may still be healing: it has reported no point"
-        silent.clear()
-        assert await ended(damaged) is NodeExit.DAMAGED
-
-
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_damaged_node_that_no_peer_can_heal_serves_on(tmp_path: Path, count: int) -> None:
     """A start would refuse such a log, because no majority can go on without this node: a log with one unreadable place
@@ -248,27 +190,6 @@ async def test_a_damaged_node_that_no_peer_can_heal_serves_on(tmp_path: Path, co
             await log_of(node)
         assert (await nodes.append(node, b"after")).last == last + 1
         assert await node.read_log(last, 1, 1)
-
-
-async def test_older_history_that_others_have_is_fetched_again(tmp_path: Path) -> None:
-    """Damage lies below the newest snapshot: a start repairs it by dropping the log up to there. A majority of the
-    others has that log, so the node ends all the same, and gets it back from them: byte by byte the same.
-    """
-    async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=20_000) as nodes:
-        last = await written(nodes)
-        node, healthy = await nodes.followers()
-        await wait_until_async(
-            lambda: node.state.snapshots.index and not node.state.snapshots.is_saving, what="a snapshot"
-        )
-        assert node.state.snapshots.index > int(segments_of(node)[2].stem)
-        spoil(node)
-        assert await ended(node) is NodeExit.DAMAGED
-        again = await restarted(nodes, node)
-        await nodes.append(await nodes.leader(), b"after")
-        await wait_until_async(lambda: again.state.disk.oldest == 1, 30, what="the older log")
-        await nodes.all_at(last)
-        assert again.metrics.registry.get_sample_value("raftlog_backfill_segments_total"), "it came from the others"
-        assert (await log_of(again))[:last] == (await log_of(healthy))[:last]
 
 
 async def test_older_history_is_not_given_up_for_one_place_in_it(

@@ -133,25 +133,6 @@ async def test_a_policy_keeps_the_log_in_its_bytes(tmp_path: Path) -> None:
                 position = pairs[-1][0].index + 1
 
 
-async def test_a_policy_counts_effects_and_rows_too(tmp_path: Path) -> None:
-    """Transactions have effects as large as themselves. Entries between two snapshots, and those kept for slow
-    followers, are counted with them. With the policy alone, and every other limit as shipped, the files fit into it
-    whenever writing stops.
-    """
-    kept = 24 * SEGMENT
-    async with cluster_of(1, tmp_path, disk__segment_bytes=SEGMENT, retention__bytes=kept) as nodes:
-        leader = await nodes.leader()
-        steps = tuple(TxnOperation(Operation.PUT, b"key %d" % number, b"v" * 100) for number in range(5))
-        block = encode_block([BlockRecord(Operation.TXN, None, encode_txn(Txn((), steps, ())))])
-        for number in range(800):
-            await leader.submit(block, 1, deadline=deadline(20))
-            if number % 20 == 0:  # else the state, with its history, would soon be larger than the policy
-                compact = encode_block([BlockRecord(Operation.COMPACT, argument=leader.machine.revision)])
-                await leader.submit(compact, 1, deadline=deadline(20))
-                await wait_until_async(partial(fits, leader, kept), what=f"{kept} bytes on disk")  # without more writes
-        assert leader.state.disk.oldest > 300
-
-
 async def test_files_fit_into_the_policy_after_a_burst_whose_first_snapshot_was_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

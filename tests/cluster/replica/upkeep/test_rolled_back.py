@@ -10,7 +10,7 @@ import pytest
 from raftlog.cluster.peers import dialled
 from raftlog.cluster.peers.hello import encode_hello, encode_refusal
 from raftlog.raft.consensus import recall
-from raftlog.raft.hello import PeerProcess, Start
+from raftlog.raft.hello import PeerProcess
 from tests.cluster.nodes import Nodes, cluster_of, deadline, host_of, put_block
 from tests.cluster.peers.test_transport import answer_to, configuration_of, hello_of, transports
 from tests.support import free_ports, streams_served, wait_until_async
@@ -56,20 +56,6 @@ async def test_a_folder_restored_as_it_was_while_the_node_ran_loses_nothing_that
         )
         if not is_leader:
             assert (await nodes.leader()).term == term, "a healthy leader goes on"
-
-
-@pytest.mark.usefixtures("known_challenge")
-async def test_a_second_process_with_the_same_boot_counter_is_refused_and_both_are_named() -> None:
-    """A clone of a data folder, or an old copy that was started again: the first one that came stays."""
-    runs = [Start(run=run, last_index=1, last_term=1, term=1, floor=0) for run in (0xA, 0xB)]
-    first, clone = (encode_hello(hello_of(start=start)) for start in runs)
-    async with transports(1) as ((one,), _, (port, *_)):
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(first)
-        await wait_until_async(lambda: bool(one.incoming.current))
-        answer = await answer_to(port, clone)
-        assert all(b"run 000000000000000%s from 127.0.0.1:" % run in answer for run in (b"a", b"b"))
-        writer.close()
 
 
 @pytest.mark.usefixtures("known_challenge")

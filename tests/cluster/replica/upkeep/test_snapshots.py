@@ -1,8 +1,6 @@
 """Snapshots between real nodes in one process: a follower that lacks too much log gets the state instead."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,12 +12,9 @@ from raftlog.cluster.files.errors import NoSpace, StoredSnapshotDamaged
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.upkeep import backfill, snapshots
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.raw import decode_raw_header
 from raftlog.raft.ready import SnapshotFetch, SnapshotWrite
 from raftlog.statemachine.commands import Operation, Result
-from tests.cluster.fake_node import serve
 from tests.cluster.files.disk_folder import flip
-from tests.cluster.http.http_probe import ask, get, open_stream
 from tests.cluster.nodes import LONG_ELECTIONS, Nodes, append_block, cluster_of, deadline, put_block
 from tests.support import wait_until_async
 
@@ -140,31 +135,6 @@ async def test_a_saved_snapshot_does_not_disturb_one_being_received(tmp_path: Pa
         assert f"{10_000:020d}.new" in names
 
 
-async def test_a_snapshot_with_a_piece_damaged_on_disk_begins_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole is checked before the log goes for it: the follower keeps log and state, and the leader sends again."""
-    async with cluster_of(3, tmp_path, **EARLY) as nodes:
-        _, follower = await fall_behind(nodes)
-        again = await nodes.start(follower)
-        real, damaged = again.state.disk.write_pieces, 0
-
-        async def spoil(pieces: Sequence[SnapshotWrite]) -> None:
-            nonlocal damaged
-            if damaged == 0 and pieces[0].offset > 20_000:
-                damaged += 1
-                await real([replace(piece, data=bytes(len(piece.data))) for piece in pieces])
-                # the answers are for the pieces that came, not for the damaged copies on the disk
-                raise StoredSnapshotDamaged("spoilt")
-            await real(pieces)
-
-        monkeypatch.setattr(again.state.disk, "write_pieces", spoil)
-        await wait_until_async(lambda: installed(again), 60)
-        assert damaged == 1
-        await nodes.all_at(await write(nodes, 20))
-        assert again.machine.digest() == (await nodes.leader()).machine.digest()
-
-
 async def test_a_snapshot_damaged_at_the_leader_is_saved_again(tmp_path: Path) -> None:
     """One that fails its check is not sent (for ever): the leader saves another, and sends that."""
     async with cluster_of(3, tmp_path, **EARLY, **LONG_ELECTIONS) as nodes:
@@ -241,68 +211,6 @@ async def test_reads_of_the_old_state_and_heartbeats_go_on_meanwhile(
         gate.set()
         await wait_until_async(lambda: installed(again), 60)
         assert again.applied > before
-
-
-@pytest.mark.usefixtures("no_backfill")
-async def test_a_node_whose_log_begins_late_answers_410_below_it(tmp_path: Path) -> None:
-    """Right after an install, and later: below the oldest index every route answers 410 with it. Pages, streams, raw
-    chunks, watches and digests work from there on, and agree with the leader's.
-    """
-    async with cluster_of(3, tmp_path, **EARLY) as nodes:
-        leader, follower = await fall_behind(nodes)
-        again = await nodes.start(follower)
-        await wait_until_async(lambda: again.applied == leader.applied and installed(again), 60)
-        trim = encode_block([BlockRecord(Operation.TRIM, argument=again.state.disk.oldest)])
-        await leader.submit(trim, 1, deadline=deadline())
-        await nodes.all_at(leader.applied)
-        async with serve(again) as here, serve(leader) as there:
-            oldest = again.oldest
-            for target in (
-                "/v1/log?from=1",
-                "/v1/log?from=1&format=ndjson",
-                "/v1/log?from=1&format=raw",
-                "/v1/watch?from=1",
-                "/v1/watch?from_revision=2",
-                "/v1/digest?index=2",
-                f"/v1/digest?index={again.applied}&log_from=3",
-            ):
-                problem = (await ask(here.port, "GET", target)).problem()
-                assert problem.code is Code.COMPACTED, (target, problem)
-                assert problem.oldest == oldest or "revision" in target, (target, problem)
-            digest = (await ask(here.port, "GET", "/v1/digest")).json()
-            other = (await ask(there.port, "GET", f"/v1/digest?index={digest['index']}")).json()
-            assert (digest["state"], digest["revision"]) == (other["state"], other["revision"])
-            assert (await ask(here.port, "GET", "/v1/kv/k001")).body == (
-                await ask(there.port, "GET", "/v1/kv/k001")
-            ).body
-
-            watching = get("/v1/watch?prefix=k&format=ndjson", ("Raftlog-Deadline-Ms", "20000"))
-            async with open_stream(here.port, watching) as stream:
-                await stream.head()
-                await stream.json()  # where it stands
-                first = again.applied + 1
-                last = await write(nodes, 20)
-                await nodes.all_at(last)
-                seen: list[int] = []
-                while not seen or seen[-1] < last:
-                    message = await stream.json()
-                    seen += [message["index"]] if "changes" in message else []
-                assert seen == sorted(seen)
-                assert first <= seen[0] <= seen[-1] <= last
-
-            query = f"from={oldest}&to={last + 1}&limit=100000"
-            for form in ("json", "ndjson"):
-                mine = (await ask(here.port, "GET", f"/v1/log?{query}&format={form}")).body
-                theirs = (await ask(there.port, "GET", f"/v1/log?{query}&format={form}")).body
-                assert mine.count(b'"index"') == theirs.count(b'"index"') > 0
-            raw = (await ask(here.port, "GET", f"/v1/log?{query}&format=raw")).body
-            assert decode_raw_header(raw).first == oldest
-            assert decode_raw_header(raw).oldest == oldest
-            earliest = (await ask(here.port, "GET", "/v1/log?limit=1")).json()
-            assert earliest["oldest"] == oldest
-            parts = f"/v1/digest?index={last}&log_from={oldest}"
-            mine, theirs = [(await ask(each.port, "GET", parts)).json() for each in (here, there)]
-            assert mine["log_digest"] == theirs["log_digest"]
 
 
 async def test_a_snapshot_is_saved_by_hand_once_for_each_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

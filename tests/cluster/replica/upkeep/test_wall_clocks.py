@@ -105,6 +105,7 @@ async def test_the_status_shows_each_clock_and_the_bound_is_a_setting(tmp_path: 
     async with cluster_of(3, tmp_path, limits__clock_skew_ms=60_000) as nodes:
         leader = await nodes.leader()
         await wait_until_async(lambda: len(leader.status().clock_skews_ms) == 3, what="all clocks")
+        await wait_until_async(lambda: leader.state.core.state.log.times is not None, what="a majority's clock")
         assert max(map(abs, leader.status().clock_skews_ms.values())) < HOUR_MS
         before_ms = clock.read().wall_ms
         await nodes.all_at(commit_a_clock(leader))

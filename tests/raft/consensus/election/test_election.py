@@ -65,10 +65,7 @@ def test_pitfall_02_an_entry_never_reaches_the_disk_before_its_term() -> None:
     """
     core = make_core(1, 3)
     entries = extend(core.state.log.last, 5)
-    core.step(
-        append_entries(entries, prev=(1, 1), term=5),
-        at(0),
-    )
+    core.step(append_entries(entries, prev=(1, 1), term=5), at(0))
     queue = SyncQueue()
     while (ready := core.ready()) is not None:
         queue.add(ready)

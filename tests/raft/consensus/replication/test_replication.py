@@ -68,10 +68,7 @@ def test_pitfall_18_an_older_shorter_append_takes_nothing_away() -> None:
     core = make_core(1, 3)
     entries = extend(core.state.log.last, 2, 2, 2)
     append(core, entries, prev=(1, 1), term=2)
-    core.step(
-        append_entries([entries[0]], prev=(1, 1), term=2),
-        at(0),
-    )
+    core.step(append_entries([entries[0]], prev=(1, 1), term=2), at(0))
     out = drain(core)
     assert core.state.log.last.index == 4
     assert out.cut_after is None
@@ -87,10 +84,7 @@ def test_pitfall_19_cutting_below_commit_halts_the_node() -> None:
     other = extend(core.state.log.entries[0].mark, 2, 2, 2)
     with pytest.raises(AssertionError):
         core.state.log.cut(1, other[0], 2)
-    core.step(
-        append_entries(other[:1], prev=(1, 1), term=2, commit=0),
-        at(0),
-    )
+    core.step(append_entries(other[:1], prev=(1, 1), term=2, commit=0), at(0))
     assert drain(core).to(2) == []
     assert (core.state.log.term_at(2), core.state.log.last.index) == (1, 3)
 
@@ -239,10 +233,7 @@ def test_pitfall_31_an_overloaded_follower_answers_every_append() -> None:
     entries = extend(core.state.log.last, *[2] * 200)
     previous = core.state.log.last
     for entry in entries:
-        core.step(
-            append_entries([entry], prev=(previous.index, previous.term), term=2),
-            at(0),
-        )
+        core.step(append_entries([entry], prev=(previous.index, previous.term), term=2), at(0))
         previous = entry.mark
     answers = [message for message in drain(core).after_sync if isinstance(message, AppendEntriesReply)]
     assert [answer.match for answer in answers] == [201]
@@ -255,17 +246,11 @@ def test_replies_leave_at_once_only_when_all_they_promise_is_durable() -> None:
     core.step(append_entries(prev=(1, 1), term=2, round=1), at(0))
     out = drain(core, sync=False)
     assert (len(out.messages), len(out.after_sync)) == (0, 1)  # the entry is durable, the term is not
-    core.step(
-        append_entries([entries[0]], prev=(1, 1), term=2, round=1),
-        at(0),
-    )
+    core.step(append_entries([entries[0]], prev=(1, 1), term=2, round=1), at(0))
     out = drain(core, sync=False)
     assert (len(out.messages), len(out.after_sync)) == (0, 1)  # neither term nor entry is durable
     core.persisted(2, 2, at(0))
-    core.step(
-        append_entries([entries[1]], prev=(2, 2), term=2, round=1),
-        at(0),
-    )
+    core.step(append_entries([entries[1]], prev=(2, 2), term=2, round=1), at(0))
     core.step(append_entries(prev=(2, 2), term=2, commit=2, round=2), at(0))
     out = drain(core, sync=False)
     assert [message.round for message in out.messages if isinstance(message, AppendEntriesReply)] == [2]
@@ -278,10 +263,7 @@ def test_entries_with_a_gap_are_refused_loudly() -> None:
     entries = extend(core.state.log.last, 2, 2, 2)
     later = extend(core.state.log.last, 5)
     for wrong in ([entries[1]], [entries[0], entries[2]], later):
-        core.step(
-            append_entries(wrong, prev=(1, 1), term=2),
-            at(0),
-        )
+        core.step(append_entries(wrong, prev=(1, 1), term=2), at(0))
         assert any(
             "does not follow" in event.reason for event in drain(core).events if isinstance(event, MessageIgnored)
         )

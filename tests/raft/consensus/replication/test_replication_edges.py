@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.state import CHAIN_REJECTIONS_MAX
 from raftlog.raft.events import FollowerNeedsSnapshot, LogDiffers, MessageIgnored
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply
 from raftlog.raft.ready import Fetch
 from raftlog.raft.types import Entry
 from tests.raft.lab import (
     Drained,
     append_entries,
     at,
+    chunk,
     compacted_core,
     configuration,
     drain,
@@ -154,10 +154,7 @@ def differing(core: RaftCore, after: int = 2, *, sender: int = 2, term: int = 2)
     mark = core.state.log.mark_at(after)
     assert mark is not None
     entries = tuple(extend(replace(mark, header_crc=mark.header_crc ^ 1), term))
-    core.step(
-        append_entries(entries, prev=(after, 1), term=term, sender=sender),
-        at(0),
-    )
+    core.step(append_entries(entries, prev=(after, 1), term=term, sender=sender), at(0))
     out = drain(core)
     assert (out.entries, out.cut_after, out.to(sender)) == ([], None, [])
     assert all("header CRC" in event.reason for event in out.events if isinstance(event, MessageIgnored))
@@ -192,28 +189,13 @@ def test_a_follower_keeps_committed_entries_that_a_leader_lacks() -> None:
     kept = core.state.log.last
 
     def append(prev: int, prev_term: int, entries: tuple[Entry, ...] = ()) -> Drained:
-        core.step(
-            append_entries(entries, prev=(prev, prev_term), term=5),
-            at(0),
-        )
+        core.step(append_entries(entries, prev=(prev, prev_term), term=5), at(0))
         return drain(core)
 
     (answer,) = append(4, 4).to(2)
     assert isinstance(answer, AppendEntriesReply)
     assert not answer.success
-    install = InstallSnapshot(
-        sender=2,
-        to=1,
-        term=5,
-        snapshot_index=9,
-        snapshot_term=5,
-        offset=0,
-        data=b"x",
-        total=1,
-        crc=crc32c(b"x"),
-        done=True,
-    )
-    core.step(install, at(0))
+    core.step(chunk(b"x", total=1, term=5, index=9, last_term=5), at(0))
     assert core.state.receiving is None
     drain(core)
     others = tuple(extend(core.state.log.entries[1].mark, 4, 5))

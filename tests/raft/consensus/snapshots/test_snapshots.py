@@ -2,13 +2,13 @@
 
 import pytest
 
-from raftlog.raft.changes import Remove, Replace
+from raftlog.raft.changes import Remove
 from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.events import Event, SnapshotInstalled, SnapshotSent, SnapshotStarted
 from raftlog.raft.messages import InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.options import Options
 from raftlog.raft.types import EntryKind, Mark, NodeId
-from tests.raft.consensus.members.growing_lab import GrowingLab, member
+from tests.raft.consensus.members.growing_lab import GrowingLab
 from tests.raft.lab import (
     append,
     at,
@@ -163,28 +163,6 @@ def test_a_follower_below_the_log_gets_the_snapshot_and_then_the_log() -> None:
     lab.start(3)
     lab.run(500)
     assert same(lab)
-
-
-def test_all_three_nodes_are_replaced_one_after_the_other() -> None:
-    """New disks under the old numbers, each from a snapshot; nothing is lost."""
-    lab = compacted()
-    lab.heal()
-    lab.run(200)
-    first = lab.applied[1][:10]
-    for node in (3, 2, 1):
-        (leader,) = lab.leaders()
-        if leader == node:
-            lab.cores[node].transfer(0, at(lab.now_ms))
-            lab.run(200)
-            (leader,) = lab.leaders()
-        lab.snapshot(leader)
-        lab.stop(node)
-        lab.join(node, disk=10 + node)
-        lab.change(leader, Replace(node, member(node, disk=10 + node)))
-        lab.run(1_500)
-        assert lab.voters(leader) == lab.voters(node) == (1, 2, 3)
-    assert same(lab)
-    assert lab.applied[1][:10] == first
 
 
 def test_pitfall_55_lost_chunks_and_answers_leave_again() -> None:

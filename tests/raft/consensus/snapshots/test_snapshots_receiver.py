@@ -2,39 +2,12 @@
 
 from dataclasses import replace
 
-from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.events import MessageIgnored, SnapshotInstalled
-from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshot, InstallSnapshotReply, Message
+from raftlog.raft.messages import AppendEntries, AppendEntriesReply, InstallSnapshotReply, Message
 from raftlog.raft.ready import Ready
-from raftlog.raft.types import Mark, NodeId
-from tests.raft.lab import append, append_entries, at, configuration, drain, extend, log_of, make_core
-
-
-def chunk(
-    data: bytes = b"abcdef",
-    *,
-    offset: int = 0,
-    total: int = 6,
-    sender: NodeId = 2,
-    to: NodeId = 1,
-    term: int = 1,
-    index: int = 8,
-    last_term: int = 1,
-) -> InstallSnapshot:
-    """A chunk of a snapshot."""
-    return InstallSnapshot(
-        sender=sender,
-        to=to,
-        term=term,
-        snapshot_index=index,
-        snapshot_term=last_term,
-        offset=offset,
-        total=total,
-        crc=crc32c(data),
-        done=offset + len(data) == total,
-        data=data,
-    )
+from raftlog.raft.types import Mark
+from tests.raft.lab import append, append_entries, at, chunk, configuration, drain, extend, log_of, make_core
 
 
 def feed(core: RaftCore, message: Message, *, write: bool = True, now_ms: int = 0) -> list[Ready]:

@@ -6,9 +6,9 @@ from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import FETCH_CHUNKS_MAX, Upload
 from raftlog.raft.messages import InstallSnapshot, InstallSnapshotReply
 from raftlog.raft.options import Options
-from tests.raft.consensus.snapshots.test_snapshots_receiver import chunk, feed, told
+from tests.raft.consensus.snapshots.test_snapshots_receiver import feed, told
 from tests.raft.consensus.snapshots.test_snapshots_sender import drain_fetches, sending
-from tests.raft.lab import at, drain, make_core, progress
+from tests.raft.lab import at, chunk, drain, make_core, progress
 
 TOTAL = 60
 
