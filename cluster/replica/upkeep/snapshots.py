@@ -192,7 +192,7 @@ async def make_room(replica: ReplicaState) -> None:
 
 async def _trimmed_end(replica: ReplicaState, mark: Mark) -> int:
     """The end of the trimmed entries that a snapshot covers."""
-    return await replica.disk.end_before(min(mark.index, replica.machine.oldest - 1), 0)
+    return await _end_before(replica, min(mark.index, replica.machine.oldest - 1), 0)
 
 
 async def _trailing_end(replica: ReplicaState, mark: Mark) -> int:
@@ -203,7 +203,14 @@ async def _trailing_end(replica: ReplicaState, mark: Mark) -> int:
     facts = replica.core.status()
     if facts.first == 1 and facts.is_changing:
         return 0  # a node that joins gets the whole log, and no snapshot: `history_guard` counts on it
-    return await replica.disk.end_before(mark.index, trailing)
+    return await _end_before(replica, mark.index, trailing)
+
+
+async def _end_before(replica: ReplicaState, index: int, bytes_kept: int) -> int:
+    """An end of an entry on disk, at most `index`, or 0: a log that begins behind `index` is one that a leader's
+    snapshot has just begun. The core does not know of it before the install ends."""
+    end = await replica.disk.end_before(index, bytes_kept)
+    return end if end <= index else 0
 
 
 # -- a follower's, or a leader's ------------------------------------------------------------------------------

@@ -127,9 +127,24 @@ async def test_a_whole_log_stays_whole_while_the_members_change(
     """A new node may get all of it. A log without its beginning is no help to it, and a full disk needs the space."""
     calls: list[tuple[str, Any]] = []
     replica = replica_of(calls, keep_after=90, first=first, is_changing=is_changing)
-    replica.syncer.has_space = has_space
+    replica.syncer.has_space, replica.machine = has_space, SimpleNamespace(oldest=101)
     await snapshots.saved(replica, Mark(100, 1, 0, 0, 0))
     assert calls == [("compact", (Mark(100, 1, 0, 0, 0), kept))]
+
+
+@pytest.mark.parametrize("has_space", [True, False])
+async def test_the_core_forgets_nothing_for_a_log_that_a_snapshot_begins_anew(has_space: bool) -> None:
+    """While a leader's snapshot of index 118 is put in force, the disk's log begins behind it and the core's does not
+    yet. A full node that looked then ended with the assertion "no snapshot covers the log up to 118" (seed 179 of 8 s
+    of 30 November 2026)."""
+    calls: list[tuple[str, Any]] = []
+    mark = Mark(100, 1, 0, 0, 0)
+    replica = replica_of(calls, keep_after=118)
+    replica.syncer.has_space, replica.machine = has_space, SimpleNamespace(oldest=101)
+    replica.core.state.log = SimpleNamespace(snapshot=mark)
+    await snapshots.saved(replica, mark)
+    await snapshots.make_room(replica)
+    assert calls == [("compact", (mark, 0))] * 2
 
 
 async def test_an_installed_snapshot_reaches_core_applier_and_waiting_writes(
@@ -265,7 +280,7 @@ async def test_a_full_disk_forgets_trimmed_entries_without_another_snapshot() ->
     async def compact(oldest: int, needed: int) -> int:
         return 0
 
-    replica.core.state.log = SimpleNamespace(snapshot=mark, first=1)
+    replica.core.state.log, replica.machine = SimpleNamespace(snapshot=mark, first=1), SimpleNamespace(oldest=101)
     replica.disk.compact, replica.retention = compact, SimpleNamespace(policy=SimpleNamespace(is_on=False))
     await retention._delete_and_trim(replica)
     assert calls == []
