@@ -33,8 +33,6 @@ class Service:
     settings: Settings
     credentials: Credentials | None = None  # with TLS
     overview: tuple[float, bytes] = (-inf, b"")  # when the newest one was made, and its body
-    open_digests: int = 0
-    open_backups: int = 0
     is_leaving: bool = False  # every answer closes its connection
     is_stopping: bool = False  # new requests are refused
     routes: list[str] = field(default_factory=list)  # the list that `/` answers

@@ -280,8 +280,7 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
         bytes_left -= found.size
         shown += found.shown
         size += found.size if query.format == "msgpack" else sum(map(len, found.shown))  # JSON may be six times larger
-        if not call.hold_answer(service, size):
-            raise service.load.answers.full()
+        call.hold_answer(service, size)
         if found.scanned:
             if left > 0:
                 await asyncio.sleep(0)  # yields after each slice: other requests must not wait for a whole page

@@ -17,7 +17,7 @@ from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.body import read_body
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.http.exchange.stream import SlowReader, Stream
+from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.protocol import cut_off
 from raftlog.cluster.records.backup_format import BackupEncoder, BackupHead
 from raftlog.cluster.records.snapshot_stream import chunks_of
@@ -121,20 +121,10 @@ def routes_answer(service: Service, head: str) -> HttpAnswer:
 async def get_backup(service: Service, call: Call) -> Stream:
     """The present state as a backup (docs/formats.md). A backup that breaks off has no end, and is invalid."""
     query = call.query(READ_PARAMETERS)
-    limits = service.limits
-    if service.open_backups >= limits.backups_max:
-        raise ApiError(
-            Code.BUSY,
-            f"{service.open_backups} backups are being taken here: the limit is {limits.backups_max} "
-            "(limits.backups_max); ask another node, or later",
-        )
-    service.open_backups += 1
-    try:
+    with service.load.backups:
         await read_index(service, call, query)
         service.access.check(call, needs.OPERATE)
         return await _stream_backup(service, call)
-    finally:
-        service.open_backups -= 1
 
 
 async def _stream_backup(service: Service, call: Call) -> Stream:
@@ -159,7 +149,7 @@ async def _stream_backup(service: Service, call: Call) -> Stream:
                 await asyncio.sleep(0)  # a write that need not wait does not yield: this does
                 if node.machine is not machine or service.is_stopping or service.clock() >= until:
                     return stream  # without an end: the connection is cut, so that no client takes it for a backup
-        except (SlowReader, ApiError):  # a backup has no place for an error: its end is missing
+        except ApiError:  # a backup has no place for an error: its end is missing
             return stream
         stream.end(encoder.end(mark, configuration, index))
     return stream
