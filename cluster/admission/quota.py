@@ -1,6 +1,6 @@
 """Counts the requests, bytes and streams of one principal at a node, and refuses those over its quota.
 
-`Slots` bound any work of which so much may be in progress at once (those of the node: `raftlog.cluster.admission.load`).
+`Slots` bound any work of which so much may be in progress at once (the node's own: `raftlog.cluster.admission.load`).
 
 Two balances grow with the time, up to one second's worth: requests and bytes. A request is taken while both are above
 zero, whatever its size, and answers are charged once they are known. So a large answer is paid for by a pause after it.

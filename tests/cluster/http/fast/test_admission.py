@@ -40,7 +40,7 @@ async def test_a_turn_serves_so_many_and_the_rest_in_order() -> None:
     """
     async with Server(fast_path=True) as server:
         server.node.held = asyncio.Event()
-        service = server.runner._api.service
+        service = server.service
         wires = [server.connect() for _ in range(11)]
         begun: list[int] = []
         for wire in wires[:10]:
@@ -118,7 +118,7 @@ async def test_requests_for_aiohttp_wait_in_the_same_line(monkeypatch: pytest.Mo
         assert lent[8:] == ranges[:4]
         await turns(100)
         assert [wire.replies()[0].status for wire in wires] == [200] * 10 + [200, 425, 200, 200]
-        assert server.runner._api.service.load.open_requests == 0
+        assert server.service.load.open_requests == 0
 
 
 async def test_refusals_take_turns_too() -> None:
@@ -139,7 +139,7 @@ async def test_refusals_take_turns_too() -> None:
         server.node.held.set()
         await turns()
         assert busy.replies()[0].status == 200
-        assert server.runner._api.service.load.open_requests == 0
+        assert server.service.load.open_requests == 0
 
 
 async def test_clients_that_go_leave_the_line() -> None:
@@ -163,7 +163,7 @@ async def test_clients_that_go_leave_the_line() -> None:
         assert all(not wire.written for wire in wires)
         assert served(firsts) == [True] * 4
         assert len(server.node.log) == before + 4
-        assert server.runner._api.service.load.open_requests == 0
+        assert server.service.load.open_requests == 0
         assert len(server.runner.server.fast) == 4  # type: ignore[union-attr]
 
 

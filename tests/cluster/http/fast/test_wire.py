@@ -13,6 +13,7 @@ from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
 from tests.cluster.fake_node import serve
 from tests.cluster.http.fast.fast_wire import Server, Wire, request, turns
 from tests.cluster.http.http_probe import open_stream
+from tests.cluster.http.test_corners import FRAMING
 from tests.support import hang_s, wait_until_async
 
 PUT = request("PUT", "/v1/kv/k", body=b"value")
@@ -211,34 +212,22 @@ async def test_the_connection_closes_when_either_side_asks(server: Server, data:
 
 SMUGGLED = request("DELETE", "/v1/kv/k")
 SMUGGLING = [
-    ("two different lengths", request("PUT", "/v1/kv/k", "Content-Length: 1", "Content-Length: 60") + b"v"),
-    ("the same length twice", request("PUT", "/v1/kv/k", "Content-Length: 1", "Content-Length: 1") + b"v"),
-    ("lengths in one header", request("PUT", "/v1/kv/k", "Content-Length: 1, 1") + b"v"),
-    ("length and chunks", request("PUT", "/v1/kv/k", "Content-Length: 1", "Transfer-Encoding: chunked") + b"0\r\n\r\n"),
     ("chunks and length", request("PUT", "/v1/kv/k", "Transfer-Encoding: chunked", "Content-Length: 5") + b"0\r\n\r\n"),
     ("an unknown coding", request("PUT", "/v1/kv/k", "Transfer-Encoding: xchunked", "Content-Length: 1") + b"v"),
-    ("a space before the colon", request("PUT", "/v1/kv/k", "Content-Length : 1") + b"v"),
-    ("a signed length", request("PUT", "/v1/kv/k", "Content-Length: +1") + b"v"),
-    ("a length in hex", request("PUT", "/v1/kv/k", "Content-Length: 0x1") + b"v"),
     ("a negative length", request("PUT", "/v1/kv/k", "Content-Length: -1") + b"v"),
-    ("a folded header", request("PUT", "/v1/kv/k", "X: a\r\n b", "Content-Length: 1") + b"v"),
     ("a folded length", request("PUT", "/v1/kv/k", "Content-Length:\r\n 1") + b"v"),
-    ("a bare line feed", b"PUT /v1/kv/k HTTP/1.1\nHost: localhost\nContent-Length: 1\n\nv"),
     ("a bare line feed in a value", request("PUT", "/v1/kv/k", "X: a\nContent-Length: 1") + b"v"),
-    ("a bare carriage return", request("PUT", "/v1/kv/k", "X: a\rContent-Length: 1") + b"v"),
     ("a null byte", request("PUT", "/v1/kv/k", "X: a\x00b", "Content-Length: 1") + b"v"),
     ("two spaces in the line", b"PUT  /v1/kv/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv"),
     ("a tab in the line", b"PUT\t/v1/kv/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv"),
     ("an unknown version", request("PUT", "/v1/kv/k", body=b"v", version="1.2")),
-    ("a chunk size that is none", request("PUT", "/v1/kv/k", "Transfer-Encoding: chunked") + b"0x1\r\nv\r\n0\r\n\r\n"),
     ("an upgrade", request("PUT", "/v1/kv/k", "Connection: Upgrade", "Upgrade: h2c", body=b"v")),
     ("no host", b"PUT /v1/kv/k HTTP/1.1\r\nContent-Length: 1\r\n\r\nv"),
-    ("two hosts", request("PUT", "/v1/kv/k", "host: localhost", body=b"v")),
     ("a blank line first", b"\r\n" + request("PUT", "/v1/kv/k", body=b"v")),
 ]
 
 
-@pytest.mark.parametrize("data", [row[1] for row in SMUGGLING], ids=[row[0] for row in SMUGGLING])
+@pytest.mark.parametrize("data", [*FRAMING, *(data for _, data in SMUGGLING)])
 async def test_no_request_is_smuggled(data: bytes) -> None:
     """Where two readers could disagree about the end of a request, the fast path has no opinion: with it and without
     it the answers are the same, behind requests of either kind, however the packets are cut. (aiohttp alone forgets the
@@ -429,7 +418,7 @@ async def test_refusals_are_answered_alike_on_both_paths(server: Server, monkeyp
     """Appends and gets that the node fails, now or later, that cannot be served, or that meet a bug. Each gets a
     problem, and none counts as open afterwards.
     """
-    wire, gate = server.connect(), server.runner._api.service
+    wire, gate = server.connect(), server.service
     for refusal, code in (
         (ApiError(Code.NO_LEADER, "there is no leader"), Code.NO_LEADER),
         (RuntimeError("a bug"), Code.INTERNAL),

@@ -74,30 +74,6 @@ def test_every_key_survives_its_path(key: bytes) -> None:
     assert split_target(f"{escaped}?at=1") == (escaped, "at=1")
 
 
-@pytest.mark.parametrize(
-    ("target", "code"),
-    [
-        ("/v1/kv/%zz", Code.BAD_REQUEST),
-        ("/v1/kv/%f", Code.BAD_REQUEST),
-        ("/v1/kv/", Code.BAD_REQUEST),
-        ("/v1/kv", Code.BAD_REQUEST),
-        ("/v1/kv?key_b64=!!", Code.BAD_REQUEST),
-        ("/v1/kv?key_b64=", Code.BAD_REQUEST),
-        ("/v1/kv/a?key_b64=YQ==", Code.BAD_REQUEST),
-        ("/v1/kv/a?if_revision=-1", Code.BAD_REQUEST),
-        ("/v1/kv/a?if_revision=" + "9" * 5000, Code.BAD_REQUEST),
-        ("/v1/kv/a?if_revisoin=1", Code.BAD_REQUEST),
-        ("/v1/kv/a?if_revision=1&if_revision=1", Code.BAD_REQUEST),
-        ("/v1/kv/" + "k" * 4097, Code.TOO_LARGE),
-    ],
-)
-async def test_bad_keys_and_parameters_are_refused(served: Served, target: str, code: Code) -> None:
-    """Nothing is guessed: a malformed key or parameter is refused, and nothing is written."""
-    problem = (await ask(served.port, "PUT", target, b"v")).problem()
-    assert problem.code is code
-    assert served.node.applied == 2
-
-
 async def test_longest_key_and_key_b64(served: Served) -> None:
     """4,096 bytes fit into a path even when every byte is escaped; base64 takes both alphabets, plus unescaped too."""
     await put(served, "%FF" * 4096)
@@ -361,44 +337,6 @@ async def test_transactions_take_one_branch(served: Served) -> None:
         {"operation": "delete", "deleted": 1},
         {"operation": "delete_range", "deleted": 1},
     ]
-
-
-@pytest.mark.parametrize(
-    ("body", "code", "says"),
-    [
-        (b"", Code.BAD_REQUEST, "body as JSON"),
-        (b"[]", Code.BAD_REQUEST, "Expected `object`"),
-        (b'{"orelse":[]}', Code.BAD_REQUEST, "orelse"),
-        (b'{"then":[{"operation":"put","key":"k"}]}', Code.BAD_REQUEST, "then[0] (put)"),
-        (b'{"then":[{"operation":"get"}]}', Code.BAD_REQUEST, "then[0] (get) has no key"),
-        (b'{"else":[{"operation":"delete","key":"k","end":"l"}]}', Code.BAD_REQUEST, "else[0] (delete)"),
-        (b'{"then":[{"operation":"delete_range","key":"k"}]}', Code.BAD_REQUEST, "no end"),
-        (b'{"then":[{"operation":"delete","key":"k","limit":1}]}', Code.BAD_REQUEST, "only get has a limit"),
-        (b'{"then":[{"operation":"get","key":"k","limit":-1}]}', Code.BAD_REQUEST, "limit"),
-        (b'{"then":[{"operation":"append","key":"k"}]}', Code.BAD_REQUEST, "append"),
-        (b'{"then":[{"operation":"put","key":"","value":""}]}', Code.BAD_REQUEST, "empty"),
-        (b'{"compare":[{"target":"value","operator":"=","key":"k"}]}', Code.BAD_REQUEST, "compare[0]"),
-        (b'{"compare":[{"target":"mod","operator":"=","key":"k","value":"1"}]}', Code.BAD_REQUEST, "number"),
-        (b'{"compare":[{"target":"mod","operator":"~","key":"k","number":1}]}', Code.BAD_REQUEST, "operator"),
-        (b'{"compare":[' + b"{}," * 10 + b"{}]}", Code.BAD_REQUEST, "compare"),
-        (
-            b'{"then":[' + b",".join([b'{"operation":"get","key":"k"}'] * 129) + b"]}",
-            Code.TOO_LARGE,
-            "txn_operations_max",
-        ),
-        (
-            b'{"then":[{"operation":"put","key":"k","value":""},{"operation":"put","key":"k","value":""}]}',
-            Code.REFUSED,
-            "twice",
-        ),
-    ],
-)
-async def test_bad_transactions_are_refused(served: Served, body: bytes, code: Code, says: str) -> None:
-    """Each refusal names the wrong part; faults that only the state machine can find are 422 refused."""
-    problem = (await ask(served.port, "POST", "/v1/kv/txn", body)).problem()
-    assert problem.code is code
-    assert says in problem.message
-    assert served.node.machine.revision == 1
 
 
 async def test_compact_drops_older_revisions(served: Served) -> None:

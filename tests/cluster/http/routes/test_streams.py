@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.errors import Code
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.statemachine.commands import Operation, Txn, TxnOperation
@@ -277,19 +277,3 @@ async def test_watch_catches_up_and_goes_live_without_a_seam(served: Served) -> 
         while len(told) < 2000:
             told.append(await stream.json())
     assert [message["changes"][0]["value"] for message in told] == [str(number) for number in range(2000)]
-
-
-async def test_error_before_the_stream_is_an_answer(served: Served) -> None:
-    """What can be refused is refused with a status, not within a stream."""
-    for target, code in (
-        ("/v1/watch?format=xml", Code.NOT_ACCEPTABLE),
-        ("/v1/log?format=xml", Code.NOT_ACCEPTABLE),
-        ("/v1/log?follow=true", Code.BAD_REQUEST),
-        ("/v1/watch?prefix=a&key=b", Code.BAD_REQUEST),
-        ("/v1/watch?from=1&from_revision=1", Code.BAD_REQUEST),
-        ("/v1/watch?from=0", Code.BAD_REQUEST),
-        ("/v1/log?from=1&from_time=1", Code.BAD_REQUEST),
-    ):
-        assert (await ask(served.port, "GET", target)).problem().code is code
-    served.node.refusal = ApiError(Code.NO_LEADER, "there is no leader")
-    assert (await ask(served.port, "GET", "/v1/watch")).problem().code is Code.NO_LEADER
