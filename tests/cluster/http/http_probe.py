@@ -54,6 +54,19 @@ async def ask(
     return await exchange(port, encode_request(method, target, host, pairs, body), is_head=method == "HEAD")
 
 
+async def open_session(port: int, body: bytes | None = None) -> int:
+    """The id of a new session."""
+    reply = await ask(port, "POST", "/v1/sessions", body)
+    assert reply.status == 200, reply
+    return int(reply.json()["session"])
+
+
+def of_session(session: int, sequence: int, settled: int | None = None) -> dict[str, str]:
+    """The headers of one request of a session."""
+    named = {"Raftlog-Session": str(session), "Raftlog-Sequence": str(sequence)}
+    return named if settled is None else {**named, "Raftlog-Settled": str(settled)}
+
+
 async def exchange(port: int, data: bytes, *, is_head: bool = False) -> Reply:
     """The first answer to those bytes."""
     async with asyncio.timeout(hang_s()), open_stream(port, data) as stream:

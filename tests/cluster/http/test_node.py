@@ -21,7 +21,7 @@ from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.raft.hello import PeerProcess
 from raftlog.raft.types import Entry
 from tests.cluster.fake_node import Served, serve
-from tests.cluster.http.http_probe import ask, get, open_stream
+from tests.cluster.http.http_probe import ask, get, of_session, open_session, open_stream
 from tests.cluster.nodes import Nodes, cluster_of, host_of
 from tests.support import wait_until_async
 
@@ -49,8 +49,7 @@ async def test_any_node_takes_any_request(tmp_path: Path) -> None:
                 page = (await ask(reader.port, "GET", f"/v1/log?from={appended['first']}&limit=3")).json()
                 assert [record["value"] for record in page["records"]] == [str(number)] * 3
                 assert (await ask(reader.port, "GET", f"/v1/kv/key{number}")).json()["kv"]["value"] == "v"
-        session = (await ask(servers[0].port, "POST", "/v1/sessions")).json()["session"]
-        once = {"Raftlog-Session": str(session), "Raftlog-Sequence": "1"}
+        once = of_session(await open_session(servers[0].port), 1)
         answers = [(await ask(server.port, "PUT", "/v1/kv/once", b"1", once)).json() for server in servers]
         assert [answer["result"] for answer in answers] == ["applied", "repeated", "repeated"]
         assert len({(answer["index"], answer["revision"]) for answer in answers}) == 1

@@ -11,7 +11,7 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.runtime import clock
 from raftlog.statemachine.commands import Limits
 from tests.cluster.fake_node import LOG_ID, START_MS, FakeNode, Served, serve
-from tests.cluster.http.http_probe import Reply, ask
+from tests.cluster.http.http_probe import Reply, ask, of_session, open_session
 
 
 def position(index: int, log: str = LOG_ID) -> dict[str, Any]:
@@ -119,8 +119,7 @@ async def test_a_name_of_any_text(served: Served) -> None:
 
 async def test_a_repeated_request_gets_its_first_answer(served: Served) -> None:
     """Under a session a claim is one claim, however often it is sent, and a commit is not fenced by itself."""
-    session = (await ask(served.port, "POST", "/v1/sessions")).json()["session"]
-    headers = {"Raftlog-Session": str(session), "Raftlog-Sequence": "1"}
+    headers = of_session(await open_session(served.port), 1)
     first = (await send(served, "POST", "/v1/consumers/g/claim", headers=headers)).json()
     again = (await send(served, "POST", "/v1/consumers/g/claim", headers=headers)).json()
     assert again == {**first, "result": "repeated"}

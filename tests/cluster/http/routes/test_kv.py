@@ -14,8 +14,6 @@ from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, split_target
 from raftlog.cluster.http.routes.kv import path_key
 from raftlog.cluster.http.routes.table import find_route
-from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.statemachine.commands import Operation
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.http_probe import ask
 from tests.support import wait_until_async
@@ -203,7 +201,7 @@ async def test_pitfall_33_every_read_has_a_barrier_of_its_own(served: Served) ->
     served.node.barrier_held = asyncio.Event()
     read = asyncio.create_task(ask(served.port, "GET", "/v1/kv/k"))
     await wait_until_async(lambda: served.node.barriers == 4)
-    served.node.submit_now((encode_block([BlockRecord(Operation.PUT, b"k", b"2")]), 1))
+    served.node.put(b"k", b"2")
     served.node.barrier_held.set()
     assert (await read).json()["kv"]["value"] == "2"
 
@@ -213,7 +211,7 @@ async def test_a_read_sees_the_state_of_after_its_barrier_whatever_took_its_plac
     """A leader's snapshot puts another state in the place of the one that was there when the read began: the read is
     answered from that one. A range read was answered from the old one, and found a new node empty (found by chaos)."""
     other = FakeNode()
-    other.submit_now((encode_block([BlockRecord(Operation.PUT, b"k", b"of the snapshot")]), 1))
+    other.put(b"k", b"of the snapshot")
     served.node.barrier_held = asyncio.Event()
     before = served.node.barriers
     read = asyncio.create_task(ask(served.port, "GET", target))
@@ -255,7 +253,7 @@ async def test_pitfall_39_min_index_never_lets_time_go_backward(served: Served) 
     """
     read = asyncio.create_task(ask(served.port, "GET", "/v1/kv/k?consistency=stale&min_index=3"))
     await wait_until_async(lambda: served.node.applied_more._waiters)
-    served.node.submit_now((encode_block([BlockRecord(Operation.PUT, b"k", b"seen")]), 1))
+    served.node.put(b"k", b"seen")
     reply = (await read).json()
     assert (reply["kv"]["value"], reply["index"]) == ("seen", 3)
     late = await ask(
@@ -270,7 +268,7 @@ async def test_min_index_counts_for_linearizable_reads_too(served: Served) -> No
     assert late.problem().code is Code.FUTURE_INDEX
     read = asyncio.create_task(ask(served.port, "GET", "/v1/kv/k?min_index=3"))
     await wait_until_async(lambda: served.node.applied_more._waiters)
-    served.node.submit_now((encode_block([BlockRecord(Operation.PUT, b"k", b"seen")]), 1))
+    served.node.put(b"k", b"seen")
     assert (await read).json()["index"] == 3
 
 

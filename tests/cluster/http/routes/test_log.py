@@ -22,7 +22,7 @@ from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE, Effects, decode_effects
 from tests.cluster.fake_node import START_MS, FakeNode, Served, serve
 from tests.cluster.http.access_world import AccessWorld
-from tests.cluster.http.http_probe import ask, open_stream
+from tests.cluster.http.http_probe import ask, of_session, open_session, open_stream
 from tests.support import wait_until_async
 
 JSON = {"Content-Type": "application/json"}
@@ -302,7 +302,7 @@ async def test_long_poll_waits_for_a_record_that_shows(served: Served) -> None:
     served.node.submit_now((encode_block([BlockRecord(Operation.SESSION_OPEN, argument=5000)]), 1))
     await wait_until_async(lambda: served.node.applied_more._waiters, what="the long poll waits again")
     assert not poll.done()
-    served.node.submit_now((encode_block([BlockRecord(Operation.APPEND, None, b"x")], plain=True), 1))
+    served.node.add(b"x")
     page = (await poll).json()
     assert [record["value"] for record in page["records"]] == ["x"]
     assert page["next"] == 5
@@ -368,7 +368,7 @@ async def test_long_poll_at_the_end_is_answered_with_the_very_next_record(served
     """One record comes, and no other one: the poll does not wait for a second."""
     poll = asyncio.create_task(ask(served.port, "GET", "/v1/log?from=3&wait=20000"))
     await wait_until_async(lambda: served.node.applied_more._waiters)
-    served.node.submit_now((encode_block([BlockRecord(Operation.APPEND, None, b"v")], plain=True), 1))
+    served.node.add(b"v")
     await wait_until_async(poll.done, 10, what="the answer")
     assert [each["index"] for each in poll.result().json()["records"]] == [3]
 
@@ -380,7 +380,7 @@ async def test_a_page_has_as_many_records_as_were_asked_for() -> None:
     for number in range(3):
         for _ in range(30):
             node.append(EntryKind.NOOP, b"", 1)
-        node.submit_now((encode_block([BlockRecord(1, None, b"v%d" % number)], plain=True), 1))
+        node.add(b"v%d" % number)
     async with serve(node, page_scan_max=40) as served:
         for form in ("", "&format=msgpack"):
             page = await ask(served.port, "GET", f"/v1/log?from=1&limit=2{form}")
@@ -417,7 +417,7 @@ async def test_a_filter_shows_the_records_that_pass(form: str) -> None:
     """By operation or kind, key, changed key, session and header, in every format of records; the page looks at no
     more records than others, and `next` says how far it is."""
     async with serve(page_scan_max=8) as served:
-        session = (await ask(served.port, "POST", "/v1/sessions", b"{}", JSON)).json()["session"]
+        session = await open_session(served.port)
         batch = [
             {"value": "plain 1"},
             {"value": "plain 2"},
@@ -430,8 +430,7 @@ async def test_a_filter_shows_the_records_that_pass(form: str) -> None:
         await ask(served.port, "PUT", "/v1/kv/a/2", b"p")
         txn = {"then": [{"operation": "put", "key": "in/a", "value": "t"}]}
         await ask(served.port, "POST", "/v1/kv/txn", msgspec.json.encode(txn), JSON)
-        of_session = {"Raftlog-Session": str(session), "Raftlog-Sequence": "1"}
-        await ask(served.port, "POST", "/v1/log", b"session", of_session)
+        await ask(served.port, "POST", "/v1/log", b"session", of_session(session, 1))
         for query, values in [*FILTERED, (f"session={session},9", ["session"]), ("session=9", [])]:
             found, at, last = [], 1, served.node.applied
             while at <= last:
