@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import held, page
-from tests.cluster.console.sending import nodes_in, sent
+from tests.cluster.console.sending import log_in, nodes_in, sent
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import AccessWorld
 
@@ -195,8 +195,7 @@ def test_a_missing_right_is_named(browser: Browser) -> None:
     world = AccessWorld()
     token = world.user("reader", "read on keys:a/*", "read on log")
     with held(serve(world.node)) as served, page(browser, f"{served.url}/#/keys?key=a/1") as shown:
-        shown.get_by_label("Token").fill(token.text)
-        shown.keyboard.press("Enter")
+        log_in(shown, token.text)
         shown.get_by_text("Write it").click()
         expect(shown.get_by_text("write on keys:a/1")).to_be_visible()
         shown.evaluate("location.hash = '#/keys?prefix=b'")

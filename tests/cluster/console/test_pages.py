@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from raftlog import SyncClient
 from tests.browser import held, page
@@ -33,21 +33,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for number in range(300):
                 client.append(b"record %d" % number)
         yield cluster.urls[0]
-
-
-def alert(shown: Page, words: str) -> None:
-    """Waits until the page refuses with these words."""
-    expect(shown.get_by_role("alert").filter(has_text=words)).to_be_visible()
-
-
-def test_the_overview_says_which_node_leads_and_that_all_is_well(url: str, browser: Browser) -> None:
-    """The verdict in words, the node as the leader, the newest record, the newest events."""
-    with page(browser, url) as shown:
-        expect(shown).to_have_title("raftlog: node 1")
-        expect(shown.get_by_label("State of the cluster")).to_contain_text("Node 1 leads")
-        expect(shown.locator("article.node.leads .role")).to_have_text("leader")
-        expect(shown.get_by_label("Newest events")).to_contain_text("became leader")
-        expect(shown.get_by_role("alert")).to_have_count(0)
 
 
 def test_the_log_ends_with_the_newest_records(url: str, browser: Browser) -> None:
@@ -82,21 +67,6 @@ def test_values_are_text_whatever_they_hold(url: str, browser: Browser) -> None:
         expect(shown.get_by_text(SCRIPT)).to_be_visible()
     with page(browser, f"{url}/#/keys?key={quote(SCRIPT, safe='')}") as shown:
         expect(shown.locator("pre", has_text="a key")).to_be_visible()
-
-
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("entry?at=900719925474099", "not in this node's log"),
-        ("entry?at=99007199254740993", "must be a whole number"),
-        ("entry?at=x", "must be a whole number"),
-        ("keys?key=none", "there is no such key"),
-    ],
-)
-def test_places_that_do_not_exist_say_why(url: str, browser: Browser, place: str, words: str) -> None:
-    """A record of the future, an index that is none, a missing key."""
-    with page(browser, f"{url}/#/{place}") as shown:
-        alert(shown, words)
 
 
 def test_an_empty_list_of_keys_says_so(url: str, browser: Browser) -> None:

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from raftlog import SyncClient
 from raftlog.cluster.api.members import ClusterView, MemberSeen
 from tests.browser import held, page
-from tests.cluster.console.sending import nodes_in
+from tests.cluster.console.sending import log_in, nodes_in
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.http.access_world import AccessWorld
 
@@ -113,12 +113,10 @@ def test_axe_finds_nothing_where_the_console_refuses(
     token = world.user("stranger", "read on keys:a/*")
     gone = "net::ERR"
     with held(serve(world.node)) as served, page(browser, served.url, theme=theme, width=width, allowed=gone) as shown:
-        shown.get_by_label("Token").fill("rl_wrong")
-        shown.get_by_role("button", name="Log in").click()
+        log_in(shown, "rl_wrong")
         expect(shown.get_by_role("alert")).to_be_visible()
         judge(shown, "the login")
-        shown.get_by_label("Token").fill(token.text)
-        shown.get_by_role("button", name="Log in").click()
+        log_in(shown, token.text)
         expect(shown.get_by_role("button", name="Log out")).to_be_visible()
         for place in [str(each.get_attribute("href")) for each in shown.locator("nav a").all()]:
             shown.goto(f"{served.url}/{place}")

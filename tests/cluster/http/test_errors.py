@@ -189,15 +189,6 @@ async def test_fenced_node_serves_only_its_status(served: Served) -> None:
     assert (await ask(served.port, "GET", "/readyz")).status == 503
 
 
-async def test_readyz_needs_a_leader_and_livez_does_not(served: Served) -> None:
-    """Live never depends on a leader; ready does."""
-    assert (await ask(served.port, "GET", "/readyz")).status == 200
-    served.node.is_ready = False
-    reply = await ask(served.port, "GET", "/readyz")
-    assert (reply.status, reply.body.startswith(b"not ready")) == (503, True)
-    assert (await ask(served.port, "GET", "/livez")).status == 200
-
-
 async def test_http_10_gets_whole_answers_and_closed_connections(served: Served) -> None:
     """An old client: no chunks, the end of the connection is the end of the answer."""
     async with open_stream(served.port, b"GET /v1/log?format=ndjson HTTP/1.0\r\nHost: localhost\r\n\r\n") as stream:

@@ -12,7 +12,6 @@ from raftlog.cluster.http.exchange import follow
 from raftlog.cluster.http.exchange.follow import LogTail, Piece
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.statemachine.commands import Operation
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.http.http_probe import Stream, get, open_stream
@@ -133,13 +132,7 @@ async def take(stream: Stream, until: int) -> tuple[list[int], int]:
     """The bounds of the raw chunks that come until that index, and how many there were."""
     ends: list[int] = []
     while not ends or ends[-1] < until:
-        while len(stream.buffer) < RAW_SIZE:
-            assert await stream._more()
-        header = decode_raw_header(stream.buffer)
-        size = RAW_SIZE + 16 * header.rows + header.segment_bytes + header.ledger_bytes
-        while len(stream.buffer) < size:
-            assert await stream._more()
-        stream.buffer = stream.buffer[size:]
+        header = (await stream.raw()).header
         if header.rows:
             assert header.first == (ends[-1] if ends else 3)
             ends.append(header.next)

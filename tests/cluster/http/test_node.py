@@ -17,11 +17,10 @@ from raftlog.cluster.replica import readiness
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.entry import decode_entry
 from raftlog.raft.codec.index_rows import IDX_ROW
-from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.raft.hello import PeerProcess
 from raftlog.raft.types import Entry
 from tests.cluster.fake_node import Served, serve
-from tests.cluster.http.http_probe import ask, get, of_session, open_session, open_stream
+from tests.cluster.http.http_probe import ask, get, of_session, open_session, open_stream, raw_parts
 from tests.cluster.nodes import Nodes, cluster_of, host_of
 from tests.support import wait_until_async
 
@@ -146,17 +145,13 @@ async def test_a_node_that_the_others_refuse_says_that_it_is_cut_off(tmp_path: P
 
 async def raw_entries(server: Served, first: int, more: str = "") -> list[Entry]:
     """Every entry of a raw stream, found by the rows; between two of them the segment may hold a node's own marks."""
-    body = (await ask(server.port, "GET", f"/v1/log?from={first}&format=raw{more}")).body
+    *parts, mark = raw_parts((await ask(server.port, "GET", f"/v1/log?from={first}&format=raw{more}")).body)
     entries: list[Entry] = []
-    position = 0
-    while (header := decode_raw_header(body, position)).rows:
-        start = position + RAW_SIZE + header.rows * IDX_ROW.size
-        segment = body[start : start + header.segment_bytes]
-        places = [row[0] for row in IDX_ROW.iter_unpack(body[position + RAW_SIZE : start])]
+    for header, rows, segment, _ in parts:
+        places = [row[0] for row in IDX_ROW.iter_unpack(rows)]
         entries += [decode_entry(segment, place - header.base) for place in dict.fromkeys(places)]
         assert entries[-1].index == header.next - 1
-        position = start + header.segment_bytes + header.ledger_bytes
-    assert position + RAW_SIZE == len(body), "the last chunk is a mark"
+    assert mark.header.rows == 0, "the last chunk is a mark"
     return entries
 
 

@@ -11,8 +11,6 @@ from raftlog.cluster.api.errors import Code
 from raftlog.cluster.http.fast import bounds
 from raftlog.cluster.http.fast.bounds import AdmissionQueue
 from raftlog.cluster.http.fast.byte_flow import ConnectionState
-from raftlog.cluster.http.fast.connection import FastConnection
-from raftlog.cluster.http.fast.head import RequestHead
 from tests.cluster.http.fast.fast_wire import Server, Wire, request, turns
 
 FAST = ConnectionState.FAST
@@ -97,17 +95,9 @@ async def test_operator_requests_do_not_wait_in_line() -> None:
         assert [wire.replies()[0].status for wire in wires] == [200] * 100
 
 
-async def test_requests_for_aiohttp_wait_in_the_same_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_for_aiohttp_wait_in_the_same_line(lent: list[str]) -> None:
     """Ranges, which it serves, are handed to it four in a turn, in the same line as others; what operates the node is
     not among them, whatever its parameters."""
-    lent: list[str] = []
-    lend = FastConnection._lend
-
-    def note(self: FastConnection, head: RequestHead) -> None:
-        lent.append(head.target)
-        lend(self, head)
-
-    monkeypatch.setattr(FastConnection, "_lend", note)
     ranges, operators = ["/v1/kv?prefix=k"] * 10, ["/metrics?", "/v1/explain/7", "/v1/explain/leaderless", "/"]
     async with Server(fast_path=True) as server:
         wires = [server.connect() for _ in range(14)]

@@ -15,14 +15,13 @@ from raftlog.cluster.admission.budget import SCANS_MAX
 from raftlog.cluster.api.errors import Code
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.entry import decode_entries
-from raftlog.raft.codec.index_rows import IDX_ROW
-from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header
+from raftlog.raft.codec.raw import RawHeader, encode_raw_header
 from raftlog.raft.types import Entry, EntryKind
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import EFFECTS_HEADER_SIZE, Effects, decode_effects
 from tests.cluster.fake_node import START_MS, FakeNode, Served, serve
 from tests.cluster.http.access_world import AccessWorld
-from tests.cluster.http.http_probe import ask, of_session, open_session, open_stream
+from tests.cluster.http.http_probe import ask, of_session, open_session, open_stream, raw_parts
 from tests.support import wait_until_async
 
 JSON = {"Content-Type": "application/json"}
@@ -218,17 +217,13 @@ async def test_raw_stream_is_the_bytes_of_the_log(served: Served) -> None:
     await ask(served.port, "PUT", "/v1/kv/k", b"v")
     reply = await ask(served.port, "GET", "/v1/log?from=1&format=raw")
     assert reply.headers["content-type"] == "application/vnd.raftlog.raw"
-    header = decode_raw_header(reply.body)
-    rows_end = RAW_SIZE + header.rows * IDX_ROW.size
-    segment_end = rows_end + header.segment_bytes
-    ledger_end = segment_end + header.ledger_bytes
+    (header, rows, segment, ledger), last = raw_parts(reply.body)
     assert (header.first, header.next, header.rows) == (1, 6, 5)
-    assert google_crc32c.value(reply.body[RAW_SIZE:rows_end]) == header.rows_crc
-    assert decode_entries(reply.body[rows_end:segment_end]) == tuple(entry for entry, _ in served.node.log)
-    assert decode_effects(reply.body[segment_end:ledger_end]).index == 1
-    last = decode_raw_header(reply.body, ledger_end)
-    assert (last.rows, last.next, last.committed) == (0, 6, 5)
-    assert ledger_end + RAW_SIZE == len(reply.body)
+    assert google_crc32c.value(rows) == header.rows_crc
+    assert decode_entries(segment) == tuple(entry for entry, _ in served.node.log)
+    assert decode_effects(ledger).index == 1
+    assert (last.header.rows, last.header.next, last.header.committed) == (0, 6, 5)
+    assert reply.body.endswith(ledger + encode_raw_header(last.header))
 
 
 async def test_raw_stream_with_brief_effects(served: Served) -> None:
@@ -240,10 +235,8 @@ async def test_raw_stream_with_brief_effects(served: Served) -> None:
     await ask(served.port, "PUT", "/v1/kv/k", b"v")
 
     async def chunk(more: str) -> tuple[RawHeader, bytes]:
-        body = (await ask(served.port, "GET", f"/v1/log?format=raw{more}")).body
-        header = decode_raw_header(body)
-        begin = RAW_SIZE + header.rows * IDX_ROW.size + header.segment_bytes
-        return header, body[begin : begin + header.ledger_bytes]
+        first = raw_parts((await ask(served.port, "GET", f"/v1/log?format=raw{more}")).body)[0]
+        return first.header, first.ledger
 
     header, effects = await chunk("&from=2&to=6")
     assert (header.is_brief, header.rows, len(effects)) == (False, 4, 4 * EFFECTS_HEADER_SIZE)

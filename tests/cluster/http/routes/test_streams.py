@@ -8,7 +8,6 @@ from typing import Any
 
 from raftlog.cluster.api.errors import Code
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.statemachine.commands import Operation, Txn, TxnOperation
 from raftlog.statemachine.txn import encode_txn
 from tests.cluster.fake_node import Served, serve
@@ -52,14 +51,8 @@ async def test_follow_raw_sends_chunks_and_marks() -> None:
     async with serve(progress_ms=20) as served:
         async with open_stream(served.port, get("/v1/log?from=2&format=raw&follow=true")) as stream:
             await stream.head()
-            while len(stream.buffer) < RAW_SIZE:
-                await stream._more()
-            header = decode_raw_header(stream.buffer)
+            header, mark = (await stream.raw()).header, (await stream.raw()).header
             assert (header.first, header.next) == (2, 3)
-            size = RAW_SIZE + 16 * header.rows + header.segment_bytes + header.ledger_bytes
-            while len(stream.buffer) < size + RAW_SIZE:
-                await stream._more()
-            mark = decode_raw_header(stream.buffer, size)
             assert (mark.rows, mark.next) == (0, 3)
 
 
