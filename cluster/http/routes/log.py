@@ -296,14 +296,8 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
     else:
         start, end = encode_json(LogPageJson(node.log_id, [], *marks)).split(b'"records":[]', 1)
         body, content_type = b'%b"records":[%b]%b\n' % (start, b",".join(shown), end), JSON
-    return HttpAnswer(
-        service.identity,
-        body,
-        node.applied,
-        node.term,
-        content_type=content_type,
-        extra=((H_NEXT, str(position)),),
-    )
+    extra = ((H_NEXT, str(position)),)
+    return HttpAnswer(service.identity, body, node.applied, node.term, content_type=content_type, extra=extra)
 
 
 def check_oldest(service: Service, index: int) -> None:

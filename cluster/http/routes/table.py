@@ -65,7 +65,7 @@ async def _get_log(service: Service, call: Call) -> HttpAnswer | Stream:
 async def _head_of_stream(service: Service, call: Call) -> HttpAnswer:
     """What HEAD gets where GET streams: that there is such a route, and that the sender may ask. Nothing is read."""
     kind = {"/v1/backup": BACKUP, "/v1/watch": NDJSON}.get(call.path, JSON)
-    return HttpAnswer(service.identity, b"", service.node.applied, service.node.term, content_type=kind)
+    return service.bare(b"", kind)
 
 
 CONSOLE_FILES: Final = "/console/{file}"

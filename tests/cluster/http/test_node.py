@@ -8,9 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import msgspec
-
-from raftlog.cluster.api.errors import Code
 from raftlog.cluster.cli.admin import overview
 from raftlog.cluster.http.routes.table import ROUTES
 from raftlog.cluster.replica import readiness
@@ -194,23 +191,3 @@ async def test_watch_and_follow_live_on_a_follower(tmp_path: Path) -> None:
         assert records == changes
         assert records[:20] == ["k"] * 20
         assert sorted(records[20:]) == sorted(f"live{number}" for number in range(20))
-
-
-async def test_write_without_a_majority_is_never_called_applied(tmp_path: Path) -> None:
-    """The leader alone: unknown or not_applied within the deadline; a linearizable read fails, a stale one answers."""
-    async with cluster_of(3, tmp_path) as nodes:
-        leader = await nodes.leader()
-        async with serve(leader) as server:
-            await ask(server.port, "PUT", "/v1/kv/k", b"1")
-            for number in [number for number, node in nodes.running.items() if node is not leader]:
-                await nodes.kill(number)
-            short = {"Raftlog-Deadline-Ms": "400"}
-            problem = (await ask(server.port, "PUT", "/v1/kv/k", b"2", short)).problem()
-            assert problem.outcome in ("unknown", "not_applied")
-            assert problem.retryable
-            assert (await ask(server.port, "GET", "/v1/kv/k", headers=short)).problem().code in (
-                Code.DEADLINE,
-                Code.NO_LEADER,
-            )
-            stale = await ask(server.port, "GET", "/v1/kv/k?consistency=stale")
-            assert msgspec.json.decode(stale.body)["kv"]["value"] == "1"

@@ -167,6 +167,8 @@ RECORDS = (
             (JSON, b"[" * 100_000, "body as JSON"),
             (JSON, b'{"value":1}', "$.value"),
             (JSON, b'{"valeu":"x"}', "valeu"),
+            (JSON, b'{"a": 1}', 'A record is {"value": "…"}'),
+            (JSON, b'{"a": 1}', "send it with Content-Type: application/octet-stream"),
             (JSON, b'{"value":"x","value_b64":"eA=="}', "both value and value_b64"),
             (JSON, b'{"value_b64":"&&"}', "value_b64 of record 0 is not base64"),
             (JSON, b'{"key":""}', "empty"),
