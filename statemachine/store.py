@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import islice
 from struct import Struct
 from typing import Any, Final
 
@@ -45,6 +44,8 @@ SWEEP_STEPS: Final = 4
 """Steps that one sweep gives back: more than the one that a request adds, so that it catches up."""
 GAP_MAX: Final = 4_096
 """Steps given back before the list of steps is moved together, if they are most of it."""
+COUNTS_KEPT: Final = 16
+"""Counts of ranges at old revisions that are kept: they never change, and each page of a range has the same."""
 _PACKED_ONE: Final = pack_long(1)
 _new: Final = tuple.__new__  # a NamedTuple without the cost of its constructor
 
@@ -86,6 +87,7 @@ class Store:
     an unfinished step, because no query runs during a step."""
 
     __slots__ = (
+        "_counts",
         "_pins",
         "_start",
         "_step",
@@ -119,6 +121,7 @@ class Store:
         self._pins = 0  # walks under way: nothing is given back
         self._step: dict[bytes, bytes | None] = {}  # of the step under way
         self._step_bytes = 0
+        self._counts: dict[tuple[bytes, bytes | None, int], int] = {}  # by start, end and an old revision
 
     def __len__(self) -> int:
         return len(self.live)
@@ -294,16 +297,27 @@ class Store:
         return keys
 
     def count(self, start: bytes, end: bytes | None, at: int | None = None) -> int:
-        """How many keys [start, end) has (as of revision `at`): in logarithmic time, plus what changed since `at`."""
-        count = _between(self.live, start, end)
+        """How many keys [start, end) has (as of revision `at`): in logarithmic time, plus what changed since `at`,
+        once for each range and old revision."""
         if at is None or at == self.revision:
-            return count
+            return _between(self.live, start, end)
         self.check(at)
+        wanted = (start, end, at)
+        if (count := self._counts.get(wanted)) is None:
+            count = self._count_at(start, end, at)
+            if len(self._counts) == COUNTS_KEPT:
+                self._counts.clear()
+            self._counts[wanted] = count
+        return count
+
+    def _count_at(self, start: bytes, end: bytes | None, at: int) -> int:
+        """How many keys [start, end) had, from what changed since or from all of its keys, whichever are fewer."""
+        count = _between(self.live, start, end)
         changes = self.revision - at
         if count + _between(self.gone, start, end) <= changes:
             return sum(self._record_at(key, at) is not None for key in self._all_keys(start, end))
         since: dict[bytes, None] = {}
-        for step in islice(self.steps, len(self.steps) - changes, None):
+        for step in self.steps[-changes:]:
             assert step is not None, "a revision that can be read has its step"
             for key in step[3] if step[2] is None else (step[2],):
                 if start <= key and (not end or key < end):

@@ -2,20 +2,20 @@
  * Compares the keys of a prefix at two moments: which were added, changed and deleted. It reads both page by page.
  * @module
  */
-import { html, Page, Trouble, number } from "./lib.js";
+import { html, PAGE_BYTES, Page, Trouble, number } from "./lib.js";
 import { Diff } from "./diff.js";
 import { VALUE_BYTES, bytesOf, keyQuery, keyText } from "./value.js";
 
 const PAGE = 500;
 const FOUND_STEP = 100; // differences after which the comparison waits for its reader
-const LOOKED_STEP = 20_000; // and keys
+const LOOKED_STEP = 100_000; // and keys of both moments
 
 /** The keys of a prefix as of a revision, in the order of their bytes. */
 class Cursor {
   /** @param {Page} page @param {string} prefix @param {number} revision */
   constructor(page, prefix, revision) {
     Object.assign(this, { page, revision });
-    this.target = `/v1/kv?prefix=${encodeURIComponent(prefix)}&at=${revision}&limit=${PAGE}&keys_only=true&consistency=stale`;
+    this.target = `/v1/kv?prefix=${encodeURIComponent(prefix)}&at=${revision}&limit=${PAGE}&page_bytes=${PAGE_BYTES}&keys_only=true&consistency=stale`;
     /** @type {any[]} */
     this.kvs = [];
     this.looked = 0;
@@ -30,6 +30,7 @@ class Cursor {
       const found = await /** @type {any} */ (this).page.ask(this.target + more);
       this.kvs = found.kvs.map((/** @type {any} */ each) => ({ ...each, bytes: bytesOf(each.key, each.key_b64) }));
       this.continuation = found.continuation || null;
+      /** @type {any} */ (this).page.setState({}); // shows how far it is
     }
     return this.kvs[0] || null;
   }
@@ -54,16 +55,19 @@ export class Compare extends Page {
     super(props);
     this.everyMs = 0;
     this.cursors = [new Cursor(this, props.prefix, props.before), new Cursor(this, props.prefix, props.after)];
-    this.state = { found: [], ends: false };
+    /** @type {any[]} */
+    this.found = [];
+    this.state = { busy: true };
   }
 
   async load() {
     const [one, other] = this.cursors;
-    const found = [...this.state.found];
+    const found = this.found; // kept where a request fails: the cursors go on behind what they showed
     const [begin, looked] = [found.length, one.looked + other.looked];
+    this.setState({ busy: true });
     while (found.length - begin < FOUND_STEP && one.looked + other.looked - looked < LOOKED_STEP) {
       const [old, now] = [await one.peek(), await other.peek()];
-      if (!old && !now) return { found, ends: true };
+      if (!old && !now) return { busy: false, ends: true };
       const side = !old ? 1 : !now ? -1 : order(old.bytes, now.bytes);
       if (side <= 0) one.take();
       if (side >= 0) other.take();
@@ -71,7 +75,7 @@ export class Compare extends Page {
       else if (side > 0) found.push({ ...now, what: "added", now });
       else if (old.mod !== now.mod) found.push({ ...now, what: "changed", old, now });
     }
-    return { found, ends: false };
+    return { busy: false };
   }
 
   /** Both values of a key. @param {any} each */
@@ -87,7 +91,7 @@ export class Compare extends Page {
   }
 
   render() {
-    const { found, ends, problem } = this.state;
+    const [{ busy, ends, problem }, found] = [this.state, this.found];
     const looked = Math.max(...this.cursors.map((each) => each.looked));
     const count = (/** @type {string} */ what) => number(found.filter((/** @type {any} */ each) => each.what === what).length);
     const marks = { added: "valid", deleted: "invalid", changed: "unknown" };
@@ -98,6 +102,6 @@ export class Compare extends Page {
           <span class="faint">${[each.old, each.now].map((of) => (of ? `version ${number(of.version)}` : "none")).join(" → ")}</span></summary>
         <${Trouble} problem=${each.problem} />${each.values ? html`<${Diff} of=${keyText(each).slice(0, 300)} before=${each.values[0]} after=${each.values[1]} />` : null}
         <a href="#/keys?${keyQuery(each)}">its versions</a></details>`)}
-      ${ends ? null : html`<p><button type="button" onClick=${() => this.reload()}>Go on</button></p>`}`;
+      ${busy || ends ? null : html`<p><button type="button" onClick=${() => this.reload()}>Go on</button></p>`}`;
   }
 }

@@ -2,7 +2,7 @@
  * Finds the records of a filter: it reads the log in bounded steps from where one stands, backwards and forwards.
  * @module
  */
-import { html, Page, Trouble, number } from "./lib.js";
+import { html, PAGE_BYTES, Page, Trouble, number } from "./lib.js";
 
 const STEP_MIN = 1000; // records looked at with one request, doubled
 const STEP_MAX = 64_000; // while few are found
@@ -76,7 +76,7 @@ export class Search extends Page {
     const wanted = Object.entries({ operation, prefix, user, header, session: this.sessions }).filter(([, text]) => text).map(([name, text]) => `&${name}=${encodeURIComponent(text)}`).join("");
     const records = [];
     while (from < to) {
-      const page = await this.ask(`/v1/log?from=${from}&to=${to}&limit=${STEP_MIN}&internal=true&value_bytes=100&consistency=stale${wanted}`);
+      const page = await this.ask(`/v1/log?from=${from}&to=${to}&limit=${STEP_MIN}&page_bytes=${PAGE_BYTES}&internal=true&value_bytes=100&consistency=stale${wanted}`);
       if (page.next <= from) break;
       records.push(...page.records);
       from = page.next;

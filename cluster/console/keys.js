@@ -2,7 +2,7 @@
  * Shows the keys of a prefix and the versions of one key, now or as of a moment, and the differences of two moments.
  * @module
  */
-import { html, Page, Time, Trouble, number } from "./lib.js";
+import { html, PAGE_BYTES, Page, Time, Trouble, number } from "./lib.js";
 import { Compare } from "./compare.js";
 import { Diff } from "./diff.js";
 import { Edit } from "./edit.js";
@@ -42,7 +42,7 @@ export class KeysPage extends Page {
       const begin = more ? `&from=${more}` : this.at;
       return `/v1/kv?${keyQuery(this.id)}&versions=${VERSIONS}&value_bytes=${VALUE_BYTES}&min_index=${this.written}&consistency=stale${begin}`;
     }
-    return `/v1/kv?prefix=${encodeURIComponent(this.prefix)}&limit=${PAGE}&keys_only=true&consistency=stale${this.at}${more ? `&continuation=${encodeURIComponent(more)}` : ""}`;
+    return `/v1/kv?prefix=${encodeURIComponent(this.prefix)}&limit=${PAGE}&page_bytes=${PAGE_BYTES}&keys_only=true&consistency=stale${this.at}${more ? `&continuation=${encodeURIComponent(more)}` : ""}`;
   }
 
   async more() {

@@ -76,6 +76,9 @@ export async function send(method, path, { signal, json, timeoutMs = TIMEOUT_MS,
   }
 }
 
+/** Most bytes of records or keys that a page asks for at a time. */
+export const PAGE_BYTES = 262_144;
+
 /**
  * A page that asks again and again while it is visible. Subclasses have `load`, which returns the state to set, and
  * `show`, which draws it. `everyMs` 0: asks once, and when `reload` is called.

@@ -2,7 +2,7 @@
  * Shows the log as a list over any number of records, of which only the visible ones are fetched and drawn.
  * @module
  */
-import { html, Page, Time, Trouble, moment, number } from "./lib.js";
+import { html, PAGE_BYTES, Page, Time, Trouble, moment, number } from "./lib.js";
 import { FilterForm, Search, filterOf } from "./filter.js";
 import { find, momentOf } from "./moment.js";
 import { FORMS, keyText, oneLine } from "./value.js";
@@ -104,7 +104,7 @@ export class LogPage extends Page {
     const chunk = this.chunks.get(first) || { records: [], next: Math.max(first, this.state.oldest), busy: true };
     this.chunks.set(first, { ...chunk, busy: true });
     try {
-      const page = await this.ask(`/v1/log?from=${chunk.next}&to=${first + CHUNK}&limit=${CHUNK}&internal=true&value_bytes=${VALUE_BYTES}&consistency=stale`);
+      const page = await this.ask(`/v1/log?from=${chunk.next}&to=${first + CHUNK}&limit=${CHUNK}&page_bytes=${PAGE_BYTES}&internal=true&value_bytes=${VALUE_BYTES}&consistency=stale`);
       this.chunks.set(first, { records: [...chunk.records, ...page.records], next: page.next, busy: false });
       for (const old of this.chunks.keys()) {
         if (this.chunks.size <= CHUNKS_KEPT) break;

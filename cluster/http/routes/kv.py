@@ -45,7 +45,9 @@ _KEY: Final = frozenset({"key", "key_b64"})
 _GET: Final = READ_PARAMETERS | _KEY | {"at", "encoding", "versions", "from", "value_bytes"}
 _WRITE: Final = _KEY | {"if_revision"}
 _BOUNDS: Final = frozenset({"prefix", "prefix_b64", "start", "start_b64", "end", "end_b64"})
-_RANGE: Final = READ_PARAMETERS | _BOUNDS | _KEY | {"limit", "continuation", "at", "keys_only", "encoding"}
+_RANGE: Final = (
+    READ_PARAMETERS | _BOUNDS | _KEY | {"limit", "page_bytes", "continuation", "at", "keys_only", "encoding"}
+)
 _RANGE_OR_GET: Final = _RANGE | _GET
 _OCTETS: Final = "application/octet-stream"
 _COMPACT_BODY: Final = msgspec.json.Decoder(CompactIn)
@@ -194,6 +196,7 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
     start, end = _bounds(query)
     limits = service.limits
     limit = query.number_or("limit", min(1_000, limits.page_records_max), 1, limits.page_records_max)
+    page_bytes = query.number_or("page_bytes", limits.page_bytes_max, 1, limits.page_bytes_max)
     keys_only = query.flag("keys_only")
     encoding = encoding_of(query)
     at = query.number("at", 1)
@@ -216,7 +219,7 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
         machine = node.machine  # read again: a leader's snapshot may have replaced it meanwhile
         index, term, at = machine.applied_index, node.term, machine.revision if at is None else at
     service.access.check(call, Grant(Verb.READ, Resource.KEYS, start, end))
-    after, bytes_max = token.after if token else None, limits.page_bytes_max // 2
+    after, bytes_max = token.after if token else None, (page_bytes + 1) // 2  # JSON is larger
     found, count, more = machine.range(start, end, limit, at, keys_only=keys_only, after=after, bytes_max=bytes_max)
     continuation = None
     if more:

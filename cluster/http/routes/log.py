@@ -64,6 +64,7 @@ PARAMETERS: Final = READ_PARAMETERS | {
     "encoding",
     "effects",
     "value_bytes",
+    "page_bytes",
     *FILTERS,
 }
 SLICE_RECORDS: Final = 1_000
@@ -71,6 +72,7 @@ SLICE_RECORDS: Final = 1_000
 PLAIN_RECORDS: Final = 4_000
 """and of records that are nothing but a value, less than a microsecond each."""
 SLICE_BYTES: Final = 1 << 20
+STREAMS: Final = ("ndjson", "raw")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,11 @@ class LogPart:
     are_effects_brief: bool = False  # in raw chunks, if possible
     value_bytes: int | None = None  # of JSON: longer values are cut
     wanted: LogFilter | None = None  # None: every record
+    page_bytes: int = 0  # of a page; 0: limits.page_bytes_max
 
 
 _WHOLE: Final = LogPart()
-_OF_PART: Final = ("effects", "value_bytes", *FILTERS)
+_OF_PART: Final = ("effects", "value_bytes", "page_bytes", *FILTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +119,11 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
     query = call.query(PARAMETERS)
     limits = service.limits
     form = query.choice("format", FORMATS, Code.NOT_ACCEPTABLE)
-    is_stream = form in ("ndjson", "raw")
+    is_stream = form in STREAMS
     is_follow = query.flag("follow")
     if is_follow and not is_stream:
         raise ApiError(Code.BAD_REQUEST, f"follow=true is for format=ndjson and format=raw, not for {form}")
-    part = _part(query, form) if query.has_any(_OF_PART) else _WHOLE
+    part = _part(query, form, limits.page_bytes_max) if query.has_any(_OF_PART) else _WHOLE
     if "from" in query and "from_time" in query:
         raise ApiError(Code.BAD_REQUEST, "both from and from_time are given: give one")
     wait_ms = query.number_or("wait", 0, 0, limits.wait_max_ms)
@@ -144,7 +147,7 @@ async def parse_log_query(service: Service, call: Call) -> LogQuery:
     return replace(asked, sees=_sight(service, call, asked)) if service.node.machine.access.is_on else asked
 
 
-def _part(query: Query, form: str) -> LogPart:
+def _part(query: Query, form: str, page_bytes_max: int) -> LogPart:
     """Raises ApiError."""
     are_effects_brief = query.choice("effects", EFFECTS) == "brief"
     if are_effects_brief and form != "raw":
@@ -152,7 +155,10 @@ def _part(query: Query, form: str) -> LogPart:
     value_bytes = query.number("value_bytes")
     if value_bytes is not None and form != "json":
         raise ApiError(Code.BAD_REQUEST, f"value_bytes is for format=json, not for {form}")
-    return LogPart(are_effects_brief, value_bytes, _filter(query, form))
+    page_bytes = query.number_or("page_bytes", 0, 1, page_bytes_max)
+    if page_bytes and form in STREAMS:
+        raise ApiError(Code.BAD_REQUEST, f"page_bytes is for the pages of json and msgpack, not for {form}")
+    return LogPart(are_effects_brief, value_bytes, _filter(query, form), page_bytes)
 
 
 def _filter(query: Query, form: str) -> LogFilter | None:
@@ -268,7 +274,8 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
     """One page. An empty page waits up to `wait` ms for a record."""
     wait_until = service.clock() + query.wait_ms / 1000
     shown: list[Any] = []
-    position, left, bytes_left, size = query.start, query.limit, service.limits.page_bytes_max, 0
+    bytes_left = query.part.page_bytes or service.limits.page_bytes_max
+    position, left, size = query.start, query.limit, 0
     scanned, scan_max = 0, service.limits.page_scan_max
     while left > 0 and bytes_left > 0 and position < query.stop and scanned < scan_max:
         if service.node.machine.access.is_on:

@@ -1,4 +1,4 @@
-"""The log page over millions of records: a jump shows its records, and the browser stays small."""
+"""The console over millions of records and a million keys: a jump shows its rows, and the browser stays small."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ from tests.browser import page
 from tests.cluster.console.sending import nodes_in, sent
 from tests.support import seed_of_run
 
-pytestmark = [pytest.mark.long, pytest.mark.serial]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.serial,
+    pytest.mark.skipif(
+        not Path("/proc/self/smaps_rollup").exists(), reason="no /proc: the memory of a process is not known"
+    ),
+]
 
 WRITE_S = 60.0
 RECORDS_MIN, RECORDS_MAX = 1_000_000, 10_000_000
+KEYS = 1_000_000
 BATCH = 40_000
 JUMPS = 40
 MEMORY_MAX = 200 << 20
@@ -31,6 +38,16 @@ JUMP = """async (index) => {
   const begin = performance.now();
   field.form.requestSubmit();
   const row = `.list a.row[href="#/entry?at=${index}"]`;
+  while (!document.querySelector(row)) await new Promise(requestAnimationFrame);
+  return performance.now() - begin;
+}"""
+
+KEYS_JUMP = """async (prefix) => {
+  const field = document.querySelector("input[name=prefix]");
+  field.value = prefix;
+  const begin = performance.now();
+  field.form.requestSubmit();
+  const row = `table.keys a[href="#/keys?key=${prefix}"]`;
   while (!document.querySelector(row)) await new Promise(requestAnimationFrame);
   return performance.now() - begin;
 }"""
@@ -58,9 +75,12 @@ def memory_of(browser: Browser) -> int:
     return max(found)
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/smaps_rollup").exists(), reason="no /proc: the memory of a process is not known"
-)
+def summary(times: list[float]) -> str:
+    """How long jumps took, in words."""
+    times = sorted(times)
+    return f"{len(times)} jumps: median {times[len(times) // 2]:.0f} ms, longest {times[-1]:.0f} ms"
+
+
 def test_a_browser_stays_small_over_a_big_log(
     big: tuple[str, int], browser: Browser, record_property: Callable[[str, object], None]
 ) -> None:
@@ -69,7 +89,7 @@ def test_a_browser_stays_small_over_a_big_log(
     places = random.Random(seed_of_run()).sample(range(1, last), JUMPS)
     with page(browser, f"{url}/#/log") as shown:
         expect(shown.locator(".list .row").last).to_be_visible()
-        times = sorted(shown.evaluate(JUMP, place) for place in [1, *places, last])
+        times = [shown.evaluate(JUMP, place) for place in [1, *places, last]]
         after_jumps = memory_of(browser)
         shown.evaluate("index => { location.hash = `#/log?header=none&at=${index}` }", last + 1)
         begin = time.monotonic()
@@ -78,8 +98,39 @@ def test_a_browser_stays_small_over_a_big_log(
         after_search = memory_of(browser)
     record_property(
         "measured",
-        f"{last:,} records; {len(times)} jumps: median {times[len(times) // 2]:.0f} ms, longest {times[-1]:.0f} ms; "
-        f"search {rate:,.0f} records/s; the page's process {after_jumps >> 20} MiB after the jumps, "
+        f"{last:,} records; {summary(times)}; search {rate:,.0f} records/s; "
+        f"the page's process {after_jumps >> 20} MiB after the jumps, "
         f"{after_search >> 20} MiB after the search",
     )
     assert max(after_jumps, after_search) < MEMORY_MAX
+
+
+def test_a_browser_stays_small_over_a_million_keys(
+    tmp_path: Path, browser: Browser, record_property: Callable[[str, object], None]
+) -> None:
+    """Jumps anywhere show their keys, a comparison reads all keys twice, and memory stays bounded."""
+    with nodes_in(tmp_path) as cluster:
+        url = cluster.urls[0]
+        for first in range(0, KEYS, BATCH):
+            writes = [[0, b"key%07d" % at, b"value", None] for at in range(first, first + BATCH)]
+            sent(url, "POST", "/v1/kv/batch", msgpack.packb(writes), "application/msgpack")
+        before = sent(url, "PUT", "/v1/kv/key0000001", b"other")["index"] - 1
+        sent(url, "PUT", f"/v1/kv/key{KEYS - 1:07}", b"other")
+        places = [f"key{at:07}" for at in random.Random(seed_of_run()).sample(range(KEYS), JUMPS)]
+        with page(browser, f"{url}/#/keys") as shown:
+            expect(shown.get_by_text(f"{KEYS:,} keys")).to_be_visible()
+            times = [shown.evaluate(KEYS_JUMP, place) for place in places]
+            after_jumps = memory_of(browser)
+            begin = time.monotonic()
+            shown.evaluate("index => { location.hash = `#/keys?prefix=&compare=${index}` }", before)
+            ended = shown.get_by_role("status").filter(has_text=re.compile(r"2 changed, .* revision [\d,]+\.$"))
+            while not ended.is_visible():
+                shown.get_by_role("button", name="Go on").or_(ended).click()
+            rate = 2 * KEYS / (time.monotonic() - begin)
+            after_all = memory_of(browser)
+    record_property(
+        "measured",
+        f"{KEYS:,} keys; {summary(times)}; comparison {rate:,.0f} keys/s; the page's process "
+        f"{after_jumps >> 20} MiB after the jumps, {after_all >> 20} MiB after the comparison",
+    )
+    assert max(after_jumps, after_all) < MEMORY_MAX

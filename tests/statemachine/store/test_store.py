@@ -3,7 +3,15 @@
 import pytest
 
 from raftlog.statemachine.commands import Limits, Version
-from raftlog.statemachine.store import SWEEP_STEPS, FutureRevision, RevisionCompacted, Store, next_key, prefix_end
+from raftlog.statemachine.store import (
+    COUNTS_KEPT,
+    SWEEP_STEPS,
+    FutureRevision,
+    RevisionCompacted,
+    Store,
+    next_key,
+    prefix_end,
+)
 
 LIMITS = Limits()
 
@@ -92,6 +100,23 @@ def test_answers_are_bounded_by_bytes_too() -> None:
     items, _, more = store.range(b"", None, 99, bytes_max=250, keys_only=True)
     assert (len(items), more) == (9, False)
     assert items[0] == (b"k0", Version(b"", 2, 2, 1, 20))
+
+
+def test_the_pages_of_a_range_count_once() -> None:
+    """The count at an old revision is kept: it cannot change. Of the newest counts only, and not of the present."""
+    store = Store()
+    for at in range(4):
+        put(store, b"%d" % at)
+    old = store.revision
+    put(store, b"4")
+    assert (store.count(b"", None, old), store.count(b"", None, store.revision)) == (4, 5)
+    put(store, b"5")
+    steps, store.steps = store.steps, []  # what a count reads
+    assert (store.count(b"", None, old), store.count(b"", None)) == (4, 6)
+    store.steps = steps
+    for at in range(COUNTS_KEPT + 1):
+        assert store.count(b"", b"x%d" % at, old) == 4
+    assert len(store._counts) <= COUNTS_KEPT
 
 
 def test_count_at_a_revision_either_way() -> None:

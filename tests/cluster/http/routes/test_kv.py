@@ -172,7 +172,17 @@ async def test_ranges_and_keys_only(served: Served) -> None:
     assert await keys("prefix=") == await keys("") == ["a", "b", "b\0", "c", "//8="]
     page = (await ask(served.port, "GET", "/v1/kv?start=a&end=b&keys_only=true")).json()
     assert page["kvs"] == [{"create": 2, "mod": 2, "version": 1, "key": "a"}]
-    for bad in ("start=b&end=a", "prefix=a&start=b", "limit=0", "limit=10001", "keys_only=maybe", "at=0"):
+    assert [len(await keys(f"keys_only=true&page_bytes={size}")) for size in (1, 2, 4, 100)] == [1, 1, 2, 5]
+    for bad in (
+        "start=b&end=a",
+        "prefix=a&start=b",
+        "limit=0",
+        "page_bytes=0",
+        "page_bytes=8388609",
+        "limit=10001",
+        "keys_only=maybe",
+        "at=0",
+    ):
         assert (await ask(served.port, "GET", f"/v1/kv?{bad}")).problem().code is Code.BAD_REQUEST
 
 

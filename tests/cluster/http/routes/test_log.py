@@ -63,6 +63,24 @@ async def test_values_are_cut_where_asked(served: Served) -> None:
     assert (text["value"], "value_bytes" in text) == ("zwölf", False)
 
 
+async def test_a_page_ends_at_its_bytes(served: Served) -> None:
+    """Behind the record that reaches them, so that each page goes on; not of a stream, and not beyond the limit."""
+    first = (await ask(served.port, "POST", "/v1/log", b"a" * 600)).json()["first"]
+    for _ in range(3):
+        await ask(served.port, "POST", "/v1/log", b"a" * 600)
+    for form in ("json", "msgpack"):
+        target = f"/v1/log?from={first}&page_bytes=1000&format={form}"
+        page = (await ask(served.port, "GET", target)).body
+        shown = msgspec.json.decode(page) if form == "json" else msgspec.msgpack.decode(page)
+        assert (len(shown["records"]), shown["next"]) == (2, first + 2)
+    assert len(await records(served, f"/v1/log?from={first}&page_bytes=1")) == 1
+    for bad, words in (
+        ("format=ndjson&page_bytes=9", "page_bytes is for the pages of"),
+        ("page_bytes=8388609", "8388608"),
+    ):
+        assert words in (await ask(served.port, "GET", f"/v1/log?{bad}")).problem().message
+
+
 @pytest.mark.parametrize(
     ("target", "headers", "key"),
     [
