@@ -1,4 +1,4 @@
-"""Bad requests of all routes in one table: each is refused by the name of what is wrong, and changes nothing."""
+"""Lists bad requests of all routes in one table: an error names the wrong part of each, and nothing changes."""
 
 from __future__ import annotations
 
