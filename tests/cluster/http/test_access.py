@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -294,13 +294,11 @@ async def as_holder(
 ) -> Reply:
     """The answer to a request on a connection whose client has shown that certificate."""
     wire = world.connect()
-    front: Any = getattr(wire.protocol, "_front", wire.protocol)
-    if not hasattr(front, "holder"):
-        pytest.skip("a connection without the fast path in front reads the certificate from its socket")
-    front.holder = holder
+    cast(Any, wire.protocol).holder = holder
     return await world.on(wire, None, method, target, *headers, body=body)
 
 
+@pytest.mark.parametrize("world", [True], indirect=True)  # aiohttp's connection alone reads it from the socket
 async def test_certificates_name_users_and_nodes_pass_requests_on(world: AccessWorld) -> None:
     """A certificate's name is a user; one without a user may do nothing. A node's own certificate may operate, and may
     name the user whose request it passes on; a client's may not."""
@@ -325,6 +323,7 @@ async def test_certificates_name_users_and_nodes_pass_requests_on(world: AccessW
     ).status == 403  # no such request is passed on
 
 
+@pytest.mark.parametrize("world", [True], indirect=True)
 async def test_the_certificate_of_a_node_counts_while_it_is_a_member(world: AccessWorld) -> None:
     """A removed node keeps its certificate, which names neither itself nor a user any more; nor makes it an admin."""
     world.user("alice", "write on keys:*", "members on cluster")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.http.fast import connection
+from raftlog.cluster.http.fast import bounds, connection
+from raftlog.cluster.http.fast.byte_flow import ConnectionState
 from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
 from tests.cluster.fake_node import serve
 from tests.cluster.http.fast.fast_wire import Server, Wire, request, turns
@@ -81,6 +84,56 @@ async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[str]) -> None:
         await wire.feed(PUT[-5:], GET)
         assert [reply.status for reply in wire.replies()] == [200, 200]
         assert len(lent) == 1
+
+
+async def test_a_late_body_behind_another_request_is_cut_where_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head came in one packet with a whole request, its body in two more, and another request behind it. Each is
+    served once, as it was sent, whichever parser reads the late one. (Earlier bytes were once counted as part of it.)
+    """
+    monkeypatch.setattr(connection, "BODY_WAIT_SECONDS", 60.0)
+    late = request("POST", "/v1/log", body=b"b" * 300)
+    async with Server(fast_path=True) as server:
+        wire = server.connect()
+        await wire.feed(PUT + late[:-200], late[-200:-100])
+        for _ in range(2):  # as if the moment were over in which the rest may come, and another without any of it
+            timer = wire.protocol._body_timer  # type: ignore[attr-defined]
+            timer._run()
+            timer.cancel()
+        assert wire.protocol._left == 100, "the rest that has not arrived"  # type: ignore[attr-defined]
+        await wire.feed(late[-100:] + PUT + GET)  # a request as long as the one that was read before
+        assert [reply.status for reply in wire.replies()] == [200] * 4
+        assert wire.replies()[3].json()["kv"]["version"] == 2
+
+
+async def test_a_large_body_in_many_packets_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as something of it comes it is waited for, whatever else happens on the connection; nothing of it is lost
+    or doubled. Guard: `_body` in `_advance`; the timer that is set again, and its bound."""
+    monkeypatch.setattr(connection, "BODY_WAIT_SECONDS", 60.0)  # what it does then is asked for by name
+    value = bytes(range(256)) * 400
+    put = request("PUT", "/v1/kv/large", body=value)
+    async with Server(fast_path=True, value_bytes_max=1 << 20) as server:
+        wire = server.connect()
+        served = cast(connection.FastConnection, wire.protocol)
+        await wire.feed(put[:300])
+        for at in range(300, len(put), 20_000):
+            await wire.feed(put[at : at + 20_000])
+            if at == 300:
+                served._look_at_body()
+                served.pause_writing()
+                served.resume_writing()
+        await wire.feed(GET.replace(b"/k ", b"/large "))
+        assert wire.replies()[1].json()["kv"]["value_b64"] == base64.b64encode(value).decode()
+        assert served._handler is None
+        await wire.feed(put[:300])
+        served._look_at_body()  # nothing came since
+        assert served._state is ConnectionState.SLOW
+        await wire.feed(put[300:])
+        monkeypatch.setattr(bounds, "BODY_WAITS_MAX", 1)
+        await wire.feed(put[:300], put[300:400])
+        served._look_at_body()  # something did, but it takes long
+        assert served._state is ConnectionState.SLOW
+        await wire.feed(put[400:])
+        assert [reply.status for reply in wire.replies()] == [200] * 4
 
 
 @pytest.mark.parametrize(
