@@ -29,7 +29,7 @@ from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.traces import TracedAnswer
 from raftlog.cluster.http.hosts import HostCheck, check_origin
 from raftlog.cluster.http.request_log import FAILED, RequestLog
-from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
+from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, find_route
 from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import READ, WAITS, WRITE
@@ -253,7 +253,7 @@ class Api:
         problem = self.service.problem(error, identifier, has_session=call is None or call.has_session)
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
-            extra.append(("Allow", allowed_methods(call)))
+            extra.append(("Allow", call.allowed))
         if error.code in (Code.BUSY, Code.DISK_FULL, Code.OVER_QUOTA):
             extra.append(("Retry-After", str(error.more.get("retry_after", 1))))
         if error.code is Code.UNAUTHORIZED:

@@ -53,6 +53,7 @@ class Call:
 
     request_id = ""
     route = "none"  # its pattern, for metrics
+    allowed = ""  # the methods that its path takes, if its own is not among them
     parts: tuple[str, ...] = ()  # the raw variable parts of the path, without the key
     started = 0.0  # seconds of the event loop's clock
     deadline = 0.0

@@ -179,3 +179,11 @@ def test_wrong_tokens_end_in_a_sentence(browser: Browser) -> None:
                 log_in(shown, f"rl_wrong_{number}")
             assert reply.value.status == (401 if number < WRONG_MAX else 429)
         expect(shown.get_by_role("alert")).to_contain_text(f"{WRONG_MAX} wrong tokens")
+
+
+def test_without_a_login_the_page_asks_for_a_token(browser: Browser) -> None:
+    """A form with one field, which a password manager fills in; nothing of the cluster is on the page."""
+    world = AccessWorld()
+    with held(serve(world.node)) as served, page(browser, f"{served.url}/") as shown:
+        expect(shown.get_by_label("Token")).to_have_attribute("autocomplete", "current-password")
+        assert world.node.log_id not in shown.content()

@@ -18,6 +18,8 @@ from tests.cluster.http.access_world import AccessWorld
 pytestmark = pytest.mark.serial
 
 LONG = "k" * 4_096
+SCRIPT = '<script>document.title="broken"</script> <img src=x onerror=alert(1)>'
+STRANGE = ("a\u202eb", SCRIPT, "ü" * 2_000)
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +153,30 @@ def test_odd_keys_are_text_and_lead_to_their_versions(url: str, browser: Browser
             expect(shown.locator("pre", has_text="odd")).to_be_visible()
             expect(shown.locator("h2.keyname")).to_have_text(name)
         assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_values_are_text_whatever_they_hold(url: str, browser: Browser) -> None:
+    """A script in a value or key is shown; bytes are shown as hex; JSON has indents."""
+    for data in (*map(str.encode, STRANGE), b'{"deep": [1, {"x": null}]}', b"\x00\x1b[31m", b"\xff\x00bytes"):
+        sent(url, "PUT", "/v1/kv/strange", data)
+    sent(url, "PUT", f"/v1/kv/{quote(SCRIPT, safe='')}", b"a key")
+    with page(browser, f"{url}/#/keys?key=strange") as shown:
+        for value in STRANGE:
+            shown.locator("pre:not(.diff)", has_text=value.replace("\u202e", "⟨U+202E⟩")).wait_for(state="attached")
+        shown.locator("pre:not(.diff)", has_text='"deep": [').wait_for(state="attached")
+        shown.locator("pre:not(.diff)", has_text="000000  ff 00 62 79 74 65 73").first.wait_for(state="attached")
+        expect(shown.get_by_text("The key did not exist before.")).to_be_visible()
+        expect(shown).to_have_title("raftlog: node 1")
+    with page(browser, f"{url}/#/keys?prefix={quote('<', safe='')}") as shown:
+        expect(shown.get_by_text(SCRIPT)).to_be_visible()
+    with page(browser, f"{url}/#/keys?key={quote(SCRIPT, safe='')}") as shown:
+        expect(shown.locator("pre", has_text="a key")).to_be_visible()
+
+
+def test_an_empty_list_of_keys_says_so(url: str, browser: Browser) -> None:
+    """A prefix that no key has."""
+    with page(browser, f"{url}/#/keys?prefix=none") as shown:
+        expect(shown.get_by_text("No key begins so")).to_be_visible()
 
 
 def edited(shown: Page, value: str) -> None:

@@ -176,6 +176,8 @@ def test_places_to_go_to(url: str, browser: Browser) -> None:
             shown.get_by_label("Go to").fill(text)
             shown.keyboard.press("Enter")
             expect(shown.get_by_role("status").filter(has_text=words)).to_be_visible()
+        assert shown.locator(".list .row").count() < 100, "the visible rows alone"
+        expect(shown.get_by_label("Records over time")).to_be_visible()
         shown.get_by_label("Go to").fill(str(record_of(url, "record 100")))
         shown.keyboard.press("Enter")
         expect(shown.get_by_text("record 100", exact=True)).to_be_visible()

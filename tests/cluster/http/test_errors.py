@@ -47,6 +47,7 @@ async def test_every_code_has_one_row(served: Served, code: Code) -> None:
         ("PUT", "/v1/sessions/1", "DELETE"),
         ("GET", "/v1/sessions/1/keepalive", "POST"),
         ("POST", "/livez", "GET, HEAD"),
+        ("POST", "/console/app.js", "GET, HEAD"),
         ("OPTIONS", "/v1/watch", "GET, HEAD"),
         ("PROPFIND", "/v1/digest", "GET, HEAD"),
     ],
