@@ -131,19 +131,6 @@ def test_two_moments_are_compared(url: str, browser: Browser) -> None:
         expect(shown.get_by_text("5 added, 1 changed, 1 deleted between revision")).to_be_visible()
 
 
-def test_a_comparison_goes_on_after_a_request_that_failed(url: str, browser: Browser) -> None:
-    """What was found before it stays found: 90 keys were added among 900, on pages of 500."""
-    many = [{"key": f"many/{at:04}", "value": "v"} for at in range(1_000) if at % 10]
-    at = sent(url, "POST", "/v1/kv/batch", {"writes": many})["results"][-1]["written"]["index"]
-    sent(url, "POST", "/v1/kv/batch", {"writes": [{"key": f"many/{at:04}", "value": "v"} for at in range(0, 900, 10)]})
-    with page(browser, f"{url}/#/keys", allowed="net::ERR_FAILED") as shown:
-        expect(shown.locator("table.keys")).to_be_visible()
-        shown.route("**/v1/kv?**continuation**", lambda route: route.abort(), times=1)
-        shown.evaluate("place => { location.hash = place }", f"#/keys?prefix=many/&compare={at}")
-        shown.get_by_role("alert").get_by_role("button").click()
-        expect(shown.get_by_text("90 added, 0 changed, 0 deleted between revision")).to_be_visible()
-
-
 def test_odd_keys_are_text_and_lead_to_their_versions(url: str, browser: Browser) -> None:
     """Bytes, marks of direction, 4 KiB, and a name that a browser takes for a folder."""
     with page(browser, f"{url}/#/keys") as shown:
@@ -239,6 +226,19 @@ def test_a_missing_right_is_named(browser: Browser) -> None:
         expect(shown.get_by_text("write on keys:a/1")).to_be_visible()
         shown.evaluate("location.hash = '#/keys?prefix=b'")
         expect(shown.get_by_role("alert").filter(has_text="read on keys:b*")).to_be_visible()
+
+
+def test_a_comparison_goes_on_after_a_request_that_failed(url: str, browser: Browser) -> None:
+    """What was found before it stays found: 90 keys were added among 900, on pages of 500."""
+    many = [{"key": f"many/{at:04}", "value": "v"} for at in range(1_000) if at % 10]
+    at = sent(url, "POST", "/v1/kv/batch", {"writes": many})["results"][-1]["written"]["index"]
+    sent(url, "POST", "/v1/kv/batch", {"writes": [{"key": f"many/{at:04}", "value": "v"} for at in range(0, 900, 10)]})
+    with page(browser, f"{url}/#/keys", allowed="net::ERR_FAILED") as shown:
+        expect(shown.locator("table.keys")).to_be_visible()
+        shown.route("**/v1/kv?**continuation**", lambda route: route.abort(), times=1)
+        shown.evaluate("place => { location.hash = place }", f"#/keys?prefix=many/&compare={at}")
+        shown.get_by_role("alert").get_by_role("button").click()
+        expect(shown.get_by_text("90 added, 0 changed, 0 deleted between revision")).to_be_visible()
 
 
 PURE = """async () => {
