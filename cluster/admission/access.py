@@ -156,16 +156,19 @@ class Access:
     def identify(self, call: AdmissionRequest) -> Caller:
         """The principal of a request, as of now. Raises ApiError unauthorized, or forbidden for a user that may do
         nothing."""
-        key = call.credential()
+        call.caller = caller = self.principal(call.credential())
+        return caller
+
+    def principal(self, key: Credential) -> Caller:
+        """The principal that a credential names, as of now. Raises as `identify` does."""
         holder = key.holder
         if holder is not None and holder.kind is HolderKind.NODE:
             self.check_member(holder)
         found = self._callers.get(key)
         table = self.table
         if found is not None and self._is_current(found):
-            call.caller = found
             return found
-        call.caller = caller = self._found(key, table)
+        caller = self._found(key, table)
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
         self._callers[key] = caller
@@ -256,7 +259,7 @@ class Access:
         meter = self._meters.get(name)
         if meter is None:
             if len(self._meters) >= CALLERS_MAX:
-                self._meters = {each: other for each, other in self._meters.items() if other.streams}
+                self._meters = {each: other for each, other in self._meters.items() if other.streams.open}
             limits = self._limits
             meter = self._meters[name] = Meter(
                 name, limits.principal_requests_max, limits.principal_bytes_max, limits.principal_streams_max

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from raftlog.cluster.admission.budget import Budget
 from raftlog.cluster.admission.queue import FairQueue
-from raftlog.cluster.admission.quota import Meter
+from raftlog.cluster.admission.quota import Slots
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.runtime.freed_memory import FreedMemory
 
 
 class LoadBounds:
-    __slots__ = ("_limits", "answers", "bodies", "freed", "open_requests", "open_streams", "queue")
+    __slots__ = ("_limits", "answers", "backups", "bodies", "digests", "freed", "open_requests", "queue", "streams")
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits
         self.open_requests = 0  # served, or in line
-        self.open_streams = 0
+        self.streams = Slots("streams are open", limits.watchers_max, "watchers_max")
+        self.digests = Slots("log digests are being computed", limits.digests_max, "digests_max")
+        self.backups = Slots("backups are being taken here", limits.backups_max, "backups_max")
         self.freed = FreedMemory()
         self.bodies = Budget("bodies", limits.bodies_bytes_max, self.freed.return_soon)  # of unanswered requests
         # Answers that clients have not read yet.
@@ -35,20 +37,3 @@ class LoadBounds:
                 f"{limits.open_requests_max} requests are being served (limits.open_requests_max): "
                 "try again, or another node",
             )
-
-    def open_stream(self, meter: Meter | None) -> None:
-        """Counts a stream, also of its user, until `close_stream`. Raises ApiError busy or over_quota."""
-        if self.open_streams >= self._limits.watchers_max:
-            raise ApiError(
-                Code.BUSY,
-                f"{self.open_streams} streams are open: the limit is {self._limits.watchers_max} "
-                "(limits.watchers_max); ask another node",
-            )
-        if meter is not None:
-            meter.open_stream()
-        self.open_streams += 1
-
-    def close_stream(self, meter: Meter | None) -> None:
-        self.open_streams -= 1
-        if meter is not None:
-            meter.close_stream()

@@ -29,11 +29,13 @@ from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.exchange.traces import TracedAnswer
 from raftlog.cluster.http.hosts import HostCheck, check_origin
 from raftlog.cluster.http.request_log import FAILED, RequestLog
-from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, allowed_methods, find_route
+from raftlog.cluster.http.routes.table import KEY_ROUTES, Route, find_route
 from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import READ, WAITS, WRITE
 from raftlog.cluster.security.tokens import redacted
+from raftlog.statemachine.access.grants import BadGrant
+from raftlog.statemachine.store import FutureRevision, RevisionCompacted
 
 if TYPE_CHECKING:
     from raftlog.cluster.http.spans import Tracer  # of the extra `otel`
@@ -184,8 +186,11 @@ class Api:
         service = self.service
         if isinstance(answer, HttpAnswer):
             size = len(answer.body)
-            if size > SMALL_BYTES and call.method in READS and not call.hold_answer(service, size):
-                return self._failed(call, service.load.answers.full())  # only reads: a write must be answered
+            if size > SMALL_BYTES and call.method in READS:  # only reads: a write must be answered
+                try:
+                    call.hold_answer(service, size)
+                except ApiError as full:
+                    return self._failed(call, full)
             answer.request_id = call.request_id
             if service.is_leaving:
                 answer.keep_alive = False
@@ -231,7 +236,7 @@ class Api:
 
     def _failed(self, call: Call, error: Exception) -> HttpAnswer | StreamedAnswer:
         """`_end` for whatever went wrong. A stream that broke off for a bug stays so."""
-        request_id = call.request_id
+        request_id, error = call.request_id, _as_api_error(error)
         if isinstance(error, ApiError):
             return self._end(call, self.problem(request_id, error, call), error.code)
         if isinstance(error, ConnectionError):
@@ -248,7 +253,7 @@ class Api:
         problem = self.service.problem(error, identifier, has_session=call is None or call.has_session)
         extra: list[tuple[str, str]] = []
         if error.code is Code.METHOD_NOT_ALLOWED and call is not None:
-            extra.append(("Allow", allowed_methods(call)))
+            extra.append(("Allow", call.allowed))
         if error.code in (Code.BUSY, Code.DISK_FULL, Code.OVER_QUOTA):
             extra.append(("Retry-After", str(error.more.get("retry_after", 1))))
         if error.code is Code.UNAUTHORIZED:
@@ -319,3 +324,16 @@ class Api:
             await lines.close()
         if self._tracer is not None:
             await self._tracer.close(self.service.node)
+
+
+def _as_api_error(error: Exception) -> Exception:
+    """What the state machine raises for a revision or a grant that a client named, as that client's error."""
+    match error:
+        case RevisionCompacted():
+            return ApiError(Code.COMPACTED, str(error), revision=error.oldest)
+        case FutureRevision():
+            return ApiError(Code.FUTURE_INDEX, str(error), revision=error.newest)
+        case BadGrant():
+            return ApiError(Code.BAD_REQUEST, str(error))
+        case _:
+            return error

@@ -59,7 +59,5 @@ class ProbeServer(SmallServer):
         service, handler = self._service, self._handlers.get(request.path)
         if handler is None or request.method not in READS:
             said = f"only GET of {', '.join(self._handlers)} is served here: send other requests to http.listen\n"
-            return HttpAnswer(
-                service.identity, said.encode(), service.node.applied, service.node.term, status=404, content_type=TEXT
-            )
+            return service.bare(said.encode(), TEXT, 404)
         return await handler(service)

@@ -13,8 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.api.errors import ApiError, Code, make_problem
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError, first_entry
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import LoadedSettings

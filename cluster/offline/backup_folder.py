@@ -118,7 +118,7 @@ def _applied(folder: StoragePlace, manifest: BackupManifest, seed: Seed, progres
     for file in manifest.files:
         try:
             for piece in read_pieces(folder, file):
-                for entry, frame in followed(piece, end):
+                for entry, frame in followed(piece.segment, piece.ledger, end):
                     end = entry.mark
                     if entry.index == seed.mark.index and end != seed.mark:
                         raise Corrupt(f"entry {entry.index} is not that of the state")

@@ -246,7 +246,7 @@ def _checked(place: StoragePlace, chunk: RawChunk, end: Mark | None) -> Mark:
             "with `operate on cluster`, `access on cluster`, `read on log`, `read on keys:*` and `read on groups:*`"
         )
     try:
-        for entry, _ in followed(chunk, end):
+        for entry, _ in followed(chunk.segment, chunk.ledger, end):
             end = entry.mark
     except (Corrupt, UnknownVersion) as error:
         raise BackupRefused(

@@ -141,7 +141,8 @@ class BackupEncoder:
 class BackupDecoder:
     """Takes the bytes of a backup in slices of any size, checks them, and returns its parts; then `finish`.
 
-    Holds at most one part. `head` is set once the head came, `end` once everything came.
+    Holds at most one part. `head` is set once the head came, `end` once everything came; `parts`
+    counts those that came.
     """
 
     __slots__ = (
@@ -149,11 +150,11 @@ class BackupDecoder:
         "_buffer",
         "_crc",
         "_is_behind_parts",
-        "_parts",
         "_position",
         "_state_bytes",
         "end",
         "head",
+        "parts",
     )
 
     def __init__(self) -> None:
@@ -161,13 +162,8 @@ class BackupDecoder:
         self.end: BackupEnd | None = None
         self._buffer = bytearray()
         self._position = 0  # position of the buffer's start in the backup
-        self._crc = self._all_crc = self._parts = self._state_bytes = 0
+        self._crc = self._all_crc = self.parts = self._state_bytes = 0
         self._is_behind_parts = False
-
-    @property
-    def parts(self) -> int:
-        """Number of parts that came."""
-        return self._parts
 
     def feed(self, data: bytes) -> list[bytes]:
         """The parts that are complete now. Raises BackupDamaged, or UnknownVersion for a backup of a newer raftlog."""
@@ -195,7 +191,7 @@ class BackupDecoder:
     def _where(self) -> str:
         if self.head is None:
             return "its head"
-        return "what follows the parts" if self._is_behind_parts else f"part {self._parts + 1}"
+        return "what follows the parts" if self._is_behind_parts else f"part {self.parts + 1}"
 
     def _take_head(self) -> bool:
         if bytes(self._buffer[:4]) != MAGIC[: len(self._buffer)]:
@@ -220,18 +216,18 @@ class BackupDecoder:
             return None
         length, wanted = decode_chunk_header(bytes(self._buffer[:CHUNK_HEADER_SIZE]))
         if length > PART_BYTES_MAX:
-            raise Corrupt(f"part {self._parts + 1} claims {length} bytes, {PART_BYTES_MAX} is the most")
+            raise Corrupt(f"part {self.parts + 1} claims {length} bytes, {PART_BYTES_MAX} is the most")
         size = CHUNK_HEADER_SIZE + length
         if len(self._buffer) < size:
             return None
         part = bytes(self._buffer[CHUNK_HEADER_SIZE:size])
         crc = crc32c(part, self._crc)
         if crc != wanted:
-            raise Corrupt(f"part {self._parts + 1} fails its CRC")
+            raise Corrupt(f"part {self.parts + 1} fails its CRC")
         self._crc = crc
         self._taken(size)
         if part:
-            self._parts += 1
+            self.parts += 1
             self._state_bytes += length
         else:
             self._is_behind_parts = True
@@ -257,7 +253,7 @@ class BackupDecoder:
             LogIdentity(bytes.fromhex(head.log_id), head.shard), bytes(buffer[_CRC.size : size])
         )
         named = (meta.mark.index, meta.mark.term, meta.chunks, meta.size, meta.last_crc)
-        if named != (head.index, head.term, self._parts, self._state_bytes, self._crc):
+        if named != (head.index, head.term, self.parts, self._state_bytes, self._crc):
             raise Corrupt("what follows the parts is of another backup")
         configuration = decode_configuration(meta.configuration)
         if len(buffer) > size + _END.size:

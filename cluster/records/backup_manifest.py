@@ -8,7 +8,7 @@ Layout: docs/formats.md. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import msgspec
 
@@ -100,26 +100,17 @@ def decode_manifest(data: bytes) -> BackupManifest:
         raise BackupDamaged(f"it cannot be read: {error}") from error
 
 
-class LogPiece(Protocol):
-    """A run of whole entries with their effects, as a raw chunk has them."""
+def followed(segment: bytes, ledger: bytes, end: Mark | None) -> Iterator[tuple[Entry, bytes]]:
+    """The entries of a raw chunk with their effects. Every CRC is checked, and that each follows the one before.
 
-    @property
-    def segment(self) -> bytes: ...
-    @property
-    def ledger(self) -> bytes: ...
-
-
-def followed(piece: LogPiece, end: Mark | None) -> Iterator[tuple[Entry, bytes]]:
-    """The entries of a piece with their effects. Every CRC is checked, and that each entry follows the one before.
-
-    `end`: the end of the entry before; None: the piece begins a log. Raises Corrupt or UnknownVersion.
+    `end`: the end of the entry before; None: the chunk begins a log. Raises Corrupt or UnknownVersion.
     """
     at = 0
-    for entry in entries_in(piece.segment):
+    for entry in entries_in(segment):
         end = before_first(entry) if end is None else end
         if (entry.before, entry.previous_crc) != (end.index, end.header_crc) or entry.term < end.term:
             raise Corrupt(f"entry {entry.index} of term {entry.term} does not follow entry {end.index}")
-        frame = intact_frame(piece.ledger, at, entry.index)
+        frame = intact_frame(ledger, at, entry.index)
         yield entry, frame
         at += len(frame)
         end = entry.mark

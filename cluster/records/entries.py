@@ -10,7 +10,7 @@ from typing import Final
 
 import xxhash
 
-from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, BLOCK_TIME, decode_blocks, decode_records
+from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, BLOCK_TIME, Block, decode_blocks, decode_records
 from raftlog.raft.codec.block_fast import (
     ADMITTED_PLAIN_START,
     ADMITTED_START,
@@ -44,46 +44,18 @@ def log_entry(entry: Entry) -> LogEntry:
     if entry.kind is EntryKind.COMMANDS:
         data = entry.data
         if not data.startswith(SINGLE_START) and (counts := plain_counts(data)) is not None:
-            if sum(counts) != count:
-                raise Corrupt(f"entry {index} says {count} records, its blocks hold {sum(counts)}")
-            plain = tuple([_PLAIN if each == 1 else RequestBlock(each, ()) for each in counts])
-            return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, plain)
-        if (singles := single_records(data)) is not None:
-            if len(singles) != count:
-                raise Corrupt(f"entry {index} says {count} records, its blocks hold {len(singles)}")
-            puts = tuple([_new(RequestBlock, (1, (_new(Command, each),), *_OUTSIDE)) for each in singles])
-            return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, puts)
-        if data.startswith(_ADMITTED) and (admitted := admitted_records(data)) is not None:
-            if len(admitted) != count:
-                raise Corrupt(f"entry {index} says {count} records, its blocks hold {len(admitted)}")
-            return LogEntry(
-                index, entry.term, count, entry.time_ms, entry.clock_ms, tuple([_admitted(*each) for each in admitted])
-            )
-        requests: list[RequestBlock] = []
-        total = 0
-        for block in decode_blocks(data):
-            flags = block.flags
-            total += block.count
-            commands = () if flags & BLOCK_PLAIN else tuple([_new(Command, record) for record in decode_records(block)])
-            time_ms = block.time_ms if flags & BLOCK_TIME else None
-            if flags & BLOCK_SESSION:
-                requests.append(
-                    RequestBlock(
-                        block.count,
-                        commands,
-                        block.session,
-                        block.sequence,
-                        block.settled,
-                        xxhash.xxh64_intdigest(block.body),
-                        block.namespace,
-                        block.admission,
-                        time_ms,
-                    )
-                )
-            else:
-                requests.append(
-                    RequestBlock(block.count, commands, 0, 0, 0, 0, block.namespace, block.admission, time_ms)
-                )
+            total = sum(counts)
+            requests = [_PLAIN if each == 1 else RequestBlock(each, ()) for each in counts]
+        elif (singles := single_records(data)) is not None:
+            total = len(singles)
+            requests = [_new(RequestBlock, (1, (_new(Command, each),), *_OUTSIDE)) for each in singles]
+        elif data.startswith(_ADMITTED) and (admitted := admitted_records(data)) is not None:
+            total = len(admitted)
+            requests = [_admitted(*each) for each in admitted]
+        else:
+            blocks = decode_blocks(data)
+            total = sum([block.count for block in blocks])
+            requests = [_request(block) for block in blocks]
         if total != count:
             raise Corrupt(f"entry {index} says {count} records, its blocks hold {total}")
         return LogEntry(index, entry.term, count, entry.time_ms, entry.clock_ms, tuple(requests))
@@ -101,6 +73,15 @@ def check_blocks(data: bytes, count: int) -> None:
         check_entry(log_entry(entry), 0, 0, 0)
     except ValueError as error:
         raise Corrupt(f"forward that no node can apply: {error}") from error
+
+
+def _request(block: Block) -> RequestBlock:
+    flags, session = block.flags, (0, 0, 0, 0)
+    commands = () if flags & BLOCK_PLAIN else tuple([_new(Command, record) for record in decode_records(block)])
+    if flags & BLOCK_SESSION:
+        session = (block.session, block.sequence, block.settled, xxhash.xxh64_intdigest(block.body))
+    time_ms = block.time_ms if flags & BLOCK_TIME else None
+    return RequestBlock(block.count, commands, *session, block.namespace, block.admission, time_ms)
 
 
 def _admitted(admission: bytes, fields: Fields | None) -> RequestBlock:

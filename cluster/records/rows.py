@@ -36,6 +36,7 @@ _USER_RESULTS: Final = frozenset({RESULTS[Result.APPLIED], RESULTS[Result.COMPAR
 _APPLIED: Final = RESULTS[Result.APPLIED]
 _APPEND: Final = int(Operation.APPEND)
 _TXN: Final = int(Operation.TXN)
+_NO_COMMAND: Final = LogRow._make([0, 0, 0, "", *[None] * 8, _APPLIED, 0, *[None] * 5])
 ROW_BYTES: Final = 160
 """Estimated bytes of a row in an answer, besides its contents."""
 _encode: Final = msgspec.json.Encoder().encode
@@ -70,26 +71,13 @@ def decode_rows(entry: Entry, effects: Effects, first: int = 0) -> Iterator[LogR
     """The rows of the entry's records from index `first` on. Raises Corrupt or UnknownVersion."""
     if entry.kind is not EntryKind.COMMANDS:
         if entry.index >= first:
-            yield LogRow(
-                entry.index,
-                entry.term,
-                entry.time_ms,
-                KINDS[entry.kind],
-                None,
-                None,
-                entry.data if entry.kind is EntryKind.CONFIGURATION else None,
-                None,
-                None,
-                None,
-                None,
-                None,
-                _APPLIED,
-                effects.revision,
-                None,
-                None,
-                None,
-                None,
-                None,
+            yield _NO_COMMAND._replace(
+                index=entry.index,
+                term=entry.term,
+                time_ms=entry.time_ms,
+                kind=KINDS[entry.kind],
+                value=entry.data if entry.kind is EntryKind.CONFIGURATION else None,
+                revision=effects.revision,
             )
         return
     index = entry.first

@@ -43,7 +43,7 @@ def entries(client: SyncClient, first: int, last: int) -> list[tuple[int, int, b
     found: list[tuple[int, int, bytes, bytes, bytes]] = []
     end = None
     for chunk in client.log_raw(first, last + 1):
-        for entry, frame in followed(chunk, end):
+        for entry, frame in followed(chunk.segment, chunk.ledger, end):
             end = entry.mark
             if entry.index <= last:
                 found.append((entry.index, entry.term, entry.header, entry.data, frame))

@@ -27,13 +27,14 @@ from raftlog.cluster.replica.log.log_reader import compacted
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.security.tls import Credentials
 from raftlog.raft.changes import MemberChange
+from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.configuration import decode_configuration, encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.types import GENESIS, Entry, EntryKind, Mark
 from raftlog.raft.wal.reading import RawSlice
-from raftlog.statemachine.commands import Limits, Result
+from raftlog.statemachine.commands import Limits, Operation, Result
 from raftlog.statemachine.effects import Effects, RequestEffect, encode_effects
 from raftlog.statemachine.machine import StateMachine
 
@@ -112,6 +113,14 @@ class FakeNode:
             settled.append(Settled(first, first + count - 1, entry.term, effect))
             first += count
         return settled
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """One put of a client, as an entry."""
+        self.submit_now((encode_block([BlockRecord(Operation.PUT, key, value)]), 1))
+
+    def add(self, value: bytes) -> None:
+        """One append of a client, as an entry."""
+        self.submit_now((encode_block([BlockRecord(Operation.APPEND, None, value)], plain=True), 1))
 
     def write_steps(self, index: int) -> None:
         """It keeps no times."""

@@ -1,6 +1,6 @@
 """Serves simulated clients with the server's replica: requests, linearizable reads, and reads of the log.
 
-Clients get the server's own answers (`raftlog.cluster.api.problems`).
+Clients get the server's own answers (`raftlog.cluster.api.errors`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.replica.answers import Answer, Applied, url_of
 from raftlog.chaos.sim.replica.connections import Connections
 from raftlog.chaos.sim.replica.life import Surroundings
-from raftlog.cluster.api.errors import ApiError, Code, Problem
-from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.api.errors import ApiError, Code, Problem, make_problem
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.replica import Replica

@@ -50,8 +50,7 @@ async def read_body(service: Service, call: Call) -> bytes:
         _charge(call, len(whole))
         if len(whole) > bytes_max:
             raise _body_too_large(str(len(whole)), bytes_max)
-        if not call.hold(service.load.bodies, len(whole)):
-            raise service.load.bodies.full()
+        call.hold(service.load.bodies, len(whole))
         call.whole = whole
         return whole
     parts: list[bytes] = []
@@ -91,8 +90,7 @@ async def _read(service: Service, call: Call, parts: list[bytes] | None, bytes_m
                 if size > bytes_max:
                     raise _body_too_large(f"more than {bytes_max}", bytes_max)
                 if parts is not None:
-                    if not call.hold(service.load.bodies, size):
-                        raise service.load.bodies.full()
+                    call.hold(service.load.bodies, size)
                     parts.append(part)
                 if since >= SMALL_BYTES:
                     since, due = 0, service.clock() + stall_s

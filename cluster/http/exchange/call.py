@@ -53,6 +53,7 @@ class Call:
 
     request_id = ""
     route = "none"  # its pattern, for metrics
+    allowed = ""  # the methods that its path takes, if its own is not among them
     parts: tuple[str, ...] = ()  # the raw variable parts of the path, without the key
     started = 0.0  # seconds of the event loop's clock
     deadline = 0.0
@@ -205,18 +206,20 @@ class Call:
         """The body's media type in lower case without parameters."""
         return _media_type(self.headers.get("Content-Type", ""))
 
-    def hold(self, budget: Budget, size: int) -> bool:
-        """Counts `size` bytes of this request in the budget until `release`, instead of the bytes before. Returns
-        whether there is room; without room nothing changes."""
+    def hold(self, budget: Budget, size: int) -> None:
+        """Counts `size` bytes of this request in the budget until `release`, instead of the bytes before. Raises
+        ApiError busy without room; nothing changes then."""
         if self.held is None:
             self.held = {}
         if budget not in self.held:
             self.held[budget] = Share(budget)
-        return self.held[budget].hold(size)
+        if not self.held[budget].hold(size):
+            raise budget.full()
 
-    def hold_answer(self, service: Service, size: int) -> bool:
+    def hold_answer(self, service: Service, size: int) -> None:
         """As `hold`, for an answer that is being made and has `size` bytes so far; small ones are not counted."""
-        return size <= SMALL_BYTES or self.hold(service.load.answers, size)
+        if size > SMALL_BYTES:
+            self.hold(service.load.answers, size)
 
     def release(self) -> None:
         """The request is answered: gives its shares of the budgets back."""
@@ -275,12 +278,9 @@ async def long_wait(service: Service, call: Call, wait: Callable[[], Awaitable[N
     if caller is None:
         await wait()
         return
-    caller.meter.open_stream()
-    try:
+    with caller.meter.streams:
         service.load.queue.leave(call)
         await wait()
-    finally:
-        caller.meter.close_stream()
     turn = service.load.queue.enter(call, caller.name, service.clock())
     if turn is not None:
         await turn

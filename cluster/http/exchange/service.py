@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 from raftlog.cluster.admission.access import Access
 from raftlog.cluster.admission.budget import SCANS_MAX
 from raftlog.cluster.admission.load import LoadBounds
-from raftlog.cluster.api.errors import ApiError, Code, Problem
-from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.api.errors import ApiError, Code, Problem, make_problem
+from raftlog.cluster.api.headers import JSON
 from raftlog.cluster.config.settings import LimitSettings, Settings
 from raftlog.cluster.http.exchange.answer import HttpAnswer, ServerIdentity, encode_json
 from raftlog.cluster.http.exchange.consumer_lag import Lags
@@ -33,8 +33,6 @@ class Service:
     settings: Settings
     credentials: Credentials | None = None  # with TLS
     overview: tuple[float, bytes] = (-inf, b"")  # when the newest one was made, and its body
-    open_digests: int = 0
-    open_backups: int = 0
     is_leaving: bool = False  # every answer closes its connection
     is_stopping: bool = False  # new requests are refused
     routes: list[str] = field(default_factory=list)  # the list that `/` answers
@@ -55,6 +53,15 @@ class Service:
         node = self.node
         index = node.applied if index is None else index
         return HttpAnswer(self.identity, encode_json(body), index, node.term if term is None else term)
+
+    def bare(
+        self, body: bytes, content_type: str = JSON, status: int = 200, extra: Sequence[tuple[str, str]] = ()
+    ) -> HttpAnswer:
+        """A body as it is, at this node's index and term."""
+        node = self.node
+        return HttpAnswer(
+            self.identity, body, node.applied, node.term, status=status, content_type=content_type, extra=extra
+        )
 
     def problem(self, error: ApiError, request_id: str, *, has_session: bool = False) -> Problem:
         """The error as the sender of that request gets it. `has_session`: it is a write that names a session."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from raftlog.cluster.admission.budget import SMALL_BYTES, Share
-from raftlog.cluster.admission.quota import Meter
 from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.headers import H_INDEX, H_REQUEST_ID, H_TERM
 from raftlog.cluster.http.exchange.answer import DRAIN_BYTES, StreamedAnswer
@@ -23,14 +23,20 @@ _END: Final = b"0\r\n\r\n"
 _ROOM_POLL_S: Final = 0.05
 
 
-class SlowReader(Exception):
+class SlowReader(ApiError):
     """The reader took nothing for too long."""
+
+    def __init__(self, stall_ms: int) -> None:
+        super().__init__(
+            Code.BUSY,
+            f"this reader took nothing for {stall_ms} ms (limits.stream_stall_ms): read faster, go on from next",
+        )
 
 
 class Stream(StreamedAnswer):
     """One streamed answer; aiohttp is handed it when it has ended. Used as a context: it counts while it is open."""
 
-    __slots__ = ("_call", "_has_ended", "_is_chunked", "_made", "_meter", "_service")
+    __slots__ = ("_call", "_has_ended", "_is_chunked", "_made", "_open", "_service")
 
     def __init__(self, service: Service, call: Call) -> None:
         super().__init__()
@@ -38,18 +44,20 @@ class Stream(StreamedAnswer):
         self._call = call
         self._is_chunked = call.request.version.minor >= 1
         self._has_ended = False
-        self._meter: Meter | None = None  # of the reader, with access control
+        self._open = ExitStack()  # its places among the streams of the node and of its user
         self._made = Share(service.load.answers)  # bytes of a piece that is being made
 
     def __enter__(self) -> Stream:
         caller = self._call.caller
-        meter = None if caller is None else caller.meter
-        self._service.load.open_stream(meter)
-        self._meter = meter
+        with ExitStack() as open_ones:
+            open_ones.enter_context(self._service.load.streams)
+            if caller is not None:
+                open_ones.enter_context(caller.meter.streams)
+            self._open = open_ones.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._service.load.close_stream(self._meter)
+        self._open.close()
         self._made.keep(0)
 
     def start(self, content_type: str, extra: Sequence[tuple[str, str]] = ()) -> None:
@@ -75,11 +83,12 @@ class Stream(StreamedAnswer):
         if self._transport().get_write_buffer_size() <= DRAIN_BYTES:
             return  # a timer would cost more than the message
         drain = self._call.request.writer.drain()
+        stall_ms = self._service.limits.stream_stall_ms
         try:
-            async with asyncio.timeout(self._service.limits.stream_stall_ms / 1000):
+            async with asyncio.timeout(stall_ms / 1000):
                 await drain
         except TimeoutError:
-            raise SlowReader from None
+            raise SlowReader(stall_ms) from None
 
     def has_room(self, size: int) -> bool:
         """Whether this many bytes may wait for this reader, beside the bytes that wait for others."""
@@ -118,25 +127,22 @@ class Stream(StreamedAnswer):
             self.keep_alive = self._call.request.keep_alive
         self._has_ended = True
 
-    def close_slow(self, *parts: bytes) -> None:
-        """As `end`, for a reader that takes nothing: the buffered bytes stay for a while, then the connection is
-        cut."""
-        self.end(*parts)
-        self.keep_alive = False
-        transport = self._transport()
-        transport.close()  # sends the buffered bytes first
-        asyncio.get_running_loop().call_later(self._service.limits.stream_stall_ms / 1000, transport.abort)
-
-    def problem(self, error: ApiError, **more: int) -> Problem:
-        """The error that ends the stream, as its last message carries it."""
-        ended = ApiError(error.code, error.message, **{**error.more, **more})
-        return self._service.problem(ended, self._call.request_id)
+    def fail(self, error: ApiError, position: int, mark: Callable[[int, Problem], bytes]) -> None:
+        """Ends with the `mark` of that position and this error. For a slow reader the buffered bytes stay for a while,
+        then the connection is cut."""
+        ended = ApiError(error.code, error.message, **{**error.more, "next": position})
+        self.end(mark(position, self._service.problem(ended, self._call.request_id)))
+        if isinstance(error, SlowReader):
+            self.keep_alive = False
+            transport = self._transport()
+            transport.close()  # sends the buffered bytes first
+            asyncio.get_running_loop().call_later(self._service.limits.stream_stall_ms / 1000, transport.abort)
 
     def _send(self, parts: Sequence[bytes | memoryview]) -> None:
         transport = self._transport()
         size = sum([len(part) for part in parts])
-        if self._meter is not None:
-            self._meter.charge(size)
+        if self._call.caller is not None:
+            self._call.caller.meter.charge(size)
         if not self._is_chunked:
             transport.writelines(parts)
             return
@@ -162,10 +168,3 @@ class Stream(StreamedAnswer):
             transport = self._call.request.transport
             if transport is not None:
                 transport.abort()
-
-
-def slow_reader(stall_ms: int) -> ApiError:
-    """The error in a slow reader's last message."""
-    return ApiError(
-        Code.BUSY, f"this reader took nothing for {stall_ms} ms (limits.stream_stall_ms): read faster, go on from next"
-    )

@@ -133,23 +133,9 @@ class HeadParser:
         if end < 0 or end - start > self.bytes_max:
             return _PARTIAL if end < 0 and self._may_become_one(data, start) else _ODD
         keyed = _KEYED.match(data, start)
-        if keyed is not None:
-            block = data[keyed.end() : end] if keyed.end() < end else b""
-            fields = self._cache[block] if block in self._cache else self._fields(block)
-            if fields is None:
-                return _ODD
-            method = "PUT" if keyed[1] == b"PUT" else "GET"
-            if fields.is_simple and (method == "PUT" or not fields.length):
-                headers, length, _, has_options = fields
-                key = keyed[2].decode()
-                path = KEY_PATH + key
-                return _new(
-                    RequestHead, (_HOT_KIND, method, path, path, "", headers, end + 4, length, has_options, key)
-                )
-        known = self._heads.get(data[start:end])
-        if known is not None:
+        if keyed is None and (known := self._heads.get(data[start:end])) is not None:
             return known if known.end == end + 4 else _new(RequestHead, (*known[:6], end + 4, *known[7:]))
-        line = _LINE.match(data, start)
+        line = keyed or _LINE.match(data, start)
         if line is None:
             return _ODD
         block = data[line.end() : end] if line.end() < end else b""
@@ -157,6 +143,13 @@ class HeadParser:
         if fields is None:
             return _ODD
         method, target = line[1].decode(), line[2].decode()
+        if keyed is not None:
+            headers, length, is_simple, has_options = fields
+            key, target = target, KEY_PATH + target
+            if is_simple and (method == "PUT" or not length):
+                return _new(
+                    RequestHead, (_HOT_KIND, method, target, target, "", headers, end + 4, length, has_options, key)
+                )
         is_hot = fields.is_simple and _HOT.match(data, start) and not (method == "GET" and fields.length)
         kind = Kind.HOT if is_hot else Kind.PLAIN
         path, _, query = target.partition("?")

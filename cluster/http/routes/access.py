@@ -28,7 +28,7 @@ from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine.access import needs
 from raftlog.statemachine.access.admission import decode_admission, encode_admission
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand, Condition, encode_access
-from raftlog.statemachine.access.grants import BUILT_IN, BadGrant, Grant, parse_grant
+from raftlog.statemachine.access.grants import BUILT_IN, parse_grant
 from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.commands import Operation
 
@@ -77,7 +77,7 @@ async def change_access(service: Service, call: Call) -> HttpAnswer:
         int(AccessAction[asked.action.upper()]),
         asked.name,
         tuple(asked.roles),
-        tuple(map(_grant, asked.grants)),
+        tuple(map(parse_grant, asked.grants)),
         asked.blocked,
         int(_CONDITIONS[asked.condition]),
         asked.token,
@@ -126,7 +126,7 @@ async def get_own(service: Service, call: Call) -> HttpAnswer:
 async def can(service: Service, call: Call) -> HttpAnswer:
     """Whether a user may do something, and why: the sender, or with `access on cluster` any user."""
     query = call.query(_CAN)
-    grant, user = _grant(query.text("grant")), query.text("user")
+    grant, user = parse_grant(query.text("grant")), query.text("user")
     await read_index(service, call, query)
     node, access = service.node, service.access
     own = access.name(call)
@@ -144,13 +144,6 @@ async def can(service: Service, call: Call) -> HttpAnswer:
         name, str(grant), decision.is_allowed, str(decision.why), gives, table.revision, node.applied, node.term
     )
     return service.answer(answer)
-
-
-def _grant(text: str) -> Grant:
-    try:
-        return parse_grant(text)
-    except BadGrant as error:
-        raise ApiError(Code.BAD_REQUEST, str(error)) from error
 
 
 def _hash(text: str) -> bytes:

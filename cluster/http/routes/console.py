@@ -40,14 +40,5 @@ async def get_file(service: Service, call: Call) -> HttpAnswer:
 
 
 def _answer(service: Service, call: Call, file: ConsoleFile) -> HttpAnswer:
-    is_known = call.headers.get("If-None-Match") == file.tag
-    node = service.node
-    return HttpAnswer(
-        service.identity,
-        b"" if is_known else file.body,
-        node.applied,
-        node.term,
-        status=304 if is_known else 200,
-        content_type=file.kind,
-        extra=(("ETag", file.tag), *POLICY),
-    )
+    body, status = (b"", 304) if call.headers.get("If-None-Match") == file.tag else (file.body, 200)
+    return service.bare(body, file.kind, status, (("ETag", file.tag), *POLICY))

@@ -81,14 +81,7 @@ async def _read(service: Service, index: int, limit: int, bytes_max: int) -> lis
 
 async def _log_digest(service: Service, first: int, last: int, deadline: float) -> digest.SetDigest:
     """The digest of every record of [first, last], computed slice by slice in a worker thread."""
-    if service.open_digests >= service.limits.digests_max:
-        raise ApiError(
-            Code.BUSY,
-            f"{service.open_digests} log digests are being computed: the limit is {service.limits.digests_max} "
-            "(limits.digests_max); ask again later, or another node",
-        )
-    service.open_digests += 1
-    try:
+    with service.load.digests:
         total = digest.EMPTY
         position = first
         while position <= last:
@@ -102,8 +95,6 @@ async def _log_digest(service: Service, first: int, last: int, deadline: float) 
             total = total.merged(await asyncio.to_thread(_digest_of, pairs, position, last))
             position = pairs[-1][0].index + 1
         return total
-    finally:
-        service.open_digests -= 1
 
 
 def _digest_of(pairs: Sequence[tuple[Entry, Effects]], first: int, last: int) -> digest.SetDigest:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from raftlog.cluster.api.diagnosis import diagnose, tell_record
 from raftlog.cluster.api.errors import ApiError, Code
@@ -45,7 +45,7 @@ def leaderless(service: Service) -> Leaderless:
         if tls.refused is not None:
             when, where, reason = tls.refused
             refused = RefusedView(f"a client at {where}", reason, int(1_000 * (clock.monotonic() - when)))
-        view = msgspec.structs.replace(view, tls_files=tls.trouble, refused_client=refused)
+        view = replace(view, tls_files=tls.trouble, refused_client=refused)
     return diagnose([view], {})
 
 
@@ -67,10 +67,10 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
         raise ApiError(Code.FUTURE_INDEX, f"record {at} is not in this node's log, which ends with {view.last}")
     check_oldest(service, at)
     replicas = _replicas(view, at)
+    state = "applied" if at <= node.applied else "committed" if at <= view.committed else "uncommitted"
+    answer = EntryView(view.node, view.role, at, state, [], replicas, node.applied, view.term)
     if at > node.applied:
-        state = "committed" if at <= view.committed else "uncommitted"
-        words = tell_record(at, state, None, "", replicas, (), ())
-        return service.answer(EntryView(view.node, view.role, at, state, words, replicas, node.applied, view.term))
+        return service.answer(replace(answer, words=tell_record(at, state, None, "", replicas, (), ())))
     pairs = await node.read_log(at, 1, SLICE_BYTES)
     if not pairs:
         raise ApiError(Code.COMPACTED, f"record {at} is not kept any more", oldest=node.oldest)
@@ -84,28 +84,21 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
     groups = [(name.decode(), group.next > at) for name, group in node.machine.consumers.rows()]
     past = [name for name, is_past in groups if is_past][:GROUPS_SHOWN_MAX]
     before = [name for name, is_past in groups if not is_past][:GROUPS_SHOWN_MAX]
-    words = tell_record(at, "applied", record, as_time(entry.time_ms), replicas, past, before)
-    return service.answer(
-        EntryView(
-            view.node,
-            view.role,
-            at,
-            "applied",
-            words,
-            replicas,
-            node.applied,
-            view.term,
-            record,
-            entry.first,
-            entry.index,
-            entry.size,
-            f"{entry.mark.header_crc:08x}",
-            f"{entry.previous_crc:08x}",
-            entry.clock_ms,
-            past,
-            before,
-        )
+    answer = replace(
+        answer,
+        words=tell_record(at, state, record, as_time(entry.time_ms), replicas, past, before),
+        index=node.applied,
+        record=record,
+        entry_first=entry.first,
+        entry_last=entry.index,
+        entry_bytes=entry.size,
+        entry_crc=f"{entry.mark.header_crc:08x}",
+        previous_crc=f"{entry.previous_crc:08x}",
+        clock_ms=entry.clock_ms,
+        groups_past=past,
+        groups_before=before,
     )
+    return service.answer(answer)
 
 
 def _replicas(view: NodeView, at: int) -> list[ReplicaView]:

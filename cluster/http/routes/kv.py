@@ -30,7 +30,7 @@ from raftlog.cluster.http.exchange.call import (
 from raftlog.cluster.http.exchange.outcomes import AppliedRequest, commit, done_of, send_record, submit
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, check_key, unescape
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.http.routes.kv_versions import read_versions, unreadable
+from raftlog.cluster.http.routes.kv_versions import read_versions
 from raftlog.cluster.http.routes.log import ENCODINGS, SLICE_RECORDS
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.records.rows import key_value
@@ -149,10 +149,7 @@ def got(service: Service, call: Call, _: object, what: _What) -> HttpAnswer:
     machine = node.machine
     if machine.access.is_on:
         service.access.check_read(call, key)
-    try:
-        version = machine.get(key, at)
-    except (store.RevisionCompacted, store.FutureRevision) as error:
-        raise unreadable(error) from error
+    version = machine.get(key, at)
     index, term, revision = machine.applied_index, node.term, machine.revision
     if version is None:
         raise ApiError(Code.KEY_NOT_FOUND, "there is no such key", index=index, term=term, revision=revision)
@@ -222,24 +219,13 @@ async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer
         machine = node.machine  # read again: a leader's snapshot may have replaced it meanwhile
         index, term, at = machine.applied_index, node.term, machine.revision if at is None else at
     service.access.check(call, Grant(Verb.READ, Resource.KEYS, start, end))
-    try:
-        found, count, more = machine.range(
-            start,
-            end,
-            limit,
-            at,
-            keys_only=keys_only,
-            after=token.after if token else None,
-            bytes_max=(page_bytes + 1) // 2,  # JSON is larger
-        )
-    except (store.RevisionCompacted, store.FutureRevision) as error:
-        raise unreadable(error) from error
+    after, bytes_max = token.after if token else None, (page_bytes + 1) // 2  # JSON is larger
+    found, count, more = machine.range(start, end, limit, at, keys_only=keys_only, after=after, bytes_max=bytes_max)
     continuation = None
     if more:
         last = found[-1][0]
         continuation = _token_text(_Token(_TOKEN_VERSION, node.log_id, at, index, term, start, end, keys_only, last))
-    if not call.hold_answer(service, sum([len(key) + len(version.value) for key, version in found])):
-        raise service.load.answers.full()
+    call.hold_answer(service, sum([len(key) + len(version.value) for key, version in found]))
     kvs: list[KeyValue] = []
     for first in range(0, len(found), SLICE_RECORDS):
         part = found[first : first + SLICE_RECORDS]

@@ -34,10 +34,7 @@ async def read_versions(
     if at and revision is not None:
         raise ApiError(Code.BAD_REQUEST, "both from and at are given with versions: give one")
     if not at:
-        try:
-            newest = node.machine.get(key, revision)
-        except (store.RevisionCompacted, store.FutureRevision) as error:
-            raise unreadable(error) from error
+        newest = node.machine.get(key, revision)
         if newest is None:
             raise ApiError(
                 Code.KEY_NOT_FOUND,
@@ -67,8 +64,7 @@ async def read_versions(
             )
         )
         size += len(found[-1].value or found[-1].value_b64 or "")
-        if not call.hold_answer(service, size):
-            raise service.load.answers.full()
+        call.hold_answer(service, size)
         at = before
     service.access.check_read(call, key)  # it may have been taken away meanwhile
     is_more = at >= node.oldest
@@ -84,10 +80,3 @@ async def _change_at(service: Service, index: int, key: bytes) -> tuple[Entry, i
             if at == index:
                 return entry, revision, *changes[-1]
     raise ApiError(Code.BAD_REQUEST, f"the record at {index} changed no such key: take from= from a page before")
-
-
-def unreadable(error: store.RevisionCompacted | store.FutureRevision) -> ApiError:
-    """The error for a revision that cannot be read: 410 or 425."""
-    if isinstance(error, store.RevisionCompacted):
-        return ApiError(Code.COMPACTED, str(error), revision=error.oldest)
-    return ApiError(Code.FUTURE_INDEX, str(error), revision=error.newest)

@@ -287,8 +287,7 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
         bytes_left -= found.size
         shown += found.shown
         size += found.size if query.format == "msgpack" else sum(map(len, found.shown))  # JSON may be six times larger
-        if not call.hold_answer(service, size):
-            raise service.load.answers.full()
+        call.hold_answer(service, size)
         if found.scanned:
             if left > 0:
                 await asyncio.sleep(0)  # yields after each slice: other requests must not wait for a whole page
@@ -304,14 +303,8 @@ async def read_page(service: Service, call: Call, query: LogQuery) -> HttpAnswer
     else:
         start, end = encode_json(LogPageJson(node.log_id, [], *marks)).split(b'"records":[]', 1)
         body, content_type = b'%b"records":[%b]%b\n' % (start, b",".join(shown), end), JSON
-    return HttpAnswer(
-        service.identity,
-        body,
-        node.applied,
-        node.term,
-        content_type=content_type,
-        extra=((H_NEXT, str(position)),),
-    )
+    extra = ((H_NEXT, str(position)),)
+    return HttpAnswer(service.identity, body, node.applied, node.term, content_type=content_type, extra=extra)
 
 
 def check_oldest(service: Service, index: int) -> None:

@@ -20,7 +20,7 @@ from raftlog.cluster.http.exchange.answer import encode_json
 from raftlog.cluster.http.exchange.call import Call, long_wait
 from raftlog.cluster.http.exchange.follow import Piece
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
+from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.http.routes.log import SLICE_BYTES, LogQuery, check_oldest, looked_again, scan
 from raftlog.cluster.records.blanking import blanked
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
@@ -45,6 +45,7 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
             await long_wait(service, call, partial(service.wait_beyond, query.start - 1, until))
         query = replace(query, stop=min(query.stop, node.applied + 1))
     is_raw = query.format == "raw"
+    mark = partial(_mark, service, is_raw=is_raw)
     position, left = query.start, query.limit
     progress_s = service.limits.progress_ms / 1000
     sent = (0, 0)  # bytes of rows and of segment in the newest piece of a raw stream
@@ -70,15 +71,12 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
                 elif position == before and not query.is_follow:
                     await service.wait_beyond(position - 1, service.access.until(call, mark_due))
                 if service.clock() >= mark_due:
-                    await stream.write(_mark(service, position, is_raw=is_raw))
+                    await stream.write(mark(position))
                     mark_due = service.clock() + progress_s
-        except SlowReader:
-            error = slow_reader(service.limits.stream_stall_ms)
-            stream.close_slow(_mark(service, position, stream.problem(error, next=position), is_raw=is_raw))
         except ApiError as error:
-            stream.end(_mark(service, position, stream.problem(error, next=position), is_raw=is_raw))
+            stream.fail(error, position, mark)
         else:
-            stream.end(_mark(service, position, is_raw=is_raw))
+            stream.end(mark(position))
     return stream
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from raftlog.cluster.admission.access import Caller, Credential, Denial
+from raftlog.cluster.admission.access import Credential, Denial
 from raftlog.cluster.api.access import LoggedIn, LoginIn
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.answer import HttpAnswer
@@ -21,17 +21,6 @@ BARRIER_S: Final = 0.5
 """Longest wait for news of a token that this node does not know. Without a leader it decides by its own state."""
 
 
-class _Shown:
-    """A token alone, as the request that access control asks."""
-
-    def __init__(self, token: str) -> None:
-        self.caller: Caller | None = None
-        self._token = token
-
-    def credential(self) -> Credential:
-        return Credential(self._token)
-
-
 async def log_in(service: Service, call: Call) -> HttpAnswer:
     """Checks a token, and gives the browser a cookie that stands for it at this node."""
     call.query()
@@ -40,14 +29,14 @@ async def log_in(service: Service, call: Call) -> HttpAnswer:
         raise ApiError(Code.BAD_REQUEST, "access control is off: every request is served without a login")
     access.logins.check(address, service.clock())
     asked = decode(_BODY, await read_body(service, call), "the body as JSON")
-    shown = _Shown(asked.token)
+    shown = Credential(asked.token)
     try:
         try:
-            caller = access.identify(shown)
+            caller = access.principal(shown)
         except Denial:
             with suppress(ApiError):
                 await service.node.read_barrier(min(call.deadline, service.clock() + BARRIER_S))
-            caller = access.identify(shown)
+            caller = access.principal(shown)
     except ApiError as error:
         if error.code is Code.UNAUTHORIZED:
             access.logins.wrong(address, service.clock())

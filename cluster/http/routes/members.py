@@ -79,17 +79,10 @@ async def change_members(service: Service, call: Call) -> HttpAnswer:
         join = await _join_file(service, before, newcomer)
         settings = "\n".join(joining_lines(service.settings, newcomer.node, newcomer.peer, newcomer.url)) + "\n"
     index = await node.change_members(change, call.deadline)
-    after = node.members()
-    answer = ChangeAnswer(
-        asked.change,
-        asked.node if newcomer is None else newcomer.node,
-        after.is_changing,
-        index,
-        node.term,
-        join,
-        settings,
+    changed = asked.node if newcomer is None else newcomer.node
+    return service.answer(
+        ChangeAnswer(asked.change, changed, node.members().is_changing, index, node.term, join, settings)
     )
-    return service.answer(answer)
 
 
 def _check_url(service: Service, url: str | None) -> None:

@@ -46,7 +46,7 @@ async def get_overview(service: Service, call: Call) -> HttpAnswer:
         )
         body = encode_json(answer)
         service.overview = now, body
-    return HttpAnswer(service.identity, body, node.applied, node.term)
+    return service.bare(body)
 
 
 async def get_events(service: Service, call: Call) -> HttpAnswer:

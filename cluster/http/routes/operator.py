@@ -17,7 +17,7 @@ from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.body import read_body
 from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.http.exchange.stream import SlowReader, Stream
+from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.protocol import cut_off
 from raftlog.cluster.records.backup_format import BackupEncoder, BackupHead
 from raftlog.cluster.records.snapshot_stream import chunks_of
@@ -68,37 +68,37 @@ async def get_cluster(service: Service, call: Call) -> HttpAnswer:
 
 async def get_livez(service: Service, call: Call | None = None) -> HttpAnswer:
     """200 as long as the process serves; it never depends on a leader."""
-    return _text(service, b"ok\n")
+    return service.bare(b"ok\n", TEXT)
 
 
 async def get_readyz(service: Service, call: Call | None = None) -> HttpAnswer:
     """200 when this node knows a leader and has caught up, else 503 with the reason."""
+    why = _why_unready(service)
+    return service.bare(f"{why or 'ok'}\n".encode(), TEXT, 503 if why else 200)
+
+
+def _why_unready(service: Service) -> str:
     node = service.node
     if service.is_stopping:
-        return _text(service, b"stopping\n", 503)
+        return "stopping"
     if node.is_fenced:
-        return _text(service, b"fenced: this node met a disk error, or its state is wrong, and serves no more\n", 503)
+        return "fenced: this node met a disk error, or its state is wrong, and serves no more"
     status = node.status()
-    role = status.role
-    if role == "removed":
-        return _text(service, b"removed: this node is no member any more, and may be stopped\n", 503)
-    if role == "joining":
-        return _text(service, b"joining: no configuration names this node yet; add it: raftlog members add\n", 503)
+    if status.role == "removed":
+        return "removed: this node is no member any more, and may be stopped"
+    if status.role == "joining":
+        return "joining: no configuration names this node yet; add it: raftlog members add"
     if status.digests.differ:
-        text = f"states differ: at digest point {status.digests.differ} no majority has one state; no writes\n"
-        return _text(service, text.encode(), 503)
+        return f"states differ: at digest point {status.digests.differ} no majority has one state; no writes"
     if status.is_cut_off:
-        said = cut_off.words({each.node: each.reason for each in status.refused_by})
-        return _text(service, f"cut off: {said}\n".encode(), 503)
-    if not node.is_ready:
-        return _text(service, b"not ready: no leader is known, or this node has not caught up\n", 503)
-    return _text(service, b"ok\n")
+        return f"cut off: {cut_off.words({each.node: each.reason for each in status.refused_by})}"
+    return "" if node.is_ready else "not ready: no leader is known, or this node has not caught up"
 
 
 async def get_metrics(service: Service, call: Call | None = None) -> HttpAnswer:
     registry = service.node.metrics
     registry.show_consumers(await service.lags.farthest(service.limits.consumers_shown_max))
-    return _text(service, registry.text(), content_type=metrics.CONTENT_TYPE)
+    return service.bare(registry.text(), metrics.CONTENT_TYPE)
 
 
 async def get_version(service: Service, call: Call) -> HttpAnswer:
@@ -110,31 +110,21 @@ async def get_version(service: Service, call: Call) -> HttpAnswer:
 
 
 async def get_openapi(service: Service, call: Call) -> HttpAnswer:
-    return _text(service, OPENAPI, content_type=_YAML)
+    return service.bare(OPENAPI, _YAML)
 
 
 def routes_answer(service: Service, head: str) -> HttpAnswer:
     """The list of routes below that line."""
-    return _text(service, "\n".join([head, "", *service.routes, ""]).encode())
+    return service.bare("\n".join([head, "", *service.routes, ""]).encode(), TEXT)
 
 
 async def get_backup(service: Service, call: Call) -> Stream:
     """The present state as a backup (docs/formats.md). A backup that breaks off has no end, and is invalid."""
     query = call.query(READ_PARAMETERS)
-    limits = service.limits
-    if service.open_backups >= limits.backups_max:
-        raise ApiError(
-            Code.BUSY,
-            f"{service.open_backups} backups are being taken here: the limit is {limits.backups_max} "
-            "(limits.backups_max); ask another node, or later",
-        )
-    service.open_backups += 1
-    try:
+    with service.load.backups:
         await read_index(service, call, query)
         service.access.check(call, needs.OPERATE)
         return await _stream_backup(service, call)
-    finally:
-        service.open_backups -= 1
 
 
 async def _stream_backup(service: Service, call: Call) -> Stream:
@@ -159,7 +149,7 @@ async def _stream_backup(service: Service, call: Call) -> Stream:
                 await asyncio.sleep(0)  # a write that need not wait does not yield: this does
                 if node.machine is not machine or service.is_stopping or service.clock() >= until:
                     return stream  # without an end: the connection is cut, so that no client takes it for a backup
-        except (SlowReader, ApiError):  # a backup has no place for an error: its end is missing
+        except ApiError:  # a backup has no place for an error: its end is missing
             return stream
         stream.end(encoder.end(mark, configuration, index))
     return stream
@@ -173,8 +163,3 @@ async def save_snapshot(service: Service, call: Call) -> HttpAnswer:
     node = service.node
     snapshot = await node.save_snapshot(call.deadline)
     return service.answer(SnapshotAnswer(node.node_id, snapshot, node.applied, node.term))
-
-
-def _text(service: Service, body: bytes, status: int = 200, content_type: str = TEXT) -> HttpAnswer:
-    node = service.node
-    return HttpAnswer(service.identity, body, node.applied, node.term, status=status, content_type=content_type)

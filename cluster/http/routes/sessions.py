@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.sessions import Receipt, SessionAnswer, SessionDone, SessionIn
@@ -92,21 +93,10 @@ def _receipt(service: Service, call: Call, session: int, sequence: int, index: i
             index=index,
             term=term,
         )
-    answer = state.answer
-    if answer is None:
-        receipt = Receipt(session, sequence, state.state.value, index, term)
-    else:
-        receipt = Receipt(
-            session,
-            sequence,
-            state.state.value,
-            index,
-            term,
-            answer.first,
-            answer.last,
-            answer.revision,
-            RESULTS[answer.result],
-        )
+    receipt = Receipt(session, sequence, state.state.value, index, term)
+    if (answer := state.answer) is not None:
+        result = RESULTS[answer.result]
+        receipt = replace(receipt, first=answer.first, last=answer.last, revision=answer.revision, result=result)
     return service.answer(receipt, index, term)
 
 

@@ -65,7 +65,7 @@ async def _get_log(service: Service, call: Call) -> HttpAnswer | Stream:
 async def _head_of_stream(service: Service, call: Call) -> HttpAnswer:
     """What HEAD gets where GET streams: that there is such a route, and that the sender may ask. Nothing is read."""
     kind = {"/v1/backup": BACKUP, "/v1/watch": NDJSON}.get(call.path, JSON)
-    return HttpAnswer(service.identity, b"", service.node.applied, service.node.term, content_type=kind)
+    return service.bare(b"", kind)
 
 
 CONSOLE_FILES: Final = "/console/{file}"
@@ -172,8 +172,9 @@ def find_route(call: Call) -> Route:
         raise ApiError(Code.NOT_FOUND, f"no such route: {call.path[:200]!r}; {nearest_name(call.path, _FIXED)}")
     route = methods.get(call.method)
     if route is None:
-        allowed = ", ".join(sorted(methods))
-        raise ApiError(Code.METHOD_NOT_ALLOWED, f"{call.method} is not for {call.path[:200]!r}: it takes {allowed}")
+        call.allowed = ", ".join(sorted(methods))
+        why = f"{call.method} is not for {call.path[:200]!r}: it takes {call.allowed}"
+        raise ApiError(Code.METHOD_NOT_ALLOWED, why)
     return route
 
 
@@ -181,15 +182,6 @@ def has_share(target: str) -> bool:
     """Whether it need not wait in line: requests of operators and probes, and keepalives of sessions."""
     path = target.partition("?")[0]
     return path in _OPERATORS_FIXED or path.startswith(_OPERATORS_PARTS) or path.endswith("/keepalive")
-
-
-def allowed_methods(call: Call) -> str:
-    methods = dict(_FIXED.get(call.path, {}))
-    if call.path.startswith(KEY_PATH):
-        methods |= KEY_ROUTES
-    elif call.path.startswith(_PART_PATHS):
-        methods |= _part_methods(call) or {}
-    return ", ".join(sorted(methods))
 
 
 def _part_methods(call: Call) -> dict[str, Route] | None:

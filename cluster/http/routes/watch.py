@@ -20,9 +20,8 @@ from raftlog.cluster.http.exchange.call import READ_PARAMETERS, Call, read_index
 from raftlog.cluster.http.exchange.follow import Piece
 from raftlog.cluster.http.exchange.query import check_key, parse_number
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.http.exchange.stream import SlowReader, Stream, slow_reader
+from raftlog.cluster.http.exchange.stream import Stream
 from raftlog.cluster.http.routes.kv import encoding_of
-from raftlog.cluster.http.routes.kv_versions import unreadable
 from raftlog.cluster.http.routes.log import SLICE_BYTES, SLICE_RECORDS, check_oldest
 from raftlog.cluster.records.rows import watch_messages
 from raftlog.statemachine import store
@@ -80,11 +79,8 @@ async def watch(service: Service, call: Call) -> Stream:
                     await service.wait_beyond(position - 1, service.access.until(call, mark_due))
                 elif not data:
                     await asyncio.sleep(0)  # yields in a long range without changes of these keys
-        except SlowReader:
-            error = slow_reader(service.limits.stream_stall_ms)
-            stream.close_slow(_mark(asked, position, stream.problem(error, next=position)))
         except ApiError as error:
-            stream.end(_mark(asked, position, stream.problem(error, next=position)))
+            stream.fail(error, position, partial(_mark, asked))
     return stream
 
 
@@ -110,10 +106,7 @@ async def _parse(service: Service, call: Call) -> _Watch:
     if from_revision is not None:
         from_revision = max(from_revision, 2)  # revision 1 is the empty store, which no request made
     if from_revision is not None and from_revision <= machine.revision:
-        try:
-            position = machine.index_of(from_revision)
-        except store.RevisionCompacted as error:
-            raise unreadable(error) from error
+        position = machine.index_of(from_revision)
     if position is None:
         position = service.node.applied + 1
     return _Watch(start, end, position, from_revision or 0, form == "sse", encoding)

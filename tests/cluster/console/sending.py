@@ -1,4 +1,4 @@
-"""Starts nodes for tests of the console, and writes to them as any program would."""
+"""Starts nodes for tests of the console, writes to them as any program would, and logs in to a page."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
+
+from playwright.sync_api import Locator, Page
 
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.support import HANG_S
@@ -32,3 +34,14 @@ def sent(
     with urlopen(Request(url + target, data, {"Content-Type": kind}, method=method), timeout=HANG_S) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
+
+
+def token_field(shown: Page) -> Locator:
+    """The field of the form that asks for a token."""
+    return shown.get_by_role("textbox", name="Token", exact=True)
+
+
+def log_in(shown: Page, token: str) -> None:
+    """Fills that form."""
+    token_field(shown).fill(token)
+    shown.get_by_role("button", name="Log in", exact=True).click()

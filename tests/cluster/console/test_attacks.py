@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from raftlog.cluster.admission.logins import WRONG_MAX
 from tests.browser import held, page
+from tests.cluster.console.sending import log_in
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.access_world import ADMIN, AccessWorld
 from tests.support import HANG_S, http_served
@@ -56,10 +57,9 @@ def world_of(*names: str, node: int = 1) -> AccessWorld:
     return world
 
 
-def log_in(shown: Page, world: AccessWorld, name: str) -> None:
-    """By the form."""
-    shown.get_by_label("Token").fill(world.tokens[name].text)
-    shown.get_by_role("button", name="Log in").click()
+def enter(shown: Page, world: AccessWorld, name: str) -> None:
+    """Logs a user in."""
+    log_in(shown, world.tokens[name].text)
     expect(shown.get_by_role("button", name="Log out")).to_be_visible()
     expect(shown.get_by_text(name, exact=True)).to_be_visible()
 
@@ -77,7 +77,7 @@ def test_a_page_of_another_port_can_do_nothing_with_a_login(browser: Browser, tm
     world = world_of("alice")
     with held(serve(world.node)) as served, another_origin(tmp_path) as evil, page(browser, served.url) as shown:
         (tmp_path / "evil.html").write_text(EVIL.replace("NODE", served.url))
-        log_in(shown, world, "alice")
+        enter(shown, world, "alice")
         before = world.node.applied
         other = shown.context.new_page()
         other.goto(f"{evil}/evil.html")
@@ -101,7 +101,7 @@ def test_a_browser_is_logged_in_to_three_nodes_of_one_host_at_once(browser: Brow
         shown = stack.enter_context(page(browser, nodes[0].url))
         for number, served in enumerate(nodes, 1):
             shown.goto(served.url)
-            log_in(shown, worlds[number - 1], f"user-{number}")
+            enter(shown, worlds[number - 1], f"user-{number}")
         for number, served in enumerate(nodes, 1):
             shown.goto(served.url)
             expect(shown.get_by_text(f"user-{number}", exact=True)).to_be_visible()
@@ -115,7 +115,7 @@ def test_after_the_log_out_nothing_is_left(browser: Browser) -> None:
     """Neither on the page nor by the cookie that the browser had."""
     world = world_of("alice")
     with held(serve(world.node)) as served, page(browser, served.url) as shown:
-        log_in(shown, world, "alice")
+        enter(shown, world, "alice")
         shown.evaluate("fetch('/v1/kv/a/secret', {method: 'PUT', body: 'x'})")
         shown.goto(f"{served.url}/#/keys?prefix=a/")
         expect(shown.get_by_role("link", name="a/secret")).to_be_visible()
@@ -134,7 +134,7 @@ def test_a_login_ends_with_its_token_while_the_page_is_open(browser: Browser) ->
     """The next answer hides the page, and asks for a token."""
     world = world_of("alice")
     with held(serve(world.node)) as served, page(browser, served.url) as shown:
-        log_in(shown, world, "alice")
+        enter(shown, world, "alice")
         expect(shown.get_by_label("State of the cluster")).to_be_visible()
         change(served, world, action="delete_token", token=world.tokens["alice"].identifier)
         expect(shown.get_by_label("Token")).to_be_visible()
@@ -146,7 +146,7 @@ def test_a_form_outlives_the_end_of_its_login(browser: Browser) -> None:
     """The typed text is there after the next login of the same user; another user gets a page of its own."""
     world = world_of("alice", "bob")
     with held(serve(world.node)) as served, page(browser, served.url) as shown:
-        log_in(shown, world, "alice")
+        enter(shown, world, "alice")
         shown.goto(f"{served.url}/#/keys?prefix=a/")
         for name, text in (("alice", "typed by alice"), ("bob", "a/")):
             search = shown.get_by_role("searchbox")
@@ -155,7 +155,7 @@ def test_a_form_outlives_the_end_of_its_login(browser: Browser) -> None:
             shown.context.clear_cookies()
             shown.evaluate("dispatchEvent(new Event('resume'))")  # as after minutes of silence
             expect(search).to_be_hidden()
-            log_in(shown, world, name)
+            enter(shown, world, name)
             expect(shown.get_by_role("searchbox")).to_have_value(text)
 
 
@@ -163,7 +163,7 @@ def test_a_role_that_shrinks_is_named_where_its_data_was(browser: Browser) -> No
     """The missing grant, instead of an empty panel."""
     world = world_of("alice")
     with held(serve(world.node)) as served, page(browser, served.url) as shown:
-        log_in(shown, world, "alice")
+        enter(shown, world, "alice")
         expect(shown.get_by_text("Newest events")).to_be_visible()
         change(served, world, action="set_role", name="of-alice", grants=["read on keys:a/*"])
         expect(shown.get_by_role("alert").filter(has_text="watch on cluster")).to_be_visible()
@@ -175,8 +175,15 @@ def test_wrong_tokens_end_in_a_sentence(browser: Browser) -> None:
     world = world_of("alice")
     with held(serve(world.node)) as served, page(browser, served.url) as shown:
         for number in range(WRONG_MAX + 1):
-            shown.get_by_label("Token").fill(f"rl_wrong_{number}")
             with shown.expect_response("**/v1/login") as reply:
-                shown.get_by_role("button", name="Log in").click()
+                log_in(shown, f"rl_wrong_{number}")
             assert reply.value.status == (401 if number < WRONG_MAX else 429)
         expect(shown.get_by_role("alert")).to_contain_text(f"{WRONG_MAX} wrong tokens")
+
+
+def test_without_a_login_the_page_asks_for_a_token(browser: Browser) -> None:
+    """A form with one field, which a password manager fills in; nothing of the cluster is on the page."""
+    world = AccessWorld()
+    with held(serve(world.node)) as served, page(browser, f"{served.url}/") as shown:
+        expect(shown.get_by_label("Token")).to_have_attribute("autocomplete", "current-password")
+        assert world.node.log_id not in shown.content()

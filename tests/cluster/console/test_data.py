@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from raftlog import SyncClient
 from tests.browser import held, page
+from tests.cluster.console.sending import log_in
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import AccessWorld
 
@@ -61,7 +62,6 @@ def test_without_the_grants_the_page_names_them(browser: Browser) -> None:
     world = AccessWorld()
     token = world.user("ada")
     with held(serve(world.node)) as served, page(browser, f"{served.url}/#/data") as shown:
-        shown.get_by_label("Token").fill(token.text)
-        shown.get_by_role("button", name="Log in", exact=True).click()
+        log_in(shown, token.text)
         expect(shown.get_by_role("alert").first).to_contain_text("The missing grant: read on keys:raftlog/import/")
         expect(shown.get_by_role("heading", name="Ask with SQL")).to_be_visible()

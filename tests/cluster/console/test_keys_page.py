@@ -11,13 +11,15 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import held, page
-from tests.cluster.console.sending import nodes_in, sent
+from tests.cluster.console.sending import log_in, nodes_in, sent
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import AccessWorld
 
 pytestmark = pytest.mark.serial
 
 LONG = "k" * 4_096
+SCRIPT = '<script>document.title="broken"</script> <img src=x onerror=alert(1)>'
+STRANGE = ("a\u202eb", SCRIPT, "ü" * 2_000)
 
 
 @pytest.fixture(scope="module")
@@ -129,19 +131,6 @@ def test_two_moments_are_compared(url: str, browser: Browser) -> None:
         expect(shown.get_by_text("5 added, 1 changed, 1 deleted between revision")).to_be_visible()
 
 
-def test_a_comparison_goes_on_after_a_request_that_failed(url: str, browser: Browser) -> None:
-    """What was found before it stays found: 90 keys were added among 900, on pages of 500."""
-    many = [{"key": f"many/{at:04}", "value": "v"} for at in range(1_000) if at % 10]
-    at = sent(url, "POST", "/v1/kv/batch", {"writes": many})["results"][-1]["written"]["index"]
-    sent(url, "POST", "/v1/kv/batch", {"writes": [{"key": f"many/{at:04}", "value": "v"} for at in range(0, 900, 10)]})
-    with page(browser, f"{url}/#/keys", allowed="net::ERR_FAILED") as shown:
-        expect(shown.locator("table.keys")).to_be_visible()
-        shown.route("**/v1/kv?**continuation**", lambda route: route.abort(), times=1)
-        shown.evaluate("place => { location.hash = place }", f"#/keys?prefix=many/&compare={at}")
-        shown.get_by_role("alert").get_by_role("button").click()
-        expect(shown.get_by_text("90 added, 0 changed, 0 deleted between revision")).to_be_visible()
-
-
 def test_odd_keys_are_text_and_lead_to_their_versions(url: str, browser: Browser) -> None:
     """Bytes, marks of direction, 4 KiB, and a name that a browser takes for a folder."""
     with page(browser, f"{url}/#/keys") as shown:
@@ -151,6 +140,30 @@ def test_odd_keys_are_text_and_lead_to_their_versions(url: str, browser: Browser
             expect(shown.locator("pre", has_text="odd")).to_be_visible()
             expect(shown.locator("h2.keyname")).to_have_text(name)
         assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_values_are_text_whatever_they_hold(url: str, browser: Browser) -> None:
+    """A script in a value or key is shown; bytes are shown as hex; JSON has indents."""
+    for data in (*map(str.encode, STRANGE), b'{"deep": [1, {"x": null}]}', b"\x00\x1b[31m", b"\xff\x00bytes"):
+        sent(url, "PUT", "/v1/kv/strange", data)
+    sent(url, "PUT", f"/v1/kv/{quote(SCRIPT, safe='')}", b"a key")
+    with page(browser, f"{url}/#/keys?key=strange") as shown:
+        for value in STRANGE:
+            shown.locator("pre:not(.diff)", has_text=value.replace("\u202e", "⟨U+202E⟩")).wait_for(state="attached")
+        shown.locator("pre:not(.diff)", has_text='"deep": [').wait_for(state="attached")
+        shown.locator("pre:not(.diff)", has_text="000000  ff 00 62 79 74 65 73").first.wait_for(state="attached")
+        expect(shown.get_by_text("The key did not exist before.")).to_be_visible()
+        expect(shown).to_have_title("raftlog: node 1")
+    with page(browser, f"{url}/#/keys?prefix={quote('<', safe='')}") as shown:
+        expect(shown.get_by_text(SCRIPT)).to_be_visible()
+    with page(browser, f"{url}/#/keys?key={quote(SCRIPT, safe='')}") as shown:
+        expect(shown.locator("pre", has_text="a key")).to_be_visible()
+
+
+def test_an_empty_list_of_keys_says_so(url: str, browser: Browser) -> None:
+    """A prefix that no key has."""
+    with page(browser, f"{url}/#/keys?prefix=none") as shown:
+        expect(shown.get_by_text("No key begins so")).to_be_visible()
 
 
 def edited(shown: Page, value: str) -> None:
@@ -208,12 +221,24 @@ def test_a_missing_right_is_named(browser: Browser) -> None:
     world = AccessWorld()
     token = world.user("reader", "read on keys:a/*", "read on log")
     with held(serve(world.node)) as served, page(browser, f"{served.url}/#/keys?key=a/1") as shown:
-        shown.get_by_label("Token").fill(token.text)
-        shown.keyboard.press("Enter")
+        log_in(shown, token.text)
         shown.get_by_text("Write it").click()
         expect(shown.get_by_text("write on keys:a/1")).to_be_visible()
         shown.evaluate("location.hash = '#/keys?prefix=b'")
         expect(shown.get_by_role("alert").filter(has_text="read on keys:b*")).to_be_visible()
+
+
+def test_a_comparison_goes_on_after_a_request_that_failed(url: str, browser: Browser) -> None:
+    """What was found before it stays found: 90 keys were added among 900, on pages of 500."""
+    many = [{"key": f"many/{at:04}", "value": "v"} for at in range(1_000) if at % 10]
+    at = sent(url, "POST", "/v1/kv/batch", {"writes": many})["results"][-1]["written"]["index"]
+    sent(url, "POST", "/v1/kv/batch", {"writes": [{"key": f"many/{at:04}", "value": "v"} for at in range(0, 900, 10)]})
+    with page(browser, f"{url}/#/keys", allowed="net::ERR_FAILED") as shown:
+        expect(shown.locator("table.keys")).to_be_visible()
+        shown.route("**/v1/kv?**continuation**", lambda route: route.abort(), times=1)
+        shown.evaluate("place => { location.hash = place }", f"#/keys?prefix=many/&compare={at}")
+        shown.get_by_role("alert").get_by_role("button").click()
+        expect(shown.get_by_text("90 added, 0 changed, 0 deleted between revision")).to_be_visible()
 
 
 PURE = """async () => {

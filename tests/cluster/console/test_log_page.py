@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from raftlog import SyncClient
 from raftlog.raft.types import EntryKind
 from tests.browser import held, page
-from tests.cluster.console.sending import nodes_in, sent
+from tests.cluster.console.sending import log_in, nodes_in, sent
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.nodes import put_block
@@ -176,6 +176,8 @@ def test_places_to_go_to(url: str, browser: Browser) -> None:
             shown.get_by_label("Go to").fill(text)
             shown.keyboard.press("Enter")
             expect(shown.get_by_role("status").filter(has_text=words)).to_be_visible()
+        assert shown.locator(".list .row").count() < 100, "the visible rows alone"
+        expect(shown.get_by_label("Records over time")).to_be_visible()
         shown.get_by_label("Go to").fill(str(record_of(url, "record 100")))
         shown.keyboard.press("Enter")
         expect(shown.get_by_text("record 100", exact=True)).to_be_visible()
@@ -272,8 +274,7 @@ def test_a_search_says_what_a_user_may_not_see(browser: Browser) -> None:
     for key in (b"a/1", b"b/1", b"b/2"):
         world.node.append(EntryKind.COMMANDS, put_block(key, b"value"), 1)
     with held(serve(world.node)) as served, page(browser, f"{served.url}/#/log?operation=put&user=root") as shown:
-        shown.get_by_label("Token").fill(token.text)
-        shown.keyboard.press("Enter")
+        log_in(shown, token.text)
         expect(shown.get_by_text("operate on cluster", exact=True)).to_be_visible()
         expect(shown.get_by_text(re.compile("^Looked at are the records that this user may see"))).to_be_visible()
         go(shown, "log?operation=put")

@@ -18,9 +18,8 @@ from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.node.ports import free_ports
 from raftlog.cluster.security.bearer import save_token
 from raftlog.cluster.security.tokens import make_token
-from raftlog.statemachine.access.commands import AccessAction
 from tests.browser import held, page
-from tests.cluster.console.sending import nodes_in
+from tests.cluster.console.sending import log_in, nodes_in, token_field
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import ADMIN, AccessWorld
 from tests.support import HANG_S, wait_until
@@ -70,17 +69,6 @@ def run(command: str) -> None:
     """Runs a command that a page shows, in a shell."""
     command = command.replace("raftlog ", f"{sys.executable} -m raftlog.cluster.cli.main ", 1)
     subprocess.run(["sh", "-c", command], check=True, capture_output=True, timeout=HANG_S)
-
-
-def token_field(shown: Page) -> Locator:
-    """The field of a login."""
-    return shown.get_by_role("textbox", name="Token", exact=True)
-
-
-def log_in(shown: Page, token: str) -> None:
-    """Fills the form that asks for a token."""
-    token_field(shown).fill(token)
-    shown.get_by_role("button", name="Log in", exact=True).click()
 
 
 def test_a_group_is_moved_after_its_numbers_were_shown_and_confirmed_once(
@@ -253,29 +241,6 @@ def test_a_form_outlives_the_end_of_its_login(browser: Browser) -> None:
         found.get_by_role("button", name="Yes, make a role").click()
         expect(found.get_by_text("Done.", exact=True)).to_be_visible()
         assert "billing" in world.node.machine.access.roles
-
-
-@pytest.mark.long
-def test_a_page_of_another_node_of_this_host_changes_nothing(browser: Browser) -> None:
-    """Its port makes it another origin, and the same site: the browser sends the cookie. The node refuses, with access
-    control and without."""
-    world = AccessWorld()
-    body = '{"action":"set_user","name":"mallory","roles":["admin"]}'
-    attack = (
-        f"url => fetch(url, {{method: 'POST', mode: 'no-cors', credentials: 'include', body: '{body}'}}).then(() => 1)"
-    )
-    with held(serve(world.node)) as served, held(serve()) as other, page(browser, f"{served.url}/#/access") as shown:
-        log_in(shown, world.tokens[ADMIN].text)
-        expect(shown.get_by_role("region", name="Users")).to_be_visible()
-        assert shown.evaluate(attack, f"{served.url}/v1/access") == 1
-        wait_until(lambda: "mallory" in world.node.machine.access.users, what="the same by the node's own page")
-        world.change(AccessAction.DELETE_USER, name="mallory")
-        shown.goto(f"{other.url}/livez")  # a page without a policy of its own
-        assert shown.evaluate(attack, f"{served.url}/v1/access") == 1
-        assert "mallory" not in world.node.machine.access.users
-        shown.goto(f"{served.url}/livez")
-        assert shown.evaluate(attack, f"{other.url}/v1/access") == 1
-        assert "mallory" not in other.node.machine.access.users
 
 
 @pytest.mark.long

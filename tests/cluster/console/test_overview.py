@@ -18,7 +18,7 @@ from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.access.admission import encode_admission
 from raftlog.statemachine.commands import Operation
 from tests.browser import held, page
-from tests.cluster.console.sending import nodes_in
+from tests.cluster.console.sending import log_in, nodes_in
 from tests.cluster.fake_node import serve
 from tests.cluster.http.access_world import AccessWorld
 from tests.support import free_ports
@@ -75,6 +75,8 @@ def test_one_look_says_which_node_leads_that_all_is_well_and_what_the_last_entry
         state_of(shown).to_contain_text("Nothing is wrong")
         expect(shown).to_have_title(f"raftlog: node {leader}")
         expect(card(shown, leader).locator(".role")).to_have_text("leader")
+        expect(shown.get_by_label("Newest events")).to_contain_text("became leader")
+        expect(shown.get_by_role("alert")).to_have_count(0)
         expect(shown.locator(".newest")).to_contain_text("hall/1")
         expect(shown.locator(".newest")).to_contain_text("20 degrees")
         for member in set(cluster.nodes) - {leader}:
@@ -150,8 +152,7 @@ def test_a_user_without_the_grant_sees_the_members_and_what_is_missing(browser: 
     world.node.submit_now((encode_block((record,), admission=admission), 1))
     with held(serve(world.node)) as served, page(browser, served.url) as shown:
         for user, newest in (("ada", SCRIPT), ("bob", "the grant is missing: read on log")):
-            shown.get_by_label("Token").fill(users[user].text)
-            shown.get_by_role("button", name="Log in", exact=True).click()
+            log_in(shown, users[user].text)
             expect(shown.get_by_role("alert")).to_contain_text("watch on cluster")
             expect(shown.locator("article.node")).to_have_count(1)
             expect(shown.locator(".newest")).to_contain_text(newest)

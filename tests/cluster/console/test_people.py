@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -15,7 +16,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from raftlog import SyncClient
 from raftlog.cluster.api.members import ClusterView, MemberSeen
 from tests.browser import held, page
-from tests.cluster.console.sending import nodes_in
+from tests.cluster.console.sending import log_in, nodes_in
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.http.access_world import AccessWorld
 
@@ -85,6 +86,18 @@ def test_axe_sees_a_text_that_is_too_faint(url: str, browser: Browser) -> None:
             judge(shown, "the overview")
 
 
+def test_reports_of_the_browser_are_seen(browser: Browser, tmp_path: Path) -> None:
+    """The check of `page` can fail: an error of a script is in the reports, and so is a breach of the policy."""
+    broken = tmp_path / "broken.html"
+    policy = "<meta http-equiv=Content-Security-Policy content=\"script-src 'self' 'nonce-1'\">"
+    broken.write_text(f"{policy}<script nonce=1>nothing()</script><script>document.title = 1</script>")
+    with pytest.raises(AssertionError, match=r"(?s)nothing is not defined|Content Security Policy") as caught:
+        with page(browser, broken.as_uri()):
+            pass
+    assert "nothing is not defined" in str(caught.value)
+    assert "Content Security Policy" in str(caught.value)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1_200, PHONE])
@@ -113,12 +126,10 @@ def test_axe_finds_nothing_where_the_console_refuses(
     token = world.user("stranger", "read on keys:a/*")
     gone = "net::ERR"
     with held(serve(world.node)) as served, page(browser, served.url, theme=theme, width=width, allowed=gone) as shown:
-        shown.get_by_label("Token").fill("rl_wrong")
-        shown.get_by_role("button", name="Log in").click()
+        log_in(shown, "rl_wrong")
         expect(shown.get_by_role("alert")).to_be_visible()
         judge(shown, "the login")
-        shown.get_by_label("Token").fill(token.text)
-        shown.get_by_role("button", name="Log in").click()
+        log_in(shown, token.text)
         expect(shown.get_by_role("button", name="Log out")).to_be_visible()
         for place in [str(each.get_attribute("href")) for each in shown.locator("nav a").all()]:
             shown.goto(f"{served.url}/{place}")
@@ -201,6 +212,14 @@ def test_times_are_local_or_of_utc(url: str, browser: Browser) -> None:
         expect(shown.get_by_role("button", name="UTC")).to_have_attribute("aria-pressed", "true")
         after = datetime.fromisoformat(str(time.get_attribute("datetime")))
         expect(time).to_contain_text(after.strftime("%Y-%m-%d %H:%M:%S"))
+
+
+def test_groups_are_shown_with_their_lag(url: str, browser: Browser) -> None:
+    """Name, owner, and how many records it has not read."""
+    with page(browser, f"{url}/#/groups") as shown:
+        expect(shown.get_by_text("billing")).to_be_visible()
+        expect(shown.get_by_text("host-1")).to_be_visible()
+        expect(shown.locator("td.n.unknown")).to_be_visible()
 
 
 def test_ages_are_right_where_the_browsers_clock_is_not(url: str, browser: Browser) -> None:

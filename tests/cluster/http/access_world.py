@@ -15,7 +15,7 @@ from raftlog.statemachine.access.commands import AccessAction, AccessCommand, en
 from raftlog.statemachine.access.grants import parse_grant
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.versions import CLUSTER_VERSION
-from tests.cluster.fake_node import FakeNode
+from tests.cluster.fake_node import LOG_ID, FakeNode
 from tests.cluster.http.fast.fast_wire import Server, Wire, request
 from tests.cluster.http.http_probe import Reply
 
@@ -84,6 +84,32 @@ class AccessWorld(Server):
 def txn(*steps: dict[str, Any], compare: list[dict[str, Any]] | None = None) -> bytes:
     """The body of a transaction."""
     return json.dumps({"compare": compare or [], "then": list(steps), "else": []}).encode()
+
+
+_QUERIES = {
+    ("PUT", "/v1/kv"): "?key_b64=YQ==",
+    ("DELETE", "/v1/kv"): "?prefix=a",
+    ("GET", "/v1/watch"): "?key=a",
+    ("GET", "/v1/access/can"): "?grant=read+on+log",
+}
+_BODIES = {
+    ("PUT", "/v1/kv/{key}"): b"v",
+    ("PUT", "/v1/kv"): b"v",
+    ("POST", "/v1/log"): b"v",
+    ("POST", "/v1/log/trim"): b'{"before":1}',
+    ("POST", "/v1/kv/txn"): txn({"operation": "put", "key": "a", "value": "v"}),
+    ("POST", "/v1/kv/batch"): b'{"writes":[{"key":"a","value":"v"}]}',
+    ("POST", "/v1/kv/compact"): b'{"revision":1}',
+    ("PUT", "/v1/consumers/{consumer}"): b'{"reset":true,"position":{"log":"%b","next":{"0":1}}}' % LOG_ID.encode(),
+    ("POST", "/v1/members"): b'{"change":"remove","node":2}',
+    ("POST", "/v1/access"): b'{"action":"set_user","name":"x"}',
+}
+
+
+def valid(method: str, pattern: str, session: int = 9) -> tuple[str, bytes | None]:
+    """The target and the body of a valid request to that route."""
+    target = pattern.format(key="a", session=session, sequence=1, consumer="g", index=1, file="app.js")
+    return target + _QUERIES.get((method, pattern), ""), _BODIES.get((method, pattern))
 
 
 def raise_version(node: FakeNode) -> None:

@@ -6,13 +6,40 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import msgspec
 
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.client.http1 import ResponseParser, encode_request
+from raftlog.raft.codec.index_rows import IDX_ROW
+from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, decode_raw_header
 from tests.support import hang_s
+
+
+class RawPart(NamedTuple):
+    """One chunk of a raw stream."""
+
+    header: RawHeader
+    rows: bytes
+    segment: bytes
+    ledger: bytes
+
+
+def raw_parts(data: bytes) -> list[RawPart]:
+    """The whole chunks at the begin of these bytes."""
+    found, position = [], 0
+    while position + RAW_SIZE <= len(data):
+        header = decode_raw_header(data, position)
+        ends = [position + RAW_SIZE]
+        for size in (header.rows * IDX_ROW.size, header.segment_bytes, header.ledger_bytes):
+            ends.append(ends[-1] + size)
+        if ends[-1] > len(data):
+            break
+        found.append(RawPart(header, *(data[begin:end] for begin, end in pairwise(ends))))
+        position = ends[-1]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +79,19 @@ async def ask(
     """One request on a connection of its own."""
     pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
     return await exchange(port, encode_request(method, target, host, pairs, body), is_head=method == "HEAD")
+
+
+async def open_session(port: int, body: bytes | None = None) -> int:
+    """The id of a new session."""
+    reply = await ask(port, "POST", "/v1/sessions", body)
+    assert reply.status == 200, reply
+    return int(reply.json()["session"])
+
+
+def of_session(session: int, sequence: int, settled: int | None = None) -> dict[str, str]:
+    """The headers of one request of a session."""
+    named = {"Raftlog-Session": str(session), "Raftlog-Sequence": str(sequence)}
+    return named if settled is None else {**named, "Raftlog-Settled": str(settled)}
 
 
 async def exchange(port: int, data: bytes, *, is_head: bool = False) -> Reply:
@@ -94,6 +134,13 @@ class Stream:
         """The next line as JSON, None at the end."""
         line = await self.message()
         return msgspec.json.decode(line) if line else None
+
+    async def raw(self) -> RawPart:
+        """The next chunk of a raw stream."""
+        while not (parts := raw_parts(self.buffer)):
+            assert await self._more()
+        self.buffer = self.buffer[RAW_SIZE + sum(map(len, parts[0][1:])) :]
+        return parts[0]
 
     async def reply(self, *, is_head: bool = False) -> Reply:
         """Everything until the end."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -129,8 +128,7 @@ class Keys:
 async def test_a_token_of_the_identity_provider_brings_its_roles() -> None:
     """Its roles count beside those of a user of the same name, and such a user can be blocked."""
     async with AccessWorld() as world:
-        server: Any = world.runner.server
-        server.api.service.access._provider = Keys()
+        world.service.access._provider = Keys()  # type: ignore[assignment]
         bearer = "Authorization: Bearer a.b.c"
         assert (await world.ask(None, "GET", "/v1/kv/a", bearer)).status == 404
         assert (await world.ask(None, "PUT", "/v1/kv/a", bearer, body=b"v")).problem().missing == "write on keys:a"
@@ -146,8 +144,7 @@ async def test_a_token_of_the_identity_provider_brings_its_roles() -> None:
 async def test_a_token_of_a_withdrawn_key_counts_no_more() -> None:
     """Even one that this node has checked before: a stolen key is taken out of the provider's keys for that."""
     async with AccessWorld() as world:
-        server: Any = world.runner.server
-        server.api.service.access._provider = provider = Keys()
+        world.service.access._provider = provider = Keys()  # type: ignore[assignment]
         bearer = "Authorization: Bearer a.b.c"
         assert (await world.ask(None, "GET", "/v1/kv/a", bearer)).status == 404
         provider.generation_now = 2

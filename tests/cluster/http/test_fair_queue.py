@@ -124,7 +124,7 @@ async def test_a_request_that_need_not_wait_takes_its_turn(target: str) -> None:
         world.user("other", "write on keys:*")
         await world.ask("other", "PUT", "/v1/kv/first", body=BODY)
         world.node.held = asyncio.Event()
-        fair_queue = world.runner._api.service.load.queue
+        fair_queue = world.service.load.queue
         for _ in range(2):
             await world.connect().feed(request("PUT", "/v1/kv/a", *world.sign("busy"), body=BODY))
         assert len(fair_queue._slots) == 2
@@ -148,7 +148,7 @@ async def test_a_long_poll_has_no_slot_and_counts_as_a_stream_of_its_user() -> N
         poll = world.connect()
         target = f"/v1/log?from={world.node.applied + 1}&wait=20000"
         await poll.feed(request("GET", target, *world.sign("poller")))
-        fair_queue = world.runner._api.service.load.queue
+        fair_queue = world.service.load.queue
         assert not fair_queue._slots
         refused = await world.ask("poller", "GET", target)
         assert refused.status == 429
@@ -205,7 +205,7 @@ async def test_a_busy_user_delays_no_other_at_the_node(fast_path: bool) -> None:
         wires = [world.connect() for _ in range(20)]
         for wire in wires:
             await wire.feed(request("PUT", "/v1/kv/a", *world.sign("busy"), body=BODY))
-        service = world.runner._api.service
+        service = world.service
         fair_queue = service.load.queue
         assert len(fair_queue._slots) == 2
         other = world.connect()

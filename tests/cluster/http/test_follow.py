@@ -12,18 +12,12 @@ from raftlog.cluster.http.exchange import follow
 from raftlog.cluster.http.exchange.follow import LogTail, Piece
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.statemachine.commands import Operation
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.http.http_probe import Stream, get, open_stream
 from tests.support import hang_s, wait_until_async
 
 READERS = 20
-
-
-def append(node: FakeNode, value: bytes) -> None:
-    """One record."""
-    node.submit_now((encode_block([BlockRecord(Operation.APPEND, None, value)], plain=True), 1))
 
 
 def tail_of(node: FakeNode, gather_s: float) -> LogTail:
@@ -42,13 +36,13 @@ async def test_a_round_wakes_exactly_the_readers_with_new_records() -> None:
     later = asyncio.create_task(tail.reach(5, late))
     gone = asyncio.create_task(tail.reach(5, late))
     await tail.reach(4, clock.monotonic() + 0.01)
-    append(node, b"3")
+    node.add(b"3")
     await asyncio.gather(*woken)
     gone.cancel()
-    append(node, b"4")
+    node.add(b"4")
     await tail.reach(4, late)
     assert not later.done()
-    append(node, b"5")
+    node.add(b"5")
     await later
     assert not tail._readers
 
@@ -59,10 +53,10 @@ async def test_many_readers_make_the_next_round_later_but_never_too_late(monkeyp
     monkeypatch.setattr(follow, "READER_S", 60.0)
     node = FakeNode()
     tail = tail_of(node, 0.1)
-    append(node, b"3")
+    node.add(b"3")
     await tail.reach(3, clock.monotonic() + 60)
     began = clock.monotonic()
-    append(node, b"4")
+    node.add(b"4")
     await tail.reach(4, clock.monotonic() + 60)
     assert 0.09 <= clock.monotonic() - began < 30
 
@@ -73,7 +67,7 @@ async def test_a_late_reader_is_answered_without_further_writes() -> None:
     node = FakeNode()
     tail = LogTail(node, clock.monotonic, node.wait_beyond, 0.05, 600.0)
     late = clock.monotonic() + 600
-    append(node, b"3")
+    node.add(b"3")
     others = asyncio.create_task(tail.reach(4, late))
     await wait_until_async(lambda: tail._beyond == 3)
     await asyncio.sleep(0)
@@ -122,7 +116,7 @@ async def test_a_piece_is_made_once_and_again_when_more_is_applied() -> None:
     assert {await each for each in asked} == {((b"piece",), 4)}
     await tail.piece("key", make)
     assert len(made) == 1
-    append(node, b"3")
+    node.add(b"3")
     await tail.piece("key", make)
     assert len(made) == 2
     for _ in range(2):
@@ -138,13 +132,7 @@ async def take(stream: Stream, until: int) -> tuple[list[int], int]:
     """The bounds of the raw chunks that come until that index, and how many there were."""
     ends: list[int] = []
     while not ends or ends[-1] < until:
-        while len(stream.buffer) < RAW_SIZE:
-            assert await stream._more()
-        header = decode_raw_header(stream.buffer)
-        size = RAW_SIZE + 16 * header.rows + header.segment_bytes + header.ledger_bytes
-        while len(stream.buffer) < size:
-            assert await stream._more()
-        stream.buffer = stream.buffer[size:]
+        header = (await stream.raw()).header
         if header.rows:
             assert header.first == (ends[-1] if ends else 3)
             ends.append(header.next)
@@ -171,7 +159,7 @@ async def test_followers_at_the_end_share_one_read_of_each_piece(monkeypatch: py
         for each in streams:
             await each.head()
         for number in range(200):
-            append(node, b"%d" % number)
+            node.add(b"%d" % number)
             await asyncio.sleep(0)
         taken = await asyncio.gather(*(take(each, 203) for each in streams))
     assert all(count < 100 for _, count in taken), "pieces gather"
@@ -216,7 +204,7 @@ async def test_readers_hear_of_a_defect_in_the_rounds_and_the_next_reader_begins
             await reader
     with pytest.raises(RuntimeError, match="a defect"):
         await rounds
-    append(node, b"3")
+    node.add(b"3")
     async with asyncio.timeout(hang_s()):
         await tail.reach(3, clock.monotonic() + 60)
 

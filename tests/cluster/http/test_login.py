@@ -17,6 +17,7 @@ from raftlog.statemachine.access.commands import AccessAction
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.http.http_probe import Reply, ask
+from tests.support import streams_served
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
@@ -139,15 +140,13 @@ async def test_a_follower_passes_the_token_of_a_login_on_to_the_leader(world: Ac
     world.user("omar", "members on cluster")
     seen: list[bytes] = []
 
-    async def leader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def leader(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         seen.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.close()
 
-    server = await asyncio.start_server(leader, "127.0.0.1", 0)
-    async with server, pages(world) as served:
+    async with streams_served(leader) as port, pages(world) as served:
         browser = Browser()
         await browser.log_in(served, world.tokens["omar"].text)
-        world.node.leader = LeaderHint(2, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        world.node.leader = LeaderHint(2, f"http://127.0.0.1:{port}")
         assert (
             await browser.ask(served, "POST", "/v1/members", b'{"change":"remove","node":3}')
         ).problem().code == "leader_lost"

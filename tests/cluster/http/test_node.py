@@ -8,20 +8,16 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import msgspec
-
-from raftlog.cluster.api.errors import Code
 from raftlog.cluster.cli.admin import overview
 from raftlog.cluster.http.routes.table import ROUTES
 from raftlog.cluster.replica import readiness
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.entry import decode_entry
 from raftlog.raft.codec.index_rows import IDX_ROW
-from raftlog.raft.codec.raw import RAW_SIZE, decode_raw_header
 from raftlog.raft.hello import PeerProcess
 from raftlog.raft.types import Entry
 from tests.cluster.fake_node import Served, serve
-from tests.cluster.http.http_probe import ask, get, open_stream
+from tests.cluster.http.http_probe import ask, get, of_session, open_session, open_stream, raw_parts
 from tests.cluster.nodes import Nodes, cluster_of, host_of
 from tests.support import wait_until_async
 
@@ -49,8 +45,7 @@ async def test_any_node_takes_any_request(tmp_path: Path) -> None:
                 page = (await ask(reader.port, "GET", f"/v1/log?from={appended['first']}&limit=3")).json()
                 assert [record["value"] for record in page["records"]] == [str(number)] * 3
                 assert (await ask(reader.port, "GET", f"/v1/kv/key{number}")).json()["kv"]["value"] == "v"
-        session = (await ask(servers[0].port, "POST", "/v1/sessions")).json()["session"]
-        once = {"Raftlog-Session": str(session), "Raftlog-Sequence": "1"}
+        once = of_session(await open_session(servers[0].port), 1)
         answers = [(await ask(server.port, "PUT", "/v1/kv/once", b"1", once)).json() for server in servers]
         assert [answer["result"] for answer in answers] == ["applied", "repeated", "repeated"]
         assert len({(answer["index"], answer["revision"]) for answer in answers}) == 1
@@ -147,17 +142,13 @@ async def test_a_node_that_the_others_refuse_says_that_it_is_cut_off(tmp_path: P
 
 async def raw_entries(server: Served, first: int, more: str = "") -> list[Entry]:
     """Every entry of a raw stream, found by the rows; between two of them the segment may hold a node's own marks."""
-    body = (await ask(server.port, "GET", f"/v1/log?from={first}&format=raw{more}")).body
+    *parts, mark = raw_parts((await ask(server.port, "GET", f"/v1/log?from={first}&format=raw{more}")).body)
     entries: list[Entry] = []
-    position = 0
-    while (header := decode_raw_header(body, position)).rows:
-        start = position + RAW_SIZE + header.rows * IDX_ROW.size
-        segment = body[start : start + header.segment_bytes]
-        places = [row[0] for row in IDX_ROW.iter_unpack(body[position + RAW_SIZE : start])]
+    for header, rows, segment, _ in parts:
+        places = [row[0] for row in IDX_ROW.iter_unpack(rows)]
         entries += [decode_entry(segment, place - header.base) for place in dict.fromkeys(places)]
         assert entries[-1].index == header.next - 1
-        position = start + header.segment_bytes + header.ledger_bytes
-    assert position + RAW_SIZE == len(body), "the last chunk is a mark"
+    assert mark.header.rows == 0, "the last chunk is a mark"
     return entries
 
 
@@ -200,23 +191,3 @@ async def test_watch_and_follow_live_on_a_follower(tmp_path: Path) -> None:
         assert records == changes
         assert records[:20] == ["k"] * 20
         assert sorted(records[20:]) == sorted(f"live{number}" for number in range(20))
-
-
-async def test_write_without_a_majority_is_never_called_applied(tmp_path: Path) -> None:
-    """The leader alone: unknown or not_applied within the deadline; a linearizable read fails, a stale one answers."""
-    async with cluster_of(3, tmp_path) as nodes:
-        leader = await nodes.leader()
-        async with serve(leader) as server:
-            await ask(server.port, "PUT", "/v1/kv/k", b"1")
-            for number in [number for number, node in nodes.running.items() if node is not leader]:
-                await nodes.kill(number)
-            short = {"Raftlog-Deadline-Ms": "400"}
-            problem = (await ask(server.port, "PUT", "/v1/kv/k", b"2", short)).problem()
-            assert problem.outcome in ("unknown", "not_applied")
-            assert problem.retryable
-            assert (await ask(server.port, "GET", "/v1/kv/k", headers=short)).problem().code in (
-                Code.DEADLINE,
-                Code.NO_LEADER,
-            )
-            stale = await ask(server.port, "GET", "/v1/kv/k?consistency=stale")
-            assert msgspec.json.decode(stale.body)["kv"]["value"] == "1"

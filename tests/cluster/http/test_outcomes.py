@@ -18,7 +18,7 @@ from raftlog.statemachine.access.commands import AccessAction, AccessCommand
 from raftlog.statemachine.commands import Limits
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.access_world import ADMIN, change_access, raise_version
-from tests.cluster.http.http_probe import Reply, ask, exchange
+from tests.cluster.http.http_probe import Reply, ask, exchange, of_session, open_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,8 @@ PUT = Sent("PUT", "/v1/kv/k", b"v")
 
 async def send(served: Served, session: int, sent: Sent, sequence: int = 1) -> Reply:
     """Sends it under that session and sequence."""
-    named = {
-        "Raftlog-Session": str(session),
-        "Raftlog-Sequence": str(sequence),
-        "Raftlog-Settled": str(sent.settled),
-    }
+    named = of_session(session, sequence, sent.settled)
     return await ask(served.port, sent.method, sent.target, sent.body, named | sent.headers, sent.host)
-
-
-async def open_session(served: Served) -> int:
-    """A new session, of one second."""
-    session: int = (await ask(served.port, "POST", "/v1/sessions", b'{"ttl_ms":1000}')).json()["session"]
-    return session
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -140,7 +130,7 @@ async def test_a_copy_of_an_applied_request_is_never_answered_not_applied(code: 
         serve(node, fast_path=fast_path) as served,
         serve(node, fast_path=fast_path, http=None, port=0, credentials=None, **second.limits) as other,
     ):
-        session = await open_session(served)
+        session = await open_session(served.port, b'{"ttl_ms":1000}')
         first = Sent("PUT", "/v1/kv/k", second.sent.body)
         assert (await send(served, session, first)).json()["result"] == "applied"
         if second.settle:
@@ -260,7 +250,7 @@ async def test_an_outcome_of_the_state_machine_is_final(code: Code) -> None:
     """The request is answered with the code; what stood in its way goes; its copy is answered alike, and nothing is
     applied by either. So `not_applied` is true of every copy. Guard: `SessionTable.keep`."""
     async with serve(FakeNode(Limits(consumers_max=1))) as served:
-        session = await open_session(served)
+        session = await open_session(served.port, b'{"ttl_ms":1000}')
         sent, make_possible = await DECISIONS[code](served, session)
         decided: set[object] = set()
         for _ in range(2):
@@ -307,7 +297,7 @@ async def test_a_copy_by_any_way_is_the_same_request(fast_path: bool) -> None:
     refused as another request under the same sequence."""
     node = FakeNode()
     async with serve(node, fast_path=fast_path) as served, serve(node, fast_path=not fast_path) as other:
-        session = await open_session(served)
+        session = await open_session(served.port, b'{"ttl_ms":1000}')
         for sequence, sent in enumerate((PUT, Sent("POST", "/v1/log", b"x"), Sent("DELETE", "/v1/kv/k")), start=1):
             first = (await send(served, session, sent, sequence)).json()
             assert first["result"] == "applied"

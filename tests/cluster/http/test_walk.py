@@ -31,7 +31,7 @@ async def test_a_request_walks_no_further_than_recorded(tmp_path: Path) -> None:
         if all(walk.figures[what] <= recorded[name][what] for name, walk in walks.items() for what in walk.figures):
             break
     for name, walk in walks.items():
-        print(f"{name}: {walk.figures}, {walk.functions} functions, {walk.entries} parts")
+        print(f"{name}: {walk.figures}")
         print(f"  {', '.join(walk.files)}")
     assert walks.keys() == recorded.keys()
     over = {

@@ -222,7 +222,7 @@ def backup(tmp_path: Path) -> Path:
     async def make() -> None:
         node = FakeNode()
         for number in range(30):
-            node.submit_now((put_block(b"k%d" % number, b"v" * 50), 1))
+            node.put(b"k%d" % number, b"v" * 50)
         async with serve(node) as served:
             await run("backup", "--state-only", tmp_path / "b", url=served.url)
 
@@ -320,16 +320,16 @@ async def test_the_state_is_that_of_one_index_although_writes_go_on() -> None:
     """Every part is made while keys change and new ones come: what comes out is the state at the head's index."""
     node = FakeNode()
     for number in range(6_000):
-        node.submit_now((put_block(b"k%04d" % number, b"v" * 100), 1))
+        node.put(b"k%04d" % number, b"v" * 100)
     digest = node.machine.digest()
 
     async def change() -> None:
         while not node.machine._store._pins:  # it has begun
             await asyncio.sleep(0)
         for number in range(1_000):  # the walk passes over these, and makes no part of them
-            node.submit_now((put_block(b"later %04d" % number, b"new"), 1))
+            node.put(b"later %04d" % number, b"new")
         for number in range(2_000):
-            node.submit_now((put_block(b"k%04d" % number, b"new"), 1))
+            node.put(b"k%04d" % number, b"new")
             await asyncio.sleep(0)
 
     async with serve(node) as served:

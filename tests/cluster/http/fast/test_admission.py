@@ -11,8 +11,6 @@ from raftlog.cluster.api.errors import Code
 from raftlog.cluster.http.fast import bounds
 from raftlog.cluster.http.fast.bounds import AdmissionQueue
 from raftlog.cluster.http.fast.byte_flow import ConnectionState
-from raftlog.cluster.http.fast.connection import FastConnection
-from raftlog.cluster.http.fast.head import RequestHead
 from tests.cluster.http.fast.fast_wire import Server, Wire, request, turns
 
 FAST = ConnectionState.FAST
@@ -40,7 +38,7 @@ async def test_a_turn_serves_so_many_and_the_rest_in_order() -> None:
     """
     async with Server(fast_path=True) as server:
         server.node.held = asyncio.Event()
-        service = server.runner._api.service
+        service = server.service
         wires = [server.connect() for _ in range(11)]
         begun: list[int] = []
         for wire in wires[:10]:
@@ -91,23 +89,15 @@ async def test_operator_requests_do_not_wait_in_line() -> None:
         assert sum(wire.protocol._state is not FAST for wire in wires) > 50, "most of them are still in line"  # type: ignore[attr-defined]
         assert [wire.replies()[0].status for wire in (early, late)] == [200, 200]
         assert admin.replies()[0].status == 200
-        assert more.replies()[0].problem().code is Code.BUSY
+        assert (more.replies()[0].problem().code, more.replies()[0].headers["retry-after"]) == (Code.BUSY, "1")
         server.node.held.set()
         await turns(200)
         assert [wire.replies()[0].status for wire in wires] == [200] * 100
 
 
-async def test_requests_for_aiohttp_wait_in_the_same_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_for_aiohttp_wait_in_the_same_line(lent: list[str]) -> None:
     """Ranges, which it serves, are handed to it four in a turn, in the same line as others; what operates the node is
     not among them, whatever its parameters."""
-    lent: list[str] = []
-    lend = FastConnection._lend
-
-    def note(self: FastConnection, head: RequestHead) -> None:
-        lent.append(head.target)
-        lend(self, head)
-
-    monkeypatch.setattr(FastConnection, "_lend", note)
     ranges, operators = ["/v1/kv?prefix=k"] * 10, ["/metrics?", "/v1/explain/7", "/v1/explain/leaderless", "/"]
     async with Server(fast_path=True) as server:
         wires = [server.connect() for _ in range(14)]
@@ -118,7 +108,7 @@ async def test_requests_for_aiohttp_wait_in_the_same_line(monkeypatch: pytest.Mo
         assert lent[8:] == ranges[:4]
         await turns(100)
         assert [wire.replies()[0].status for wire in wires] == [200] * 10 + [200, 425, 200, 200]
-        assert server.runner._api.service.load.open_requests == 0
+        assert server.service.load.open_requests == 0
 
 
 async def test_refusals_take_turns_too() -> None:
@@ -139,7 +129,7 @@ async def test_refusals_take_turns_too() -> None:
         server.node.held.set()
         await turns()
         assert busy.replies()[0].status == 200
-        assert server.runner._api.service.load.open_requests == 0
+        assert server.service.load.open_requests == 0
 
 
 async def test_clients_that_go_leave_the_line() -> None:
@@ -163,7 +153,7 @@ async def test_clients_that_go_leave_the_line() -> None:
         assert all(not wire.written for wire in wires)
         assert served(firsts) == [True] * 4
         assert len(server.node.log) == before + 4
-        assert server.runner._api.service.load.open_requests == 0
+        assert server.service.load.open_requests == 0
         assert len(server.runner.server.fast) == 4  # type: ignore[union-attr]
 
 

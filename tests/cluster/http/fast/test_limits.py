@@ -294,4 +294,4 @@ async def test_a_client_that_goes_gives_its_place_back_at_once(target: str) -> N
         assert server.service.load.open_requests == 1
         wire.close()
         await turns()
-        assert (server.service.load.open_requests, server.service.load.open_streams) == (0, 0)
+        assert (server.service.load.open_requests, server.service.load.streams.open) == (0, 0)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.http.fast import connection
+from raftlog.cluster.http.fast import bounds, connection
+from raftlog.cluster.http.fast.byte_flow import ConnectionState
 from raftlog.cluster.http.fast.head import HeadParser, Kind, RequestHead
 from tests.cluster.fake_node import serve
 from tests.cluster.http.fast.fast_wire import Server, Wire, request, turns
 from tests.cluster.http.http_probe import open_stream
+from tests.cluster.http.test_corners import FRAMING
 from tests.support import hang_s, wait_until_async
 
 PUT = request("PUT", "/v1/kv/k", body=b"value")
@@ -31,21 +35,7 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
         yield server
 
 
-@pytest.fixture
-def lent(monkeypatch: pytest.MonkeyPatch) -> list[RequestHead]:
-    """The requests that the fast path gave to aiohttp."""
-    heads: list[RequestHead] = []
-    lend = connection.FastConnection._lend
-
-    def note(self: connection.FastConnection, head: RequestHead) -> None:
-        heads.append(head)
-        lend(self, head)
-
-    monkeypatch.setattr(connection.FastConnection, "_lend", note)
-    return heads
-
-
-async def test_hot_requests_never_reach_aiohttp(monkeypatch: pytest.MonkeyPatch, lent: list[RequestHead]) -> None:
+async def test_hot_requests_never_reach_aiohttp(lent: list[str]) -> None:
     """Put, get, append, a batch and a page of the log make no handler; the next cold request makes one, and a hot one
     behind it is served by the fast path again."""
     async with Server(fast_path=True) as server:
@@ -55,7 +45,7 @@ async def test_hot_requests_never_reach_aiohttp(monkeypatch: pytest.MonkeyPatch,
         assert len(server.runner.server.connections) == 0  # type: ignore[union-attr]
         await wire.feed(LIVE, GET, LIVE, PUT)
         assert [reply.status for reply in wire.replies()] == [200] * 9
-        assert [head.target for head in lent] == ["/livez", "/livez"]
+        assert lent == ["/livez", "/livez"]
 
 
 async def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
@@ -85,7 +75,7 @@ async def test_requests_cut_at_every_byte(server: Server, piece: int, monkeypatc
     assert cut.replies()[5].json()["count"] == 1
 
 
-async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[RequestHead]) -> None:
+async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[str]) -> None:
     """The fast path waits a moment for a body, then aiohttp does, with its deadline; the connection comes back."""
     async with Server(fast_path=True) as server:
         wire = server.connect()
@@ -94,6 +84,56 @@ async def test_a_body_that_comes_late_goes_to_aiohttp(lent: list[RequestHead]) -
         await wire.feed(PUT[-5:], GET)
         assert [reply.status for reply in wire.replies()] == [200, 200]
         assert len(lent) == 1
+
+
+async def test_a_late_body_behind_another_request_is_cut_where_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head came in one packet with a whole request, its body in two more, and another request behind it. Each is
+    served once, as it was sent, whichever parser reads the late one. (Earlier bytes were once counted as part of it.)
+    """
+    monkeypatch.setattr(connection, "BODY_WAIT_SECONDS", 60.0)
+    late = request("POST", "/v1/log", body=b"b" * 300)
+    async with Server(fast_path=True) as server:
+        wire = server.connect()
+        await wire.feed(PUT + late[:-200], late[-200:-100])
+        for _ in range(2):  # as if the moment were over in which the rest may come, and another without any of it
+            timer = wire.protocol._body_timer  # type: ignore[attr-defined]
+            timer._run()
+            timer.cancel()
+        assert wire.protocol._left == 100, "the rest that has not arrived"  # type: ignore[attr-defined]
+        await wire.feed(late[-100:] + PUT + GET)  # a request as long as the one that was read before
+        assert [reply.status for reply in wire.replies()] == [200] * 4
+        assert wire.replies()[3].json()["kv"]["version"] == 2
+
+
+async def test_a_large_body_in_many_packets_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as something of it comes it is waited for, whatever else happens on the connection; nothing of it is lost
+    or doubled. Guard: `_body` in `_advance`; the timer that is set again, and its bound."""
+    monkeypatch.setattr(connection, "BODY_WAIT_SECONDS", 60.0)  # what it does then is asked for by name
+    value = bytes(range(256)) * 400
+    put = request("PUT", "/v1/kv/large", body=value)
+    async with Server(fast_path=True, value_bytes_max=1 << 20) as server:
+        wire = server.connect()
+        served = cast(connection.FastConnection, wire.protocol)
+        await wire.feed(put[:300])
+        for at in range(300, len(put), 20_000):
+            await wire.feed(put[at : at + 20_000])
+            if at == 300:
+                served._look_at_body()
+                served.pause_writing()
+                served.resume_writing()
+        await wire.feed(GET.replace(b"/k ", b"/large "))
+        assert wire.replies()[1].json()["kv"]["value_b64"] == base64.b64encode(value).decode()
+        assert served._handler is None
+        await wire.feed(put[:300])
+        served._look_at_body()  # nothing came since
+        assert served._state is ConnectionState.SLOW
+        await wire.feed(put[300:])
+        monkeypatch.setattr(bounds, "BODY_WAITS_MAX", 1)
+        await wire.feed(put[:300], put[300:400])
+        served._look_at_body()  # something did, but it takes long
+        assert served._state is ConnectionState.SLOW
+        await wire.feed(put[400:])
+        assert [reply.status for reply in wire.replies()] == [200] * 4
 
 
 @pytest.mark.parametrize(
@@ -211,34 +251,22 @@ async def test_the_connection_closes_when_either_side_asks(server: Server, data:
 
 SMUGGLED = request("DELETE", "/v1/kv/k")
 SMUGGLING = [
-    ("two different lengths", request("PUT", "/v1/kv/k", "Content-Length: 1", "Content-Length: 60") + b"v"),
-    ("the same length twice", request("PUT", "/v1/kv/k", "Content-Length: 1", "Content-Length: 1") + b"v"),
-    ("lengths in one header", request("PUT", "/v1/kv/k", "Content-Length: 1, 1") + b"v"),
-    ("length and chunks", request("PUT", "/v1/kv/k", "Content-Length: 1", "Transfer-Encoding: chunked") + b"0\r\n\r\n"),
     ("chunks and length", request("PUT", "/v1/kv/k", "Transfer-Encoding: chunked", "Content-Length: 5") + b"0\r\n\r\n"),
     ("an unknown coding", request("PUT", "/v1/kv/k", "Transfer-Encoding: xchunked", "Content-Length: 1") + b"v"),
-    ("a space before the colon", request("PUT", "/v1/kv/k", "Content-Length : 1") + b"v"),
-    ("a signed length", request("PUT", "/v1/kv/k", "Content-Length: +1") + b"v"),
-    ("a length in hex", request("PUT", "/v1/kv/k", "Content-Length: 0x1") + b"v"),
     ("a negative length", request("PUT", "/v1/kv/k", "Content-Length: -1") + b"v"),
-    ("a folded header", request("PUT", "/v1/kv/k", "X: a\r\n b", "Content-Length: 1") + b"v"),
     ("a folded length", request("PUT", "/v1/kv/k", "Content-Length:\r\n 1") + b"v"),
-    ("a bare line feed", b"PUT /v1/kv/k HTTP/1.1\nHost: localhost\nContent-Length: 1\n\nv"),
     ("a bare line feed in a value", request("PUT", "/v1/kv/k", "X: a\nContent-Length: 1") + b"v"),
-    ("a bare carriage return", request("PUT", "/v1/kv/k", "X: a\rContent-Length: 1") + b"v"),
     ("a null byte", request("PUT", "/v1/kv/k", "X: a\x00b", "Content-Length: 1") + b"v"),
     ("two spaces in the line", b"PUT  /v1/kv/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv"),
     ("a tab in the line", b"PUT\t/v1/kv/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nv"),
     ("an unknown version", request("PUT", "/v1/kv/k", body=b"v", version="1.2")),
-    ("a chunk size that is none", request("PUT", "/v1/kv/k", "Transfer-Encoding: chunked") + b"0x1\r\nv\r\n0\r\n\r\n"),
     ("an upgrade", request("PUT", "/v1/kv/k", "Connection: Upgrade", "Upgrade: h2c", body=b"v")),
     ("no host", b"PUT /v1/kv/k HTTP/1.1\r\nContent-Length: 1\r\n\r\nv"),
-    ("two hosts", request("PUT", "/v1/kv/k", "host: localhost", body=b"v")),
     ("a blank line first", b"\r\n" + request("PUT", "/v1/kv/k", body=b"v")),
 ]
 
 
-@pytest.mark.parametrize("data", [row[1] for row in SMUGGLING], ids=[row[0] for row in SMUGGLING])
+@pytest.mark.parametrize("data", [*FRAMING, *(data for _, data in SMUGGLING)])
 async def test_no_request_is_smuggled(data: bytes) -> None:
     """Where two readers could disagree about the end of a request, the fast path has no opinion: with it and without
     it the answers are the same, behind requests of either kind, however the packets are cut. (aiohttp alone forgets the
@@ -429,7 +457,7 @@ async def test_refusals_are_answered_alike_on_both_paths(server: Server, monkeyp
     """Appends and gets that the node fails, now or later, that cannot be served, or that meet a bug. Each gets a
     problem, and none counts as open afterwards.
     """
-    wire, gate = server.connect(), server.runner._api.service
+    wire, gate = server.connect(), server.service
     for refusal, code in (
         (ApiError(Code.NO_LEADER, "there is no leader"), Code.NO_LEADER),
         (RuntimeError("a bug"), Code.INTERNAL),
@@ -438,6 +466,7 @@ async def test_refusals_are_answered_alike_on_both_paths(server: Server, monkeyp
         await wire.feed(APPEND, GET)
         assert [reply.problem().code for reply in wire.replies()[-2:]] == [code, code]
         assert all(reply.headers["raftlog-request-id"] for reply in wire.replies()[-2:])
+    assert b"a bug" not in wire.written.replace(b"probably a bug", b""), "an exception is not shown"
     server.node.refusal = None
     await wire.feed(request("GET", "/v1/kv/" + "k" * 5_000), APPEND)
     assert wire.replies()[-2].problem().code is Code.TOO_LARGE

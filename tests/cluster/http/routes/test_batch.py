@@ -9,7 +9,7 @@ import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
 from tests.cluster.fake_node import Served, serve
-from tests.cluster.http.http_probe import Reply, ask
+from tests.cluster.http.http_probe import Reply, ask, of_session, open_session
 
 
 @pytest.fixture
@@ -31,12 +31,6 @@ async def packed(served: Served, session: int, writes: list[Any], settled: int =
     if session:
         headers |= {"Raftlog-Session": str(session), "Raftlog-Settled": str(settled)}
     return await ask(served.port, "POST", "/v1/kv/batch", msgpack.packb(writes), headers)
-
-
-async def open_session(served: Served) -> int:
-    """A new session."""
-    number: int = (await ask(served.port, "POST", "/v1/sessions", b"{}")).json()["session"]
-    return number
 
 
 async def test_each_write_has_its_own_index_revision_and_outcome(served: Served) -> None:
@@ -71,14 +65,14 @@ async def test_each_write_has_its_own_index_revision_and_outcome(served: Served)
 
 async def test_a_batch_that_is_sent_again_is_applied_once(served: Served) -> None:
     """The second answer is the first, as `repeated`; also where only a part of the batch comes again, or alone."""
-    session = await open_session(served)
+    session = await open_session(served.port)
     writes = [[number, b"k%d" % number, b"v", None] for number in (1, 2, 3)]
     first = (await packed(served, session, writes)).json()["results"]
     applied = served.node.applied
     again = (await packed(served, session, writes[1:])).json()["results"]
     assert [each["written"]["result"] for each in again] == ["repeated", "repeated"]
     assert [each["written"]["revision"] for each in again] == [each["written"]["revision"] for each in first[1:]]
-    alone = await ask(served.port, "PUT", "/v1/kv/k3", b"v", {"Raftlog-Session": str(session), "Raftlog-Sequence": "3"})
+    alone = await ask(served.port, "PUT", "/v1/kv/k3", b"v", of_session(session, 3))
     assert alone.json()["result"] == "repeated"
     assert served.node.machine.revision == 4
     assert served.node.applied == applied + 3  # the repetitions are in the log, and change nothing
@@ -86,7 +80,7 @@ async def test_a_batch_that_is_sent_again_is_applied_once(served: Served) -> Non
 
 async def test_a_write_that_the_node_does_not_take_keeps_the_others(served: Served) -> None:
     """A value over the limit, and a sequence that was used for another request."""
-    session = await open_session(served)
+    session = await open_session(served.port)
     await packed(served, session, [[1, b"a", b"1", None]])
     writes = [[2, b"b", b"x" * 101, None], [1, b"a", b"other", None], [3, b"c", b"3", None]]
     results = (await packed(served, session, writes)).json()["results"]
@@ -101,7 +95,7 @@ async def test_a_write_that_the_node_does_not_take_keeps_the_others(served: Serv
 async def test_a_refused_copy_of_a_batch_is_never_answered_not_applied(served: Served) -> None:
     """Its writes were applied. Refused as a whole or one by one, settled or under a session that has expired, the
     copy's outcome is unknown."""
-    session = await open_session(served)
+    session = await open_session(served.port)
     writes = [[1, b"a", b"1", None], [2, b"b", b"2", None]]
     await packed(served, session, writes)
     served.node.refusal = ApiError(Code.BUSY, "too many")

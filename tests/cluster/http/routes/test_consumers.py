@@ -11,7 +11,7 @@ from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.runtime import clock
 from raftlog.statemachine.commands import Limits
 from tests.cluster.fake_node import LOG_ID, START_MS, FakeNode, Served, serve
-from tests.cluster.http.http_probe import Reply, ask
+from tests.cluster.http.http_probe import Reply, ask, of_session, open_session
 
 
 def position(index: int, log: str = LOG_ID) -> dict[str, Any]:
@@ -111,48 +111,6 @@ async def test_positions_go_back_by_reset_alone(served: Served) -> None:
     assert (await send(served, "PUT", "/v1/consumers/new", body)).json()["position"] == position(3)
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "says"),
-    [
-        ({"generation": 3, "position": position(1, "ff" * 16)}, Code.FOREIGN_LOG, f"this is log {LOG_ID}"),
-        ({"generation": 3, "position": {"log": LOG_ID, "next": {"1": 5}}}, Code.BAD_REQUEST, '{"0": index}'),
-        ({"generation": 3, "position": {"log": LOG_ID, "next": {"0": 0}}}, Code.BAD_REQUEST, "index 1"),
-        ({"generation": 3, "position": {"log": LOG_ID, "next": {"0": -1}}}, Code.BAD_REQUEST, "position.next"),
-        ({"generation": 3, "position": {"log": LOG_ID}}, Code.BAD_REQUEST, "next"),
-        ({"generation": 3}, Code.BAD_REQUEST, "position"),
-        ({"position": position(1)}, Code.BAD_REQUEST, "generation"),
-        ({"generation": 0, "reset": True, "position": position(1)}, Code.BAD_REQUEST, "generation"),
-        ({"generation": 3, "position": position(1), "owner": "x"}, Code.BAD_REQUEST, "owner"),
-        ({"generation": 3, "position": position(1), "force": True}, Code.BAD_REQUEST, "force"),
-        ({"generation": 3, "position": position(99)}, Code.REFUSED, "beyond"),
-        ({"reset": True, "position": position(1), "owner": "o" * 256}, Code.TOO_LARGE, "consumer_owner_bytes_max"),
-    ],
-)
-async def test_invalid_commits_are_refused(served: Served, body: dict[str, Any], code: Code, says: str) -> None:
-    """Each is refused by name, and the group stays as it is."""
-    assert await claim(served) == 3
-    problem = (await send(served, "PUT", "/v1/consumers/g", body)).problem()
-    assert problem.code is code
-    assert says in problem.message
-    assert served.node.machine.consumers.get(b"g").next == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("", Code.BAD_REQUEST),
-        ("%0A", Code.BAD_REQUEST),
-        ("%FF", Code.BAD_REQUEST),
-        ("%zz", Code.BAD_REQUEST),
-        ("n" * 256, Code.TOO_LARGE),
-        ("a/b", Code.NOT_FOUND),
-    ],
-)
-async def test_invalid_group_names_are_refused(served: Served, name: str, code: Code) -> None:
-    """Names are printable text; they are escaped in the path, and bounded by `consumer_name_bytes_max`."""
-    assert (await ask(served.port, "POST", f"/v1/consumers/{name}/claim")).problem().code is code
-
-
 async def test_a_name_of_any_text(served: Served) -> None:
     """Escaped in the path, as it is in the answer."""
     await claim(served, "a%2Fb%20%C3%BC")
@@ -161,8 +119,7 @@ async def test_a_name_of_any_text(served: Served) -> None:
 
 async def test_a_repeated_request_gets_its_first_answer(served: Served) -> None:
     """Under a session a claim is one claim, however often it is sent, and a commit is not fenced by itself."""
-    session = (await ask(served.port, "POST", "/v1/sessions")).json()["session"]
-    headers = {"Raftlog-Session": str(session), "Raftlog-Sequence": "1"}
+    headers = of_session(await open_session(served.port), 1)
     first = (await send(served, "POST", "/v1/consumers/g/claim", headers=headers)).json()
     again = (await send(served, "POST", "/v1/consumers/g/claim", headers=headers)).json()
     assert again == {**first, "result": "repeated"}

@@ -22,7 +22,7 @@ from raftlog.raft.types import EntryKind
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.http.http_probe import ask
 from tests.cluster.nodes import cluster_of
-from tests.support import free_port
+from tests.support import free_port, streams_served
 
 ADD = b'{"change":"add","node":4,"peer":"127.0.0.1:7104","url":"http://127.0.0.1:7004"}'
 ASKED = [("/v1/members", ADD), ("/v1/leader/transfer", b'{"to":2}'), ("/v1/leader/transfer", b"")]
@@ -88,13 +88,10 @@ async def test_a_leader_that_cannot_be_reached_or_does_not_answer() -> None:
         assert problem.leader == LeaderHint(1, url)
         assert url in problem.message
 
-        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
-            writer.close()
 
-        server = await asyncio.start_server(silent, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
+        async with streams_served(silent) as port:
             follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{port}")
             problem = (await ask(follower.port, "POST", "/v1/members", ADD)).problem()
             assert (problem.code, problem.outcome) == (Code.LEADER_LOST, Outcome.UNKNOWN)
@@ -198,13 +195,11 @@ async def test_a_follower_asks_the_leader_what_happened_to_a_record(monkeypatch:
         follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{free_port()}")
         assert (await ask(follower.port, "GET", f"/v1/explain/{only_there}")).problem().code is Code.FUTURE_INDEX
 
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def hear(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         """Reads all, and never answers."""
         await reader.read()
-        writer.close()
 
-    silent = await asyncio.start_server(hear, "127.0.0.1", 0)
-    async with silent, serve() as follower:
+    async with streams_served(hear) as port, serve() as follower:
         follower.node.node_id = 2
-        follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}")
+        follower.node.leader = LeaderHint(1, f"http://127.0.0.1:{port}")
         assert (await ask(follower.port, "GET", "/v1/explain/2")).json()["state"] == "applied"

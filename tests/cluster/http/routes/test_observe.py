@@ -119,19 +119,6 @@ async def test_density_counts_the_indexes_of_each_span() -> None:
         assert part["indexes"] == [6, 7]
 
 
-async def test_bad_questions_for_density(served: Served) -> None:
-    """Too many buckets, and times that are the wrong way round: one sentence each."""
-    for query, word in (
-        ("buckets=0", "from 1 to 500"),
-        ("buckets=501", "from 1 to 500"),
-        ("from_time=5&to_time=5", "the log is read between them"),
-        ("bucket=3", "buckets"),
-    ):
-        problem = (await ask(served.port, "GET", f"/v1/log/density?{query}")).problem()
-        assert problem.code == "bad_request"
-        assert word in problem.message
-
-
 async def test_density_leaves_the_event_loop_free(served: Served) -> None:
     """Other requests are answered between its searches: each waits for the disk, not the loop."""
     turns = 0

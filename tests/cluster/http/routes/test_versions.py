@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.http_probe import ask
 
@@ -99,29 +97,6 @@ async def test_a_deleted_key_has_versions_from_an_index(served: Served) -> None:
     assert "from=" in problem.message
     found = await send(served, "GET", f"/v1/kv/k?versions=2&from={gone['index']}")
     assert [each["deleted"] for each in found["versions"]] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("query", "code", "word"),
-    [
-        ("versions=0", "bad_request", "from 1 to 100"),
-        ("versions=101", "bad_request", "from 1 to 100"),
-        ("versions=x", "bad_request", "whole number"),
-        ("versions=2&at=2&from=3", "bad_request", "both from and at"),
-        ("versions=2&at=99", "future_index", "not reached yet"),
-        ("value_bytes=2", "bad_request", "versions=N"),
-        ("from=3", "bad_request", "versions=N"),
-        ("versions=2&from=1", "bad_request", "changed no such key"),
-        ("versions=2&from=99", "future_index", "applied the log up to"),
-        ("version=2", "bad_request", "versions"),
-    ],
-)
-async def test_bad_questions_for_versions(served: Served, query: str, code: str, word: str) -> None:
-    """Each gets one sentence that names the parameter."""
-    await send(served, "PUT", "/v1/kv/k", b"1")
-    problem = (await ask(served.port, "GET", f"/v1/kv/k?{query}")).problem()
-    assert problem.code == code
-    assert word in problem.message
 
 
 async def test_large_versions_fill_a_page() -> None:
