@@ -31,7 +31,6 @@ class SinkMetrics(Collector):
         self._progress = {run.name: run.progress for run in runs}
 
     def collect(self) -> Iterator[Metric]:
-        """As `Collector.collect`."""
         for name, (text, attribute) in _GAUGES.items():
             family = GaugeMetricFamily(f"raftlog_sink_{name}", text, labels=["sink"])
             yield _filled(family, attribute, self._progress.items())
