@@ -20,8 +20,7 @@ from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks import runner
 from raftlog.cluster.sinks.changes import StorePosition, StoreRow
-from raftlog.cluster.sinks.rejects import Rejects
-from raftlog.cluster.sinks.run_state import RunPhase, RunStateFile
+from raftlog.cluster.sinks.kept_files import Rejects, RunPhase, RunStateFile
 from raftlog.cluster.sinks.runner import SinkRun, SinkStep, SinkStopped
 from raftlog.cluster.sinks.settings import SinkSettings, SqliteSettings
 from raftlog.cluster.sinks.store import StoreUnavailable
