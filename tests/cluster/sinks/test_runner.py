@@ -127,6 +127,12 @@ def fill(
     client.delete_range(b"k/7", b"k/9")
 
 
+def captured(transaction: int, op: str, after: object, *, last: bool = True) -> NewRecord:
+    """A change of the table `t` that an import of PostgreSQL wrote."""
+    value = {"op": op, "table": "t", "lsn": f"0/{transaction}", "xid": transaction, "before": None, "after": after}
+    return NewRecord(json.dumps(value | {"last": last}, separators=(",", ":")).encode())
+
+
 def expected(client: SyncClient) -> dict[StoreRow, StoreRow]:
     """The rows by the store of the cluster itself."""
     found = {}
@@ -414,11 +420,7 @@ def test_a_captured_table_is_written_in_whole_transactions(client: SyncClient, t
     )
 
     def change(transaction: int, key: int, *, last: bool) -> NewRecord:
-        more = {"last": True} if last else {}
-        value = {"op": "insert", "table": "t", "lsn": f"0/{transaction}", "n": 1, "xid": transaction, "before": None}
-        return NewRecord(
-            json.dumps(value | {"after": {"id": key, "n": transaction}} | more, separators=(",", ":")).encode()
-        )
+        return captured(transaction, "insert", {"id": key, "n": transaction}, last=last)
 
     for transaction in range(1, 9):
         client.append_many([change(transaction, key, last=key == 4) for key in range(5)])

@@ -5,7 +5,6 @@ from hypothesis import given, strategies as st
 
 from raftlog.cluster.importer.formats.dialect import (
     Dialect,
-    charset_of,
     dialect_of,
     is_row_open,
     is_table,
@@ -69,30 +68,6 @@ def test_a_written_row_is_closed_exactly_at_its_end(cells: list[str]) -> None:
     row = ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
     assert not is_row_open(f"{row}\n".encode(), Dialect())
     assert is_row_open(f"{row[:-1]}\n".encode(), Dialect())
-
-
-@pytest.mark.parametrize(
-    ("data", "charset"),
-    [
-        ("é,b\n".encode(), "utf-8"),
-        (b"\xef\xbb\xbfa", "utf-8"),
-        ("é,b\n".encode("cp1252"), "windows-1252"),
-        ("a,b\n".encode("utf-16"), "utf-16-le"),
-        ("a,b,c\n".encode("utf-16-le"), "utf-16-le"),
-        ("a,b,c\n".encode("utf-16-be"), "utf-16-be"),
-        ("a".encode("utf-32"), "utf-32-le"),
-        (b"", "utf-8"),
-    ],
-)
-def test_the_charset_of_the_first_bytes(data: bytes, charset: str) -> None:
-    """A byte order mark decides, else zero bytes, else whether it is UTF-8."""
-    assert charset_of(data, is_whole=True)[0] == charset
-
-
-def test_a_character_cut_at_the_end_of_the_sample_is_no_reason() -> None:
-    """The sample ends at any byte of the file."""
-    assert charset_of("aé".encode()[:-1], is_whole=False)[0] == "utf-8"
-    assert charset_of("aé".encode()[:-1], is_whole=True)[0] == "windows-1252"
 
 
 def test_numbers_above_numbers_look_like_data() -> None:

@@ -101,7 +101,6 @@ class MariaSettings(settings.SinkSettings, frozen=True, kw_only=True, tag="maria
     socket: str
 
     def store(self, folder: Path, mapping: Any) -> Any:
-        """As `SinkSettings.store`."""
         (code,) = (block for block in page_blocks() if "class MariaStore" in block)
         names: dict[str, Any] = {}
         exec(code, names)  # noqa: S102  # the page itself
