@@ -130,6 +130,7 @@ def test_hidden_files_links_and_sockets_in_a_folder_are_left_out_and_counted(fol
     (folder / "sub" / "link.log").symlink_to("../a.log")
     (folder / ".hidden.log").write_text("h\n")
     (folder / "old.rejected").write_text("{}\n")
+    (folder / "old.raftlog-import").write_text("{}\n")
     with socket.socket(socket.AF_UNIX) as listener:
         here = os.getcwd()
         os.chdir(folder)  # the path of a socket is short
@@ -141,7 +142,7 @@ def test_hidden_files_links_and_sockets_in_a_folder_are_left_out_and_counted(fol
     (sentence,) = told
     assert sorted(sentence.partition(": left out: ")[2].partition(";")[0].split("), ")) == [
         "hidden files and folders (2",
-        "notes of imports (1",
+        "notes of imports (2",
         "sockets, pipes and devices (1",
         "symbolic links (2)",
     ]

@@ -148,7 +148,7 @@ def test_another_source_or_a_foreign_file_is_refused(tmp_path: Path, client: Syn
     with pytest.raises(SourceError, match="of the source numbers"):
         list(copy(other, client, tmp_path / "s"))
     (tmp_path / "s").write_bytes(b"{}")
-    with pytest.raises(SourceError, match="not the session file of an import or a copy"):
+    with pytest.raises(SourceError, match=r"not the session file of an import or a copy .*--state"):
         list(copy(Numbers(3), client, tmp_path / "s"))
 
 
@@ -184,9 +184,9 @@ def test_files_are_a_source_with_their_own_times(tmp_path: Path, client: SyncCli
 
 
 def test_a_position_in_a_file_after_an_empty_one_continues_that_file(tmp_path: Path) -> None:
-    """The position counts the empty file, so that no line comes twice."""
+    """The position counts the empty files, also before the first line and after the last: no line comes twice."""
     (tmp_path / "files").mkdir()
-    for name, count in (("a", 3), ("b", 0), ("c", 6_001)):
+    for name, count in (("0", 0), ("a", 3), ("b", 0), ("c", 6_001), ("d", 0)):
         (tmp_path / "files" / f"{name}.ndjson").write_text("".join(f'{{"id": {n}}}\n' for n in range(count)))
     parts = [part for part in FileSource(str(tmp_path / "files")).read(None) if part.records]
     assert [len(part.records) for part in parts] == [3, 5_000, 1_001]

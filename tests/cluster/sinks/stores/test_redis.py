@@ -18,7 +18,7 @@ from raftlog.cluster.sinks.store import RowsRefused, StoreError, StoreUnavailabl
 from raftlog.cluster.sinks.stores.redis import RedisStore
 from tests.cluster.sinks.redis_server import RedisServer, redis_served
 from tests.cluster.sinks.stores.kit import SINK, StoreBench, expired, put, small
-from tests.cluster.sinks.test_runner import STEPS, AtStep, fill, running
+from tests.cluster.sinks.test_runner import AtStep, fill, running
 from tests.support import free_port, restarted, wait_until
 
 pytestmark = pytest.mark.serial
@@ -91,22 +91,6 @@ def test_the_rows_are_as_the_settings_say(keep: str, client: SyncClient, server:
             }
         else:
             assert (found.get("k:0"), found.get("k:7")) == ("x", "")
-
-
-@pytest.mark.parametrize("start", ["oldest", "state"])
-@pytest.mark.parametrize("step", STEPS)
-def test_a_server_killed_at_any_step_loses_nothing(
-    step: SinkStep, start: str, client: SyncClient, server: RedisServer, tmp_path: Path
-) -> None:
-    """It starts again on its files."""
-    fill(client, 40, value=value)
-    bench = free(server, tmp_path, start=start)
-    at = AtStep(step, partial(restarted, server), 1, 3)
-    bench.run(client, at)
-    assert at.seen >= 1
-    fill(client, 20, seed=2, value=value)
-    bench.run(client)
-    check(bench, client, server)
 
 
 def test_a_server_that_is_killed_at_random_loses_nothing(
