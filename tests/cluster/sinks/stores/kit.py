@@ -50,11 +50,12 @@ KINDS = {
 
 _AT = datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
 _ONE, _SMALL, _LONG = Decimal("1.0000000000"), Decimal("-0.0000000001"), Decimal("12345678901234567890.0123456789")
+_DIGITS = '{"n":0.12345678901234567890123}'  # more than a float has
 _TREE, _RAW = '{"a":[1,{"b":null}],"c":"ü"}', b"\xff\0'\\"
 FULL: StoreRow = ("a", "x", 1, 2, 0.5, _ONE, True, date(2020, 2, 29), _AT, _RAW, _TREE, "x")
 """A row of KINDS with a value in each column."""
 
-_EDGES: StoreRow = ("b", "", -(1 << 31), (1 << 63) - 1, 1e300, _SMALL, False, date(1700, 1, 1), _AT, b"", "{}", 1)
+_EDGES: StoreRow = ("b", "", -(1 << 31), (1 << 63) - 1, 1e300, _SMALL, False, date(1700, 1, 1), _AT, b"", _DIGITS, 1)
 ZERO: StoreRow = ("c \0/é😀?", '\0\n"', 0, -(1 << 63), 5e-324, _LONG, *[None] * 4, '{"x":1.50}', Decimal("1.5"))
 """One with a byte of zero in text, which PostgreSQL does not take."""
 
