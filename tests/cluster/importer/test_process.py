@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,23 +11,12 @@ import pytest
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.cluster.nodes import QUICK
-from tests.support import HANG_S, free_ports
+from tests.support import HANG_S
 
 pytestmark = pytest.mark.serial
 
 LINES = 4_000
 BATCH = 40
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One node that serves: the test stops the importer."""
-    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
-    cluster.start()
-    cluster.wait_ready()
-    yield cluster
-    cluster.kill(1)
 
 
 def start(local: LocalCluster, *arguments: str, stdin: int | None = None) -> "subprocess.Popen[bytes]":

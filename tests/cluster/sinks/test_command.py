@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,11 @@ import pytest
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.cluster.nodes import QUICK
-from tests.support import HANG_S, free_port, free_ports, wait_until
+from tests.support import HANG_S, free_port, wait_until
 
 pytestmark = pytest.mark.serial
 
 PAGE = Path(__file__).parents[3] / "docs" / "sinks.md"
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One node that serves: the tests kill the runner."""
-    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
-    cluster.start()
-    cluster.wait_ready()
-    yield cluster
-    cluster.kill(1)
 
 
 def blocks(kind: str) -> list[str]:

@@ -127,12 +127,6 @@ def fill(
     client.delete_range(b"k/7", b"k/9")
 
 
-def captured(transaction: int, op: str, after: object, *, last: bool = True) -> NewRecord:
-    """A change of the table `t` that an import of PostgreSQL wrote."""
-    value = {"op": op, "table": "t", "lsn": f"0/{transaction}", "xid": transaction, "before": None, "after": after}
-    return NewRecord(json.dumps(value | {"last": last}, separators=(",", ":")).encode())
-
-
 def expected(client: SyncClient) -> dict[StoreRow, StoreRow]:
     """The rows by the store of the cluster itself."""
     found = {}
@@ -152,23 +146,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STARTS = ("oldest", "state")
 STEPS = [*SinkStep][:5]  # those of a run
-
-
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("time", [1, 2, 4])
-def test_killed_at_any_step_it_goes_on_exactly_once(
-    client: SyncClient, tmp_path: Path, start: str, step: SinkStep, time: int
-) -> None:
-    """Whatever was written is known from the store's own position."""
-    fill(client, 40)
-    bench = Bench(client, tmp_path, start=start)
-    with suppress(Killed):
-        bench.made(AtStep(step, die, time)).run(once=True)
-    fill(client, 20, seed=2)
-    bench.run()
-    assert bench.rows == expected(client)
-    bench.check()
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -406,29 +383,6 @@ def test_an_idle_sink_writes_nothing(client: SyncClient, node: FakeNode, tmp_pat
     bench.run()
     assert node.applied - before <= 1  # its claim
     assert len(bench.store.writes) == writes
-
-
-def test_a_captured_table_is_written_in_whole_transactions(client: SyncClient, tmp_path: Path) -> None:
-    """No batch ends within one, and an open transaction is not written."""
-    bench = Bench(
-        client,
-        tmp_path,
-        **{"from": {"table": "t"}, "columns": {"id": "value.id:bigint", "n": "value.n:bigint"}},
-    )
-
-    def change(transaction: int, key: int, *, last: bool) -> NewRecord:
-        return captured(transaction, "insert", {"id": key, "n": transaction}, last=last)
-
-    for transaction in range(1, 9):
-        client.append_many([change(transaction, key, last=key == 4) for key in range(5)])
-    client.append_many([change(9, 0, last=False), change(9, 1, last=False)])
-    bench.run()
-    for changes in bench.store.writes:
-        assert len(changes.rows) in (0, 5)
-    assert {row[1] for row in bench.rows.values()} == {8}
-    client.append_many([change(9, key, last=key == 4) for key in range(2, 5)])
-    bench.run()
-    assert {row[1] for row in bench.rows.values()} == {9}
 
 
 def test_a_store_that_is_away_is_tried_again(

@@ -108,29 +108,6 @@ def test_a_server_that_is_killed_at_random_loses_nothing(
     check(bench, client, server)
 
 
-def test_a_server_that_was_restored_goes_back_and_says_so(
-    client: SyncClient, server: RedisServer, tmp_path: Path
-) -> None:
-    """Rows and position are in the same files, so the log gives the missing rows again."""
-    fill(client, 30, value=value)
-    bench = free(server, tmp_path)
-    bench.run(client)
-    server.kill()
-    server.copy("backup")
-    server.start()
-    with running(partial(bench.made, client)) as run:
-        fill(client, 30, seed=2, value=value)
-        end = client.put(b"k/1", b'{"n": 7}').index
-        wait_until(lambda: run.progress.next_index > end, 20, what="the store to follow")
-        server.kill()
-        server.restore("backup")
-        server.start()
-        end = client.put(b"k/2", b'{"n": 8}').index
-        wait_until(lambda: run.progress.next_index > end, 20, what="the restored store to follow")
-    assert any("it was restored from an older state" in each for each in bench.said), bench.said
-    check(bench, client, server)
-
-
 def test_a_wrong_password_stops_the_sink(client: SyncClient, server: RedisServer, tmp_path: Path) -> None:
     """And so does a user without a permission, before anything is written. No message has the password."""
     (tmp_path / "url").write_text(server.url.replace("://", "://me:hidden@"))

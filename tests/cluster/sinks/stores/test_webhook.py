@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from raftlog import NewRecord
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks.changes import RowChange, RowChanges, StorePosition
@@ -19,7 +20,7 @@ from raftlog.cluster.sinks.stores.webhook import WebhookStore
 from tests.cluster.fake_node import LOG_ID
 from tests.cluster.importer.jobs import Killed
 from tests.cluster.sinks.stores.kit import FULL, KINDS, SINK, StoreBench, gone, put, unchanged
-from tests.cluster.sinks.test_runner import COLUMNS, AtStep, captured, die, expected
+from tests.cluster.sinks.test_runner import COLUMNS, AtStep, die, expected
 from tests.cluster.sinks.webhook_service import SECRET, Service
 from tests.support import free_ports
 
@@ -40,6 +41,12 @@ def check(bench: StoreBench, client: SyncClient, service: Service) -> None:
     sent = [json.loads(body) for body in bodies.values()]
     indexes = [each["index"] for one in sent for each in (one if isinstance(one, list) else [one])]
     assert indexes == sorted(indexes)
+
+
+def captured(transaction: int, op: str, after: object) -> NewRecord:
+    """A change of the table `t` that an import of PostgreSQL wrote."""
+    value = {"op": op, "table": "t", "lsn": f"0/{transaction}", "xid": transaction, "before": None, "after": after}
+    return NewRecord(json.dumps(value | {"last": True}, separators=(",", ":")).encode())
 
 
 def fill(client: SyncClient, count: int) -> None:
