@@ -327,7 +327,7 @@ class SinkRun:
         return self._fitting(self._mapping.of_record, record) or MappedRecord(record.index)
 
     def _fitting(self, mapped: Callable[P, T], *given: P.args, **more: P.kwargs) -> T | None:
-        """What is mapped; None of a record that does not fit, and goes to the rejected ones. Raises SinkStopped."""
+        """The row of a record; None of one that does not fit, and goes to the rejected ones. Raises SinkStopped."""
         try:
             return mapped(*given, **more)
         except NewMembers:

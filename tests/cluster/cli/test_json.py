@@ -112,7 +112,7 @@ ELSEWHERE = {
     "user delete",
     "token create",
     "token revoke",  # tests/cluster/cli/test_access.py: they need a cluster with access control
-    "import-postgres",  # tests/cluster/importer/postgres/test_kills.py
+    "import-postgres",  # tests/cluster/sinks/test_story.py
     *(
         f"sink {name}" for name in ("run", "check", "status", "verify", "rebuild", "skip", "retry", "wait", "drop")
     ),  # test_command.py

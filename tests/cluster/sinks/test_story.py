@@ -285,7 +285,7 @@ def test_every_derived_store_equals_the_tables_after_kills_of_everything(
     (tmp_path / "sinks.toml").write_text("".join(sinks))
     urls = ",".join(local.url(node) for node in range(1, NODES + 1))
     capture = [*COMMAND, "import-postgres", postgres.conninfo, "--tables", "accounts,orders", "--slot", "story"]
-    capture += ["--batch", "200", "--state", "state", "-e", urls]
+    capture += ["--batch", "200", "--state", "state", "-o", "jsonl", "-e", urls]
     run = [*COMMAND, "sink", "run", "sinks.toml", "-e", urls]
     export = [*COMMAND, "export", "--to", "parquet", "--engine", "arrow", "-e", urls]
     shop, sums = Shop(postgres.conninfo, chance, pause_s=0.005), Sums(tmp_path, postgres.conninfo)
@@ -325,6 +325,7 @@ def test_every_derived_store_equals_the_tables_after_kills_of_everything(
     for command in (capture, [*run, "--once"], [*export, "--append"], [*COMMAND, "verify", "parquet", "-e", urls]):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S)
         assert done.returncode == 0, done.stderr
+        assert command is not capture or json.loads(done.stdout.splitlines()[-1])["records"] > 0
     verify = [*COMMAND, "sink", "verify", "sinks.toml", "-o", "json", "-e", urls]
     done = subprocess.run(verify, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
