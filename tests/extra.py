@@ -38,7 +38,6 @@ EXTRA: Final = {
         "test_a_damaged_newest_entry_loses_no_acknowledged_write[one bit, at once]",
     ),
     "kills of a whole job again and again; its steps are killed one by one without processes": (
-        "tests/cluster/importer/postgres/test_kills.py",
         "tests/spark_export/export/test_store.py::test_a_run_that_is_overtaken_at_any_request_loses_or_counts[delta]",
         "tests/spark_export/export/test_store.py::test_killed_before_every_change_of_the_store[delta]",
         "tests/spark_export/sink/test_kills.py",

@@ -259,7 +259,7 @@ def variables_of(files: TlsFiles) -> dict[str, str]:
 def http_served(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
     """A server of `http.server` in a thread of its own; its URL, without a path."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"

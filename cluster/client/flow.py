@@ -7,7 +7,8 @@ decides, `raftlog.cluster.client.http1` makes the bytes. So the two clients diff
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
@@ -43,8 +44,8 @@ from raftlog.cluster.client.decisions import (
     failed,
     refused,
 )
-from raftlog.cluster.client.errors import KeyNotFound
-from raftlog.cluster.client.http1 import ResponseHead, encode_request
+from raftlog.cluster.client.errors import KeyNotFound, NotApplied, OutcomeUnknown, SessionExpired
+from raftlog.cluster.client.http1 import NO_TLS, ResponseHead, encode_request
 from raftlog.cluster.security.bearer import Bearer
 
 T = TypeVar("T")
@@ -121,6 +122,30 @@ class Ticket:
     is_new: bool = False
 
 
+@contextmanager
+def settling(
+    ticket: Ticket, settle: Callable[[Ticket, bool], None], drop: Callable[[SessionBook], None]
+) -> Iterator[None]:
+    """Around the flow of a write: settles the sequence by its end. `settle` gets whether the outcome is unknown.
+
+    A session that has expired is dropped: later writes open another one, and this write is never sent again.
+    """
+    is_unknown = True  # also after any other error, such as a cancellation: the request may have been sent
+    try:
+        yield
+        is_unknown = False
+    except NotApplied:
+        is_unknown = False
+        raise
+    except OutcomeUnknown as error:
+        error.session, error.sequence = ticket.book.session, ticket.sequence
+        if isinstance(error, SessionExpired):
+            drop(ticket.book)
+        raise
+    finally:
+        settle(ticket, is_unknown)
+
+
 @dataclass(frozen=True, slots=True)
 class Sleep:
     """Wait for that time."""
@@ -151,6 +176,15 @@ class Lost:
 
     failure: Failure
     reason: str
+
+
+def unreached(error: OSError, timeout_s: float, *, is_accepted: bool) -> Lost:
+    """The failure of a connection that was not made, or of its handshake once a program has accepted it."""
+    why = f" within {timeout_s:g} s" if isinstance(error, TimeoutError) else f": {error}"
+    if is_accepted:
+        return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS}{why}")
+    is_refused = isinstance(error, ConnectionRefusedError)
+    return Lost(Failure.NOT_SENT, "connection refused" if is_refused else f"no connection{why}")
 
 
 Happened = tuple[int, Response | Lost | None]

@@ -1,8 +1,4 @@
-"""Folds the changes of records into batches that a store writes at once; pure.
-
-A batch holds whole indexes and at most one change of each key, the last one. The changes of one transaction of a
-captured database stay in one batch. A truncate ends a batch, with what follows in its transaction.
-"""
+"""Defines what records of the log change in the rows of a store, and where the store is; pure."""
 
 from __future__ import annotations
 
@@ -10,16 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-
-BATCH_ROWS_MAX: Final = 10_000
-"""RowChanges after which a batch ends with the index."""
-
-BATCH_BYTES_MAX: Final = 4 << 20
-"""Bytes of keys and values after which a batch ends with the index."""
-
-TRANSACTION_BYTES_MAX: Final = 16 << 20
-"""Bytes of one transaction of a captured database, after which its batch ends all the same: a sink's memory is
-bounded."""
 
 
 class _Unchanged:
@@ -82,86 +68,6 @@ class SinkBatch(NamedTuple):
     changes: RowChanges
     expected: StorePosition | None
     next: StorePosition
-
-
-class SinkBatcher:
-    """Collects mapped records behind a position of the store."""
-
-    def __init__(self, position: StorePosition, rows_max: int = BATCH_ROWS_MAX) -> None:
-        self.position = position
-        """Where the store is, once it has all batches that were taken."""
-        self.next_index = position.next
-        """The index after the newest record that was added."""
-        self.split = 0
-        """Transactions that were too large for one batch."""
-        self._rows_max = rows_max
-        self._next = position.next
-        self._rows: dict[StoreRow, RowChange] = {}
-        self._truncates = False
-        self._bytes = 0
-        self._transaction: str | None = None
-        self._held: list[MappedRecord] = []  # from the first record of a transaction that has not ended
-        self._held_bytes = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no change waits to be taken."""
-        return not self._rows and not self._truncates
-
-    def add(self, record: MappedRecord) -> SinkBatch | None:
-        """Takes the next record. Returns a full batch, to which this record does not belong."""
-        self.next_index = record.index + 1
-        ready: list[MappedRecord] = []
-        if self._held and record.transaction not in (None, self._transaction):
-            ready = self._release()  # its last record was not marked
-        if record.transaction is None and not self._held:
-            ready.append(record)
-        else:
-            self._held.append(record)
-            self._held_bytes += record.size
-            self._transaction = record.transaction or self._transaction
-            is_large = self._held_bytes >= TRANSACTION_BYTES_MAX
-            self.split += is_large and not record.is_last
-            if record.is_last or is_large:
-                ready += self._release()
-        if not ready:
-            return None
-        batch = self.take() if self._is_full() else None
-        for each in ready:
-            self._fold(each)
-        self._next = ready[-1].index + 1
-        return batch
-
-    def pass_to(self, index: int) -> None:
-        """No record below the index is left to add."""
-        self.next_index = max(self.next_index, index)
-        if not self._held:
-            self._next = max(self._next, index)
-
-    def take(self) -> SinkBatch | None:
-        """What was collected, without a transaction that has not ended; None if the position would not move."""
-        if self._next == self.position.next:
-            return None
-        batch = SinkBatch(
-            RowChanges(tuple(self._rows.values()), self._truncates), self.position, StorePosition(self._next)
-        )
-        self.position = StorePosition(self._next)
-        self._rows, self._truncates, self._bytes = {}, False, 0
-        return batch
-
-    def _release(self) -> list[MappedRecord]:
-        held, self._held, self._held_bytes = self._held, [], 0
-        return held
-
-    def _is_full(self) -> bool:
-        return self._truncates or len(self._rows) >= self._rows_max or self._bytes >= BATCH_BYTES_MAX
-
-    def _fold(self, record: MappedRecord) -> None:
-        if record.truncates:
-            self._rows, self._truncates = {}, True
-        for change in record.rows:
-            fold_change(self._rows, change)
-        self._bytes += record.size
 
 
 def fold_change(rows: dict[StoreRow, RowChange], change: RowChange) -> None:

@@ -127,15 +127,15 @@ class _Entry(msgspec.Struct, frozen=True):
     """A record, or one key of the store, as columns are read from it. `members` is its parsed value."""
 
     index: int
-    time_ms: int | None
-    event_time_ms: int | None
     key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
-    revision: int | None
-    create: int | None
-    version: int | None
     members: Any
+    value: bytes | None = None
+    time_ms: int | None = None
+    event_time_ms: int | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    revision: int | None = None
+    create: int | None = None
+    version: int | None = None
 
 
 class _Captured(msgspec.Struct, frozen=True):
@@ -256,18 +256,9 @@ class RowMapping:
             parse = self._parse
         else:
             return MappedRecord(record.index)
-        entry = _Entry(
-            record.index,
-            record.time_ms,
-            record.client_time_ms,
-            record.key,
-            record.value,
-            record.headers or (),
-            None,
-            None,
-            None,
-            self._members(parse, record.index, record.key, record.value),
-        )
+        members = self._members(parse, record.index, record.key, record.value)
+        times = record.time_ms, record.client_time_ms
+        entry = _Entry(record.index, record.key, members, record.value, *times, record.headers or ())
         return MappedRecord(record.index, [self._change(entry)], size=size)
 
     def of_item(self, item: Item, index: int) -> RowChange:
@@ -297,7 +288,7 @@ class RowMapping:
         version: int | None,
     ) -> RowChange:
         members = None if value is None else self._members(self._parse, index, key, value)
-        entry = _Entry(index, None, None, key, value, (), revision, create, version, members)
+        entry = _Entry(index, key, members, value, revision=revision, create=create, version=version)
         if value is None:
             return RowChange(index, self._key_of(entry), None)
         return self._change(entry)
@@ -343,8 +334,7 @@ class RowMapping:
         return found
 
     def _entry_of(self, record: Record, members: dict[str, Any]) -> _Entry:
-        time_ms, event_ms = record.time_ms, record.client_time_ms
-        return _Entry(record.index, time_ms, event_ms, record.key, None, (), None, None, None, members)
+        return _Entry(record.index, record.key, members, None, record.time_ms, record.client_time_ms)
 
     def _key_or_none(self, record: Record, old: dict[str, Any]) -> StoreRow | None:
         """The key that the row had before an update; None if the columns of the key are not logged."""

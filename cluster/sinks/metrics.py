@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from raftlog.cluster.sinks.runner import SinkProgress, SinkRun
+from raftlog.cluster.sinks.runner import SinkRun
 
-_GAUGES = {
-    "position": ("next index that the store lacks", "next_index"),
-    "lag_records": ("indexes that the store lacks", "behind"),
-    "batch_seconds": ("how long the newest batch took", "batch_s"),
-    "failing": ("1 while the store or the cluster is tried again", "is_failing"),
-}
-_COUNTERS = {
-    "rows": ("rows that were written or deleted", "rows"),
-    "batches": ("batches that were written", "batches"),
-    "rejected": ("changes in the file of rejected ones", "rejected"),
-    "transactions_split": ("transactions too large for one batch", "split"),
+_METRICS: Final = {
+    "position": (GaugeMetricFamily, "next index that the store lacks", "next_index"),
+    "lag_records": (GaugeMetricFamily, "indexes that the store lacks", "behind"),
+    "batch_seconds": (GaugeMetricFamily, "how long the newest batch took", "batch_s"),
+    "failing": (GaugeMetricFamily, "1 while the store or the cluster is tried again", "is_failing"),
+    "rows": (CounterMetricFamily, "rows that were written or deleted", "rows"),
+    "batches": (CounterMetricFamily, "batches that were written", "batches"),
+    "rejected": (CounterMetricFamily, "changes in the file of rejected ones", "rejected"),
+    "transactions_split": (CounterMetricFamily, "transactions too large for one batch", "split"),
 }
 
 
@@ -31,13 +30,11 @@ class SinkMetrics(Collector):
         self._progress = {run.name: run.progress for run in runs}
 
     def collect(self) -> Iterator[Metric]:
-        """As `Collector.collect`."""
-        for name, (text, attribute) in _GAUGES.items():
-            family = GaugeMetricFamily(f"raftlog_sink_{name}", text, labels=["sink"])
-            yield _filled(family, attribute, self._progress.items())
-        for name, (text, attribute) in _COUNTERS.items():
-            counter = CounterMetricFamily(f"raftlog_sink_{name}", text, labels=["sink"])
-            yield _filled(counter, attribute, self._progress.items())
+        for name, (kind, text, attribute) in _METRICS.items():
+            family = kind(f"raftlog_sink_{name}", text, labels=["sink"])
+            for sink, progress in self._progress.items():
+                family.add_metric([sink], getattr(progress, attribute))
+            yield family
 
 
 def serve_metrics(runs: Sequence[SinkRun], port: int) -> None:
@@ -45,11 +42,3 @@ def serve_metrics(runs: Sequence[SinkRun], port: int) -> None:
     registry = CollectorRegistry()
     registry.register(SinkMetrics(runs))
     start_http_server(port, "127.0.0.1", registry)
-
-
-def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily, attribute: str, progress: Iterable[tuple[str, SinkProgress]]
-) -> Metric:
-    for name, each in progress:
-        family.add_metric([name], getattr(each, attribute))
-    return family

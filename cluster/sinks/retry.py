@@ -9,8 +9,8 @@ import msgspec
 from raftlog.cluster.client.answers import Record
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks.changes import RowChange, RowChanges, StorePosition, StoreRow, fold_change
+from raftlog.cluster.sinks.kept_files import Rejected, Rejects
 from raftlog.cluster.sinks.mapping import Misfit, RowMapping
-from raftlog.cluster.sinks.rejects import Rejected, Rejects
 from raftlog.cluster.sinks.runner import learn_schemas, records_between
 from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.store import RowsRefused, SinkStore, StoreError, shown_key

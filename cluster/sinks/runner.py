@@ -9,22 +9,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 import stamina
 
 from raftlog.cluster.api.values import NUMBER_MAX, SHARD
 from raftlog.cluster.client import requests
-from raftlog.cluster.client.answers import Item, LogPage, Record
+from raftlog.cluster.client.answers import LogPage, Record
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, Compacted, ConsumerFenced, OutcomeUnknown, Unavailable
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.freed_memory import return_large_blocks
 from raftlog.cluster.sinks.changes import MappedRecord, RowChange, RowChanges, SinkBatch, StorePosition
 from raftlog.cluster.sinks.following import LogFollower, StateLoad, first_index
+from raftlog.cluster.sinks.kept_files import Rejects, RunPhase
 from raftlog.cluster.sinks.mapping import Misfit, NewMembers, RowMapping
-from raftlog.cluster.sinks.rejects import Rejects
-from raftlog.cluster.sinks.run_state import RunPhase
 from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.store import (
     BESIDE,
@@ -35,6 +34,9 @@ from raftlog.cluster.sinks.store import (
     StoreFenced,
     StoreUnavailable,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PAGE_RECORDS: Final = 1_000
 """Records of the log in one request, or keys of its state."""
@@ -284,8 +286,8 @@ class SinkRun:
                 )
                 self._put(load.begun_again(self._client.range_page(b"", limit=1)))
                 continue
-            index = load.index(page)
-            rows = [row for item in page.items if (row := self._row_of(item, index)) is not None]
+            index, of_item = load.index(page), self._mapping.of_item
+            rows = [row for item in page.items if (row := self._fitting(of_item, item, index)) is not None]
             self._put(load.batch(page, rows))
         self._settle()
         assert load.position is not None
@@ -324,28 +326,20 @@ class SinkRun:
         if record.index == skip:
             self._reject(record.index, "", "skipped by hand")
             return MappedRecord(record.index)
-        try:
-            return self._mapping.of_record(record)
-        except NewMembers:
-            raise
-        except Misfit as error:
-            self._refused(error)
-            return MappedRecord(record.index)
+        return self._fitting(self._mapping.of_record, record) or MappedRecord(record.index)
 
-    def _row_of(self, item: Item, index: int) -> RowChange | None:
+    def _fitting(self, mapped: Callable[P, T], *given: P.args, **more: P.kwargs) -> T | None:
+        """The row of a record; None of one that does not fit, and goes to the rejected ones. Raises SinkStopped."""
         try:
-            return self._mapping.of_item(item, index)
+            return mapped(*given, **more)
         except NewMembers:
             raise
         except Misfit as error:
-            self._refused(error)
+            if self._sink.refused == "stop":
+                raise SinkStopped(f"{self.name}: {error}. {self._choices(error.index)}") from error
+            shown = "" if error.key is None else error.key.decode("utf-8", "backslashreplace")
+            self._reject(error.index, shown, error.reason)
             return None
-
-    def _refused(self, error: Misfit) -> None:
-        if self._sink.refused == "stop":
-            raise SinkStopped(f"{self.name}: {error}. {self._choices(error.index)}") from error
-        shown = "" if error.key is None else error.key.decode("utf-8", "backslashreplace")
-        self._reject(error.index, shown, error.reason)
 
     def _choices(self, index: int) -> str:
         return (

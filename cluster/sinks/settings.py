@@ -31,6 +31,8 @@ from raftlog.cluster.sinks.columns import ColumnError
 from raftlog.cluster.sinks.mapping import RowMapping, SinkSource
 from raftlog.cluster.sinks.store import DroppableStore, SinkIdentity
 from raftlog.cluster.sinks.stores.cells import KeyTemplate
+from raftlog.cluster.sinks.stores.sql import SqlStore
+from raftlog.cluster.sinks.stores.sqlite import SqliteDatabase
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _INDEX: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
@@ -96,9 +98,7 @@ class PostgresSettings(SinkSettings, frozen=True, kw_only=True, forbid_unknown_f
     table: str
 
     def store(self, folder: Path, mapping: RowMapping) -> DroppableStore:
-        """As `SinkSettings.store`."""
         from raftlog.cluster.sinks.stores.postgres import PostgresDatabase
-        from raftlog.cluster.sinks.stores.sql import SqlStore
 
         return SqlStore(PostgresDatabase(secret(self.url, folder)), self.table, mapping)
 
@@ -110,10 +110,6 @@ class SqliteSettings(SinkSettings, frozen=True, kw_only=True, forbid_unknown_fie
     table: str
 
     def store(self, folder: Path, mapping: RowMapping) -> DroppableStore:
-        """As `SinkSettings.store`."""
-        from raftlog.cluster.sinks.stores.sql import SqlStore
-        from raftlog.cluster.sinks.stores.sqlite import SqliteDatabase
-
         return SqlStore(SqliteDatabase(folder / self.path), self.table, mapping)
 
 
@@ -125,9 +121,7 @@ class DuckSettings(SinkSettings, frozen=True, kw_only=True, forbid_unknown_field
     table: str
 
     def store(self, folder: Path, mapping: RowMapping) -> DroppableStore:
-        """As `SinkSettings.store`."""
         from raftlog.cluster.sinks.stores.duckdb import DuckDatabase
-        from raftlog.cluster.sinks.stores.sql import SqlStore
 
         return SqlStore(DuckDatabase(folder / self.path), self.table, mapping)
 
@@ -150,11 +144,9 @@ class RedisSettings(SinkSettings, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("ttl is a number of seconds from 1")
 
     def looks(self) -> tuple[object, ...]:
-        """As `SinkSettings.looks`."""
         return (self.key, self.keep)
 
     def store(self, folder: Path, mapping: RowMapping) -> DroppableStore:
-        """As `SinkSettings.store`."""
         from raftlog.cluster.sinks.stores.redis import RedisStore
 
         return RedisStore(secret(self.url, folder), self.key, mapping, keep=self.keep, ttl=self.ttl)
@@ -175,11 +167,9 @@ class WebhookSettings(SinkSettings, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("batch is a number of changes from 1")
 
     def looks(self) -> tuple[object, ...]:
-        """As `SinkSettings.looks`."""
         return (self.batch > 1,)
 
     def store(self, folder: Path, mapping: RowMapping) -> DroppableStore:
-        """As `SinkSettings.store`."""
         from raftlog.cluster.sinks.stores.webhook import WebhookStore
 
         url = secret(self.url, folder)
@@ -198,7 +188,6 @@ class TantivySettings(SinkSettings, frozen=True, kw_only=True, forbid_unknown_fi
     path: str
 
     def store(self, folder: Path, mapping: RowMapping) -> DroppableStore:
-        """As `SinkSettings.store`."""
         from raftlog.cluster.sinks.stores.tantivy import TantivyStore
 
         return TantivyStore(folder / self.path, mapping)
@@ -217,7 +206,6 @@ class OpenSearchSettings(SinkSettings, frozen=True, kw_only=True, forbid_unknown
             raise ValueError(f"index is of small letters, digits, _, - and points: not {self.index!r}")
 
     def store(self, folder: Path, mapping: RowMapping) -> DroppableStore:
-        """As `SinkSettings.store`."""
         from raftlog.cluster.sinks.stores.opensearch import OpenSearchStore
 
         try:

@@ -26,10 +26,9 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition
 from raftlog.cluster.sinks.discovery import first_records, found_columns
+from raftlog.cluster.sinks.kept_files import Rejected, Rejects, RunStateFile
 from raftlog.cluster.sinks.mapping import RowMapping, SinkSource
-from raftlog.cluster.sinks.rejects import Rejected, Rejects
 from raftlog.cluster.sinks.retry import Retried, retry
-from raftlog.cluster.sinks.run_state import RunStateFile
 from raftlog.cluster.sinks.runner import RETRY_MAX_S, MoreColumns, SinkRun, SinkStep, SinkStopped, learn_schemas
 from raftlog.cluster.sinks.settings import SinkFile, SinkSettings, read_sinks
 from raftlog.cluster.sinks.store import (

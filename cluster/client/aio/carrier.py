@@ -19,14 +19,7 @@ from raftlog.cluster.client.aio.writes import RefusedWrite
 from raftlog.cluster.client.batch import closed, unknown
 from raftlog.cluster.client.cursors import SILENCE_S, BadStream, Cursor
 from raftlog.cluster.client.decisions import ClientCall, pause_ms, penalise
-from raftlog.cluster.client.errors import (
-    Forbidden,
-    NotApplied,
-    OutcomeUnknown,
-    SessionExpired,
-    Unavailable,
-    connections_busy,
-)
+from raftlog.cluster.client.errors import Forbidden, NotApplied, Unavailable, connections_busy
 from raftlog.cluster.client.flow import (
     ApiRequest,
     ClientState,
@@ -39,6 +32,7 @@ from raftlog.cluster.client.flow import (
     exchange,
     exchange_batch,
     resume,
+    settling,
 )
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import Credentials
@@ -117,7 +111,7 @@ class Carrier:
                 raise
             is_unknown = refused.call.maybe or ERRORS[problem.code].outcome is Outcome.UNKNOWN
             is_refused = isinstance(error, NotApplied)
-            session.settle(ticket, is_unknown=is_unknown or not is_refused)
+            session.settle(ticket, is_unknown or not is_refused)
             if is_unknown and is_refused:
                 why = f"its batch ended with {problem.code} ({problem.message}), and it was not sent again: {error}"
                 raise unknown(why, ticket) from error
@@ -166,23 +160,8 @@ class Carrier:
 
     async def _settle(self, session: OwnSession, ticket: Ticket, flow: Flow[T]) -> T:
         """Carries out a write of the session, and settles its sequence."""
-        try:
-            answer = await self._run(flow)
-        except NotApplied:
-            session.settle(ticket)
-            raise
-        except OutcomeUnknown as error:
-            error.session, error.sequence = ticket.book.session, ticket.sequence
-            session.settle(ticket, is_unknown=True)
-            if isinstance(error, SessionExpired):
-                session.drop(ticket.book)  # later writes open another session; this one is never sent again
-            raise
-        except BaseException:  # cancelled: the request may have been sent
-            session.settle(ticket, is_unknown=True)
-            raise
-        else:
-            session.settle(ticket)
-            return answer
+        with settling(ticket, session.settle, session.drop):
+            return await self._run(flow)
 
     async def _carry_ahead(self, request: ApiRequest[T], deadline_ms: int | None = None) -> T:
         """Carries out a request of the session itself, ahead of those that wait for a connection."""

@@ -12,8 +12,8 @@ from collections import defaultdict, deque
 from typing import Final, cast
 
 from raftlog.cluster.client.decisions import Failure
-from raftlog.cluster.client.flow import Lost, Response
-from raftlog.cluster.client.http1 import NO_TLS, REFUSED_MAYBE, BadResponse, ResponseHead, ResponseParser
+from raftlog.cluster.client.flow import Lost, Response, unreached
+from raftlog.cluster.client.http1 import REFUSED_MAYBE, BadResponse, ResponseHead, ResponseParser
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import Credentials
 
@@ -254,16 +254,8 @@ class Pool:
                 _, made = await loop.create_connection(Connection, host.strip("[]"), int(port))
                 if context is not None:
                     await made.encrypt(context, host.strip("[]"))
-        except TimeoutError:
-            if made is not None:
-                return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS} within {timeout_s:g} s")
-            return Lost(Failure.NOT_SENT, f"no connection within {timeout_s:g} s")
-        except ConnectionRefusedError:
-            return Lost(Failure.NOT_SENT, "connection refused")
-        except OSError as error:
-            if made is not None:
-                return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS}: {error}")
-            return Lost(Failure.NOT_SENT, f"no connection: {error}")
+        except OSError as error:  # also of a time that is over
+            return unreached(error, timeout_s, is_accepted=made is not None)
         finally:
             self._making -= 1
         self._open.add(made)

@@ -63,7 +63,7 @@ class OwnSession:
             found.append(Ticket(first.book, first.book.take(), is_new=True))
         return found
 
-    def settle(self, ticket: Ticket, *, is_unknown: bool = False) -> None:
+    def settle(self, ticket: Ticket, is_unknown: bool = False) -> None:
         """The write of that sequence has ended: admits as many writes of the line as the window allows.
 
         `is_unknown`: its outcome is unknown, so the sequence stays open, and the caller can ask for its receipt.

@@ -27,15 +27,19 @@ from raftlog.cluster.client.blocking.sockets import SyncConnection, SyncPool
 from raftlog.cluster.client.consumers import SyncConsumer
 from raftlog.cluster.client.cursors import SILENCE_S, BadStream, Cursor, LogCursor, RawChunk, RawCursor, WatchCursor
 from raftlog.cluster.client.decisions import Policy, Routes, SessionBook, learn_members, pause_ms, penalise
-from raftlog.cluster.client.errors import (
-    ClientError,
-    Forbidden,
-    NotApplied,
-    OutcomeUnknown,
-    SessionExpired,
-    window_full,
+from raftlog.cluster.client.errors import ClientError, Forbidden, SessionExpired, window_full
+from raftlog.cluster.client.flow import (
+    ApiRequest,
+    ClientState,
+    Flow,
+    Lost,
+    Response,
+    Send,
+    Sleep,
+    Ticket,
+    exchange,
+    settling,
 )
-from raftlog.cluster.client.flow import ApiRequest, ClientState, Flow, Lost, Response, Send, Sleep, Ticket, exchange
 from raftlog.cluster.client.http1 import BadResponse
 from raftlog.cluster.client.new_records import NewRecord, check_record
 from raftlog.cluster.runtime import clock
@@ -274,29 +278,22 @@ class SyncClient:
             if error.missing:
                 raise
             return self._run(exchange(self.state, request, None, now_ms=_now_ms(), deadline_ms=deadline_ms))
-        book, is_answered = ticket.book, False
         if took is not None:
             took(ticket)
-        try:
-            answer = self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
-            is_answered = True
-        except NotApplied:
-            is_answered = True
-            raise
-        except OutcomeUnknown as error:
-            error.session, error.sequence = book.session, ticket.sequence
-            if isinstance(error, SessionExpired):
-                with self._guard:
-                    if self._book is book:
-                        self._book = None  # later writes open a new session; this one is never sent again
-            raise
-        else:
-            return answer
-        finally:
-            with self._guard:
-                settle = book.answer if is_answered else book.give_up
-                settle(ticket.sequence)
-                self._guard.notify_all()
+        with settling(ticket, self._settle, self._drop):
+            return self._run(exchange(self.state, request, ticket, now_ms=_now_ms(), deadline_ms=deadline_ms))
+
+    def _settle(self, ticket: Ticket, is_unknown: bool) -> None:
+        with self._guard:
+            settle = ticket.book.give_up if is_unknown else ticket.book.answer
+            settle(ticket.sequence)
+            self._guard.notify_all()
+
+    def _drop(self, book: SessionBook) -> None:
+        """The next write opens another session, unless one has been opened since."""
+        with self._guard:
+            if self._book is book:
+                self._book = None
 
     def stream(self, cursor: Cursor[T]) -> Iterator[T]:
         """The items of a cursor. A stream that breaks off is opened again at another node."""
@@ -386,9 +383,7 @@ class SyncClient:
             try:
                 self.call(requests.keep_session(book.session))
             except SessionExpired:
-                with self._guard:
-                    if self._book is book:
-                        self._book = None
+                self._drop(book)
             except ClientError:
                 pass  # the next keepalive, or the next write, shows the error
 

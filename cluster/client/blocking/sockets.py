@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import Final
 
 from raftlog.cluster.client.decisions import Failure
-from raftlog.cluster.client.flow import Lost, Response
-from raftlog.cluster.client.http1 import NO_TLS, REFUSED_MAYBE, BadResponse, ResponseParser
+from raftlog.cluster.client.flow import Lost, Response, unreached
+from raftlog.cluster.client.http1 import REFUSED_MAYBE, BadResponse, ResponseParser
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import Credentials
 
@@ -139,14 +139,8 @@ class SyncPool:
     ) -> tuple[Response | Lost, SyncConnection | None, bytes]:
         try:
             connection = self._take(url) or SyncConnection(url, timeout_s, self._credentials)
-        except NoHandshake as error:
-            return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS}: {error}"), None, b""
-        except TimeoutError:
-            return Lost(Failure.NOT_SENT, f"no connection within {timeout_s:g} s"), None, b""
-        except ConnectionRefusedError:
-            return Lost(Failure.NOT_SENT, "connection refused"), None, b""
         except OSError as error:
-            return Lost(Failure.NOT_SENT, f"no connection: {error}"), None, b""
+            return unreached(error, timeout_s, is_accepted=isinstance(error, NoHandshake)), None, b""
         try:
             answer, body = connection.exchange(data, timeout_s, stream=stream)
         except TimeoutError:

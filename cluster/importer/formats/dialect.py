@@ -179,44 +179,20 @@ def looks_like_data(first: Sequence[str], second: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=64)
 def closed_row(dialect: Dialect) -> re.Pattern[bytes]:
-    """The pattern of a row of well-formed fields. It decides most rows, and quickly."""
+    """The pattern of the bytes of a row, with or without its line end, in which each quoted field ends.
+
+    A quote inside an unquoted field is text, and so is what follows a quoted field.
+    """
     quote, delimiter = (re.escape(each).encode() for each in (dialect.quote, dialect.delimiter))
     inner = rb"(?:[^%b]++|%b%b)*+" % (quote, quote, quote)
     if dialect.escape is not None:
         escape = re.escape(dialect.escape).encode()
         inner = rb"(?:[^%b%b]++|%b.)*+" % (quote, escape, escape)
-    field = rb"(?:%b%b%b%b|[^%b%b\r\n]*+)" % (b" *+" * dialect.space, quote, inner, quote, quote, delimiter)
-    return re.compile(rb"%b(?:%b%b)*+\r?\n?" % (field, delimiter, field), re.DOTALL)
+    rest = (rb"[^%b]*+" if dialect.delimiter.isascii() else rb"(?:(?!%b).)*") % delimiter
+    field = rb"%b(?:%b%b%b|(?!%b))%b" % (b" *+" * dialect.space, quote, inner, quote, quote, rest)
+    return re.compile(rb"%b(?:%b%b)*" % (field, delimiter, field), re.DOTALL)
 
 
 def is_row_open(line: bytes, dialect: Dialect) -> bool:
-    """As `is_open`, of the bytes of a line or row, with or without its line end."""
-    if closed_row(dialect).fullmatch(line):
-        return False
-    return is_open(line.decode("utf-8", "replace").rstrip("\r\n"), dialect)
-
-
-def is_open(text: str, dialect: Dialect) -> bool:
-    """Whether a quoted field begins in the text and does not end in it. A quote inside an unquoted field is text."""
-    quote, at = dialect.quote, 0
-    while at < len(text):
-        while dialect.space and text[at : at + 1] == " ":
-            at += 1
-        if text[at : at + 1] == quote:
-            at += 1
-            while True:
-                end = text.find(quote, at)
-                if end < 0:
-                    return True
-                if dialect.escape is not None and text[end - 1] == dialect.escape:
-                    at = end + 1
-                elif dialect.escape is None and text[end + 1 : end + 2] == quote:
-                    at = end + 2
-                else:
-                    at = end + 1
-                    break
-        following = text.find(dialect.delimiter, at)
-        if following < 0:
-            return False
-        at = following + 1
-    return False
+    """Whether a quoted field begins in the bytes of a row and does not end in them."""
+    return closed_row(dialect).fullmatch(line) is None

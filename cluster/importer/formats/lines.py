@@ -238,7 +238,7 @@ def split_lines(pieces: Iterable[bytes], reading: InputOptions, number: int = 1)
             is_whole = True
         else:
             is_whole = quote is None or quote not in piece or is_closed(piece) is not None
-        if is_whole or not is_row_open(piece, reading.dialect):
+        if is_whole:
             taken = 1 if piece else 0
             yield new((number, piece, taken))
             number += taken

@@ -126,7 +126,7 @@ class OpenSearchStore:
         self._bulk = BulkRequests(self._server, index, index)
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
-        """As `SinkStore.open`. Makes the index if it is not there; takes one that no other sink has."""
+        """Makes the index if it is not there; takes one that no other sink has."""
         found = self._found(sink)
         if found is None:
             made = {"settings": {"auto_expand_replicas": "0-1"}, "mappings": {"dynamic": False}}
@@ -172,7 +172,7 @@ class OpenSearchStore:
             self._forget(page)
 
     def drop(self, sink: SinkIdentity) -> None:
-        """As `SinkStore.drop`. Deletes the index, if it is this sink's, and then the position."""
+        """Deletes the index, if it is this sink's, and then the position."""
         if self._found(sink) is None:
             self._choose(sink)
         else:
@@ -204,7 +204,6 @@ class OpenSearchStore:
             beside._delete_position(sink)
 
     def close(self) -> None:
-        """As `SinkStore.close`."""
         self._server.close()
         if self._main is not None:
             self._main.close()

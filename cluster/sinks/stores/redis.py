@@ -84,7 +84,6 @@ class RedisStore:
         self._sent: tuple[StorePosition | None] | None = None  # where the batch without an answer expects the store
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
-        """As `SinkStore.open`."""
         self._sink, self._generation = sink, generation
         with _errors():
             client = self._connected()
@@ -115,7 +114,6 @@ class RedisStore:
         return position
 
     def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
-        """As `SinkStore.write`."""
         self.send(changes, expected, next)
         self.settle()
 
@@ -142,7 +140,6 @@ class RedisStore:
         self._sent = (expected,)
 
     def settle(self) -> None:
-        """As `SendingStore.settle`."""
         if self._sent is None or self._writer is None:
             return
         (expected,), self._sent = self._sent, None
@@ -172,13 +169,11 @@ class RedisStore:
             yield StoredRows(position, self._pages(sink, place[:2]), unproven if self._ttl else None)
 
     def close(self) -> None:
-        """As `SinkStore.close`."""
         if self._client is not None:
             self._client.close()
             self._client = self._writer = self._sent = None
 
     def drop(self, sink: SinkIdentity) -> None:
-        """As `SinkStore.drop`."""
         with _errors():
             script = scripts.RESTART if self._is_beside else scripts.DROP
             self._connected().register_script(script)(self._keys(sink), [sink.name, self._template.text])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
@@ -36,6 +36,9 @@ POSITIONS: Final = "raftlog_sinks"
 _TABLE_BESIDE: Final = "__rebuild"
 """End of the name of the table that a rebuild fills."""
 
+ROWS_AT_ONCE: Final = 1_000
+"""Rows that a reader of a table gets at once."""
+
 _CREATE_POSITIONS: Final = (
     f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name text PRIMARY KEY, target text NOT NULL, log text NOT NULL, "
     "mapping text NOT NULL, generation bigint NOT NULL, next bigint NOT NULL, loaded text NOT NULL, "
@@ -56,30 +59,31 @@ class SqlTable(NamedTuple):
 
 
 class Database(ABC):
-    """A connection to a database. Raises StoreUnavailable, DatabaseRefused, and StoreError for any other refusal."""
+    """A connection to a database. Raises StoreUnavailable, DatabaseRefused, and StoreError for any other refusal.
+
+    `place` is how messages call it.
+    """
 
     types: ClassVar[Mapping[str, str]]
     """The database's names of the types of columns."""
 
-    @abstractmethod
-    def connect(self) -> None:
-        """Opens the connection."""
+    begins: ClassVar[tuple[str, str]] = ("BEGIN", "BEGIN")
+    """Begins a transaction that writes, or one that sees the database as of one moment."""
+
+    columns_query: ClassVar[str]
+    """The names and types of the columns of a table."""
+
+    def __init__(self, place: object) -> None:
+        self._place = place
+        self._connection: Any = None
 
     @abstractmethod
-    def close(self) -> None:
-        """Ends the connection, and a transaction that is open."""
+    def _connected(self) -> Any:
+        """A new connection, whose commits are on disk when they return."""
 
     @abstractmethod
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
-        """Carries out a statement whose parameters are written `?`. Returns its rows."""
-
-    @abstractmethod
-    def begin(self, *, reads: bool = False) -> None:
-        """Begins a transaction. One that `reads` sees the database as of one moment."""
-
-    @abstractmethod
-    def columns_of(self, table: str) -> dict[str, str]:
-        """The columns of a table and their types; none if there is no such table."""
+    def _errors(self) -> AbstractContextManager[None]:
+        """Turns the database's own errors into those that this class raises."""
 
     @abstractmethod
     def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
@@ -89,9 +93,44 @@ class Database(ABC):
     def delete(self, table: SqlTable, keys: Sequence[StoreRow]) -> None:
         """Deletes the rows of these keys."""
 
-    @abstractmethod
+    def connect(self) -> None:
+        """Opens the connection."""
+        if self._connection is None:
+            with self._errors():
+                self._connection = self._connected()
+
+    def close(self) -> None:
+        """Ends the connection, and a transaction that is open."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def _open(self) -> Any:
+        if self._connection is None:
+            raise StoreUnavailable(f"the connection to {self._place} is closed")
+        return self._connection
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
+        """Carries out a statement whose parameters are written `?`. Returns its rows."""
+        with self._errors():
+            rows: list[StoreRow] = self._open.execute(statement, parameters).fetchall()
+        return rows
+
+    def begin(self, *, reads: bool = False) -> None:
+        """Begins a transaction. One that `reads` sees the database as of one moment."""
+        self.execute(self.begins[reads])
+
+    def columns_of(self, table: str) -> dict[str, str]:
+        """The columns of a table and their types; none if there is no such table."""
+        return dict(self.execute(self.columns_query, (table,)))
+
     def stream(self, statement: str) -> Iterator[StoreRow]:
         """The rows of a query, not all at once, as the mapping makes them from records."""
+        with self._errors():
+            found = self._open.execute(statement)
+            while rows := found.fetchmany(ROWS_AT_ONCE):
+                yield from rows
 
     def copy_table(self, old: str, new: str) -> bool:
         """Makes an empty table like another, with its own columns and indexes. Returns whether the database can."""
@@ -153,12 +192,10 @@ class ArrayDatabase(Database):
         return cells
 
     def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
-        """As `Database.upsert`."""
         values, parameters = self._selected(table, columns, rows)
         self.execute(upsert_of(table, columns, values), parameters)
 
     def delete(self, table: SqlTable, keys: Sequence[StoreRow]) -> None:
-        """As `Database.delete`."""
         values, parameters = self._selected(table, table.primary_key, keys)
         self.execute(delete_of(table, values), parameters)
 
@@ -186,7 +223,7 @@ class SqlStore:
         self._generation = 0
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
-        """As `SinkStore.open`. Makes the table if it is not there."""
+        """Makes the table if it is not there."""
         self._sink, self._generation = self._placed(sink), generation
         self._database.connect()
         self._database.execute(_CREATE_POSITIONS)
@@ -204,7 +241,6 @@ class SqlStore:
         return None if found is None else found[0]
 
     def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
-        """As `SinkStore.write`."""
         try:
             with self._transaction():
                 self._move(expected, next)
@@ -226,11 +262,9 @@ class SqlStore:
                 yield StoredRows(found[0], self._database.stream(f"SELECT {names} FROM {quoted(self._table)}"))
 
     def close(self) -> None:
-        """As `SinkStore.close`."""
         self._database.close()
 
     def drop(self, sink: SinkIdentity) -> None:
-        """As `SinkStore.drop`."""
         self._database.connect()
         with self._transaction():
             self._database.execute(f"DROP TABLE IF EXISTS {quoted(self._table)}")
@@ -242,7 +276,6 @@ class SqlStore:
         return SqlStore(self._database, f"{self._table}{_TABLE_BESIDE}", self._mapping, like=self._table)
 
     def exchange(self, sink: SinkIdentity, generation: int) -> None:
-        """As `RebuiltStore.exchange`."""
         self._database.connect()
         execute = self._database.execute
         with self._transaction():

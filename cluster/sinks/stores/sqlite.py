@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from raftlog.cluster.sinks.changes import StoreRow
@@ -33,84 +32,45 @@ class SqliteDatabase(Database):
         "binary": "blob",
         "json": "text",
     }
+    begins: ClassVar[tuple[str, str]] = ("BEGIN IMMEDIATE", "BEGIN")
+    columns_query: ClassVar[str] = "SELECT name, type FROM pragma_table_info(?)"
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._connection: sqlite3.Connection | None = None
-
-    def connect(self) -> None:
-        """As `Database.connect`. Commits are on disk when they return."""
-        if self._connection is None:
-            with _errors(self._path):
-                connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-            self._connection = connection
-
-    def close(self) -> None:
-        """As `Database.close`."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[StoreRow]:
-        """As `Database.execute`."""
-        with _errors(self._path):
-            return self._open.execute(statement, parameters).fetchall()
-
-    def begin(self, *, reads: bool = False) -> None:
-        """As `Database.begin`."""
-        self.execute("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-    def columns_of(self, table: str) -> dict[str, str]:
-        """As `Database.columns_of`."""
-        rows = self.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
-        return dict(rows)
+    def _connected(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(str(self._place), timeout=_BUSY_S, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
 
     def upsert(self, table: SqlTable, columns: Sequence[str], rows: Sequence[StoreRow]) -> None:
-        """As `Database.upsert`."""
         values = f"VALUES ({', '.join('?' * len(columns))})"
         self._many(upsert_of(table, columns, values), [table.types[name] for name in columns], rows)
 
     def delete(self, table: SqlTable, keys: Sequence[StoreRow]) -> None:
-        """As `Database.delete`."""
         wanted = " AND ".join(f"{quoted(name)} = ?" for name in table.primary_key)
         types = [table.types[name] for name in table.primary_key]
         self._many(f"DELETE FROM {quoted(table.name)} WHERE {wanted}", types, keys)
 
-    def stream(self, statement: str) -> Iterator[StoreRow]:
-        """As `Database.stream`."""
-        with _errors(self._path):
-            yield from self._open.execute(statement)
-
     def _many(self, statement: str, types: Sequence[str], rows: Sequence[StoreRow]) -> None:
         have_text = ["text" in each.lower() for each in types]
         stored = ([as_stored(*each) for each in zip(row, have_text, strict=True)] for row in rows)
-        with _errors(self._path):
+        with self._errors():
             self._open.executemany(statement, stored)
 
-    @property
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise StoreUnavailable(f"the connection to {self._path} is closed")
-        return self._connection
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+            raise DatabaseRefused(str(error)) from error
+        except sqlite3.OperationalError as error:
+            if any(each in str(error) for each in _PASSING):
+                raise StoreUnavailable(f"{self._place}: {error}") from error
+            raise StoreError(f"{self._place}: {error}") from error
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._place}: {error}") from error
 
 
 def as_stored(value: Any, is_text: bool) -> Any:
     """A cell as SQLite keeps it: times, decimals and structures are text, and a truth in a column of text is a word."""
     is_kept = not isinstance(value, date | Decimal | dict | list) and not (is_text and isinstance(value, bool))
     return value if is_kept else as_text(value)
-
-
-@contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
-        raise DatabaseRefused(str(error)) from error
-    except sqlite3.OperationalError as error:
-        if any(each in str(error) for each in _PASSING):
-            raise StoreUnavailable(f"{path}: {error}") from error
-        raise StoreError(f"{path}: {error}") from error
-    except sqlite3.Error as error:
-        raise StoreError(f"{path}: {error}") from error

@@ -69,7 +69,7 @@ class TantivyStore:
         self._writer: tantivy.IndexWriter | None = None
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
-        """As `SinkStore.open`. Makes the index if the folder has none; a folder with other files is refused."""
+        """Makes the index if the folder has none; a folder with other files is refused."""
         self.close()
         self._sink, self._generation = sink, generation
         with self._errors():
@@ -84,7 +84,6 @@ class TantivyStore:
         return found.position
 
     def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
-        """As `SinkStore.write`."""
         found = self._found(self._searcher())
         if found is not None:
             found.check(self._sink, self._generation)
@@ -105,7 +104,7 @@ class TantivyStore:
             yield StoredRows(found.position, self._read(searcher))
 
     def drop(self, sink: SinkIdentity) -> None:
-        """As `SinkStore.drop`. Deletes the folder, if its index is this sink's and no process writes into it."""
+        """Deletes the folder, if its index is this sink's and no process writes into it."""
         with self._errors():
             if not self._has_index:
                 return
@@ -143,7 +142,7 @@ class TantivyStore:
             del lock
 
     def close(self) -> None:
-        """As `SinkStore.close`. Waits for merges that run, else an index of many short runs would never be merged."""
+        """Waits for merges that run, else an index of many short runs would never be merged."""
         writer, self._writer, self._index = self._writer, None, None
         if writer is not None:
             with suppress(ValueError):  # of a writer that failed before, and has said so

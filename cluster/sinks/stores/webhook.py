@@ -63,7 +63,6 @@ class WebhookStore:
         self._taken: set[str] = set()  # answered requests of a batch: its next attempt goes on behind them
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
-        """As `SinkStore.open`."""
         self._sink, self._generation = sink, generation
         position = self._position()
         self._keep(position)
@@ -95,7 +94,6 @@ class WebhookStore:
         sync_folder(self._folder)
 
     def close(self) -> None:
-        """As `SinkStore.close`."""
         self._server.close()
 
     def _path(self, sink: SinkIdentity) -> Path:

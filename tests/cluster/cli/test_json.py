@@ -94,7 +94,7 @@ ELSEWHERE = {
     *(f"access {name}" for name in ("init", "enable", "disable")),  # these to test_access.py: with access control
     *(f"role {name}" for name in ("set", "grant", "ungrant", "delete")),
     *("user set", "user delete", "token create", "token revoke"),
-    "import-postgres",  # tests/cluster/importer/postgres/test_kills.py
+    "import-postgres",  # tests/cluster/sinks/test_story.py
     *(f"sink {name}" for name in ("run", "check", "status", "verify", "rebuild", "skip", "retry", "wait", "drop")),
 }
 """Those tests read their output, which is one document, too."""

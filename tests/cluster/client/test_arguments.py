@@ -9,7 +9,6 @@ import pytest
 
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio.client import Client
-from raftlog.cluster.client.arguments import checked
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.new_records import NewRecord
 from tests.cluster.fake_node import serve
@@ -88,22 +87,3 @@ async def test_text_in_place_of_bytes_is_refused_by_name() -> None:
         assert found is not None
         assert found.value == b"v"
         assert (await client.append(b"good")).count == 1
-
-
-def test_arguments_by_place_and_by_name_are_checked() -> None:
-    """Also where there are more of them than places."""
-
-    @checked
-    def function(one: int, two: bytes = b"", *rest: object, three: str | None = None) -> int:
-        return one
-
-    assert function(1, b"", 2, 3, three="x") == 1
-    given: Any = function
-    for args, kwargs, says in (
-        (("1",), {}, "one is str: give int"),
-        ((1, 2), {}, "two is int: give bytes"),
-        ((1,), {"three": 3}, "three is int: give str or None"),
-        ((), {"one": None}, "one is NoneType: give int"),
-    ):
-        with pytest.raises(TypeError, match=f"^{says}$"):
-            given(*args, **kwargs)

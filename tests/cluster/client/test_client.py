@@ -165,17 +165,6 @@ async def test_blocking_client_does_the_same() -> None:
         await asyncio.to_thread(work)
 
 
-async def test_many_requests_of_one_session_in_flight() -> None:
-    """64 writes at once share one session; each is applied once and answered, and the settled mark follows."""
-    async with serve() as served, Client(served.url, batch_records_max=1) as client:
-        answers = await asyncio.gather(*(client.append(b"%d" % number) for number in range(64)))
-        assert len({answer.index for answer in answers}) == 64
-        records = [record async for record in client.log() if isinstance(record, Record)]
-        assert {record.value for record in records} == {b"%d" % number for number in range(64)}
-        assert {record.session for record in records} == {client.session}
-        assert {record.sequence for record in records} == set(range(1, 65))
-
-
 async def test_plain_write_whose_answer_is_lost_is_unknown_and_sent_once() -> None:
     """Without a session the client does not send again what may have happened; PUT no more than POST."""
     requests_seen: list[bytes] = []
@@ -306,22 +295,6 @@ async def test_cancelled_write_keeps_its_sequence_open() -> None:
         await client.append(b"three")
         assert client._carrier.session.book is book
         assert (book.settled, book.given_up) == (2, {2})
-
-
-async def test_deadline_of_a_held_write_is_unknown_with_its_receipt() -> None:
-    """The node did not know in time: the error names session and sequence, whose receipt has the outcome later."""
-    node = FakeNode()
-    async with serve(node) as served, Client(served.url, policy=QUICK) as client:
-        await client.append(b"one")
-        node.held = asyncio.Event()
-        with pytest.raises(OutcomeUnknown) as failed:
-            await client.append(b"two", deadline_s=0.2)
-        assert failed.value.session == client.session
-        assert failed.value.sequence == 2
-        held, node.held = node.held, None
-        held.set()
-        receipt = await client.void(client.session or 0, 2)
-        assert receipt.state in ("applied", "voided")
 
 
 async def test_stream_goes_on_where_it_broke_off() -> None:

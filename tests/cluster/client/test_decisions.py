@@ -158,14 +158,6 @@ def test_every_code_is_in_the_table_of_ends() -> None:
     assert {code for code, _, _ in ENDS} | alike == set(Code)
 
 
-@pytest.mark.parametrize("failure", [Failure.BROKEN, Failure.TIMED_OUT, Failure.GARBLED])
-def test_plain_write_is_never_sent_twice_once_it_may_have_happened(failure: Failure) -> None:
-    """Guard: the PLAIN branch of `failed`; without it a lost answer would append the record again."""
-    story = Story(Safety.PLAIN)
-    story.fail(failure)
-    assert type(story.error) is OutcomeUnknown
-
-
 def test_plain_write_goes_on_while_nothing_was_sent() -> None:
     """A refused connection leaves a plain write certain: the next node gets it."""
     story = Story(Safety.PLAIN)
@@ -285,14 +277,6 @@ def test_pitfall_83_a_hint_to_a_removed_leader_is_forgotten() -> None:
     assert gone not in story.routes.urls
     assert story.routes.leader is None
     assert story.attempt.url in (A, B)
-
-
-def test_bound_client_uses_its_own_node_alone() -> None:
-    """A hint elsewhere is ignored: it waits and asks its node again."""
-    story = Story(urls=(B,), bound=True)
-    story.refuse(Code.NO_LEADER, leader=C)
-    assert (story.attempt.url, story.attempt.wait_ms > 0) == (B, True)
-    assert story.routes.urls == [B]
 
 
 def test_dial_override_stands_in_for_the_hint() -> None:

@@ -1,15 +1,19 @@
-"""Serves a node from a thread of its own, so that a test of an import is plain blocking code."""
+"""Serves a node from a thread of its own, so that a test of an import is plain blocking code; and a real one."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.fake_node import FakeNode, serve
+from tests.cluster.nodes import QUICK
+from tests.support import free_ports
 
 
 @pytest.fixture
@@ -38,3 +42,13 @@ def client(node: FakeNode) -> Iterator[SyncClient]:
     loop.call_soon_threadsafe(stop.set)
     thread.join()
     loop.close()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalCluster]:
+    """One node that serves: tests stop its clients."""
+    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
+    cluster.start()
+    cluster.wait_ready()
+    yield cluster
+    cluster.kill(1)

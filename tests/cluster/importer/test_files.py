@@ -13,7 +13,7 @@ import pytest
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat
 from raftlog.cluster.importer.importer import ImportPlan, run
-from raftlog.cluster.importer.session_file import CopyStep, SessionFileError
+from raftlog.cluster.importer.session_file import CopyStep
 from raftlog.cluster.importer.sources import FileSource
 from tests.cluster.importer.jobs import Killed, finish, killer
 
@@ -21,28 +21,6 @@ from tests.cluster.importer.jobs import Killed, finish, killer
 def rows(client: SyncClient) -> list[tuple[bytes | None, bytes | None, int | None]]:
     """Key, value and client time of the imported records."""
     return [(each.key, each.value, each.client_time_ms) for each in client.log() if each.operation == "append"]
-
-
-@pytest.mark.parametrize("step", [CopyStep.NOTED, CopyStep.ANSWERED])
-@pytest.mark.parametrize("empty", ["a0", "b", "z"])
-@pytest.mark.parametrize("time", [1, 5])
-def test_a_folder_with_an_empty_file_is_exactly_once_through_kills(
-    tmp_path: Path, step: CopyStep, empty: str, time: int, client: SyncClient
-) -> None:
-    """The empty file is the first, between the others, or the last. The note counts it, so that a restart continues the
-    file in which the import was killed.
-    """
-    folder = tmp_path / "events"
-    folder.mkdir()
-    lines = {name: [f'{{"id": "{name}{n}"}}' for n in range(count)] for name, count in (("a1", 3), ("c", 12))}
-    for name, each in lines.items():
-        (folder / f"{name}.ndjson").write_text("\n".join(each) + "\n")
-    (folder / f"{empty}.ndjson").touch()
-    given: dict[str, Any] = {"batch_lines": 2, "key": "id"}
-    with pytest.raises(Killed):
-        finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", at=killer(step, time), **given), client)
-    assert finish(ImportPlan(str(folder), tmp_path / "n", tmp_path / "r", **given), client).records == 15
-    assert [value for _, value, _ in rows(client)] == [line.encode() for each in lines.values() for line in each]
 
 
 def test_rejected_lines_are_corrected_and_imported_once(tmp_path: Path, client: SyncClient) -> None:
@@ -185,17 +163,3 @@ def test_a_first_line_that_changed_since_it_was_looked_at_stops_the_import(tmp_p
     assert [value for _, value, _ in rows(client)] == [b"1,2"]
     (tmp_path / "b.csv").write_text("x,y\n3,4\n")
     assert finish(plan, client).records == 2
-
-
-def test_another_option_is_refused_and_the_old_ones_are_named(tmp_path: Path, client: SyncClient) -> None:
-    """The decision of the first run stays, so the same command must continue it."""
-    (tmp_path / "in.csv").write_text("at,n\n2026-01-31,1\n")
-    given: dict[str, Any] = {"time": "at", "headers": ("n",)}
-    with pytest.raises(Killed):
-        finish(
-            ImportPlan(str(tmp_path / "in.csv"), tmp_path / "n", tmp_path / "r", at=killer(CopyStep.NOTED, 1), **given),
-            client,
-        )
-    with pytest.raises(SessionFileError, match=r"--time at --headers n --batch 5000.*same command"):
-        finish(ImportPlan(str(tmp_path / "in.csv"), tmp_path / "n", tmp_path / "r", time="at"), client)
-    assert finish(ImportPlan(str(tmp_path / "in.csv"), tmp_path / "n", tmp_path / "r", **given), client).records == 1

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.api.errors import Code
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.client.errors import ClientError, Unavailable
+from raftlog.cluster.client.errors import Unavailable
 from raftlog.cluster.importer.formats.lines import InputError
 from raftlog.cluster.importer.importer import ImportPlan, run
 from raftlog.cluster.importer.session_file import CopyStep, SessionFileError, read_state
@@ -53,34 +53,6 @@ def test_an_import_is_the_input_in_order(tmp_path: Path, client: SyncClient) -> 
     assert len(values(client)) == 20
     finish(plan_of(tmp_path, again=True), client)
     assert values(client) == GOOD + GOOD
-
-
-@pytest.mark.parametrize("step", CopyStep)
-@pytest.mark.parametrize("time", [1, 2, 4])
-def test_killed_at_any_step_it_goes_on_exactly_once(
-    tmp_path: Path, step: CopyStep, time: int, client: SyncClient
-) -> None:
-    """The import is killed the first, second or fourth time it reaches a step, and so again in the next run. Every line
-    is in the log once, in order, and every rejected line aside once. Guard: the note is written before the batch is
-    sent.
-    """
-    seen = 0
-    kills = 2
-
-    def kill(reached: CopyStep) -> None:
-        nonlocal seen, kills
-        seen += reached is step
-        if seen == time and kills:
-            seen, kills = 0, kills - 1
-            raise Killed
-
-    while not is_done(tmp_path / "note.json"):
-        try:
-            finish(plan_of(tmp_path, at=kill), client)
-        except Killed:
-            pass
-    assert values(client) == GOOD
-    assert rejected_lines(tmp_path) == [8, 9, 23]
 
 
 def test_an_import_is_done_although_its_session_cannot_be_closed(tmp_path: Path, client: SyncClient) -> None:
@@ -187,13 +159,19 @@ def test_standard_input_after_a_kill_is_refused(tmp_path: Path, client: SyncClie
 
 @pytest.mark.parametrize(
     ("more", "refusal"),
-    [({"key": None}, "--key id"), ({"batch_lines": 6}, "--batch 5"), ({"from_line": 3}, "same command")],
+    [
+        ({"key": None}, "with --format ndjson --key id --headers n --batch 5. Choose: the same command"),
+        ({"headers": ()}, "--headers n"),
+        ({"batch_lines": 6}, "--batch 5"),
+        ({"from_line": 3}, "same command"),
+    ],
 )
 def test_other_options_are_refused(tmp_path: Path, more: dict[str, Any], refusal: str, client: SyncClient) -> None:
     """The noted batch can only be made again in the very same way."""
-    broken_off(tmp_path, client)
+    broken_off(tmp_path, client, headers=("n",))
     with pytest.raises(SessionFileError, match=refusal):
-        finish(plan_of(tmp_path, **more), client)
+        finish(plan_of(tmp_path, **{"headers": ("n",), **more}), client)
+    assert finish(plan_of(tmp_path, headers=("n",)), client).records == len(GOOD)
 
 
 def test_pitfall_81_an_import_into_another_log_is_refused(tmp_path: Path, node: FakeNode, client: SyncClient) -> None:
@@ -203,18 +181,6 @@ def test_pitfall_81_an_import_into_another_log_is_refused(tmp_path: Path, node: 
     client.state.log = ""  # the next import is another process, and has another client
     with pytest.raises(SessionFileError, match="this cluster's log is ffff"):
         finish(plan_of(tmp_path), client)
-
-
-def test_refused_batch_stops_the_import_and_leaves_the_note(tmp_path: Path, node: FakeNode, client: SyncClient) -> None:
-    """An error of the cluster ends the run; the next goes on."""
-    node.refusal = None
-    broken_off(tmp_path, client, 1)
-    node.refusal = ApiError(Code.TOO_LARGE, "a limit")
-    with pytest.raises(ClientError, match="a limit"):
-        finish(plan_of(tmp_path), client)
-    node.refusal = None
-    finish(plan_of(tmp_path), client)
-    assert values(client) == GOOD
 
 
 def test_csv_keeps_its_first_line_to_itself_and_from_line_skips(tmp_path: Path, client: SyncClient) -> None:
@@ -231,13 +197,6 @@ def test_csv_keeps_its_first_line_to_itself_and_from_line_skips(tmp_path: Path, 
     (tmp_path / "none").touch()
     with pytest.raises(InputError, match="is empty"):
         finish(ImportPlan(str(tmp_path / "none"), tmp_path / "n4", tmp_path / "r"), client)
-
-
-def test_a_file_that_is_no_note_is_refused(tmp_path: Path, client: SyncClient) -> None:
-    """Somebody else's file is not overwritten."""
-    (tmp_path / "note.json").write_text("{}")
-    with pytest.raises(SessionFileError, match=r"not the session file.*--state"):
-        finish(plan_of(tmp_path), client)
 
 
 @pytest.mark.parametrize(

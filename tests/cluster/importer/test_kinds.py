@@ -108,7 +108,7 @@ def test_binary_files_are_refused_by_name_before_anything_is_written(folder: Pat
         assert all(f"{name} is not text" in str(refused.value) for name in ("photo.jpg", "small.csv"))
     assert len(list(client.log(internal=True))) == before
     assert not (folder.parent / "n").exists()
-    with pytest.raises(InputError, match=r"photo\.jpg is not text"):
+    with pytest.raises(InputError, match=r"photo\.jpg is not text; .*--format lines keeps any bytes"):
         finish(plan_of(folder / "photo.jpg"), client)
     assert finish(plan_of(folder / "photo.jpg", format=InputFormat.LINES), client).records == 2
 
@@ -130,6 +130,7 @@ def test_hidden_files_links_and_sockets_in_a_folder_are_left_out_and_counted(fol
     (folder / "sub" / "link.log").symlink_to("../a.log")
     (folder / ".hidden.log").write_text("h\n")
     (folder / "old.rejected").write_text("{}\n")
+    (folder / "old.raftlog-import").write_text("{}\n")
     with socket.socket(socket.AF_UNIX) as listener:
         here = os.getcwd()
         os.chdir(folder)  # the path of a socket is short
@@ -141,7 +142,7 @@ def test_hidden_files_links_and_sockets_in_a_folder_are_left_out_and_counted(fol
     (sentence,) = told
     assert sorted(sentence.partition(": left out: ")[2].partition(";")[0].split("), ")) == [
         "hidden files and folders (2",
-        "notes of imports (1",
+        "notes of imports (2",
         "sockets, pipes and devices (1",
         "symbolic links (2)",
     ]

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer.sources import CopyStep, Events, FileSource, NewRecord, Part, SourceError, copy
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.importer.jobs import Killed, killer, values
+from tests.support import http_served
 
 STEPS = (CopyStep.OPENED, CopyStep.BEGUN, CopyStep.NOTED, CopyStep.ANSWERED)
 
@@ -148,7 +149,7 @@ def test_another_source_or_a_foreign_file_is_refused(tmp_path: Path, client: Syn
     with pytest.raises(SourceError, match="of the source numbers"):
         list(copy(other, client, tmp_path / "s"))
     (tmp_path / "s").write_bytes(b"{}")
-    with pytest.raises(SourceError, match="not the session file of an import or a copy"):
+    with pytest.raises(SourceError, match=r"not the session file of an import or a copy .*--state"):
         list(copy(Numbers(3), client, tmp_path / "s"))
 
 
@@ -184,9 +185,9 @@ def test_files_are_a_source_with_their_own_times(tmp_path: Path, client: SyncCli
 
 
 def test_a_position_in_a_file_after_an_empty_one_continues_that_file(tmp_path: Path) -> None:
-    """The position counts the empty file, so that no line comes twice."""
+    """The position counts the empty files, also before the first line and after the last: no line comes twice."""
     (tmp_path / "files").mkdir()
-    for name, count in (("a", 3), ("b", 0), ("c", 6_001)):
+    for name, count in (("0", 0), ("a", 3), ("b", 0), ("c", 6_001), ("d", 0)):
         (tmp_path / "files" / f"{name}.ndjson").write_text("".join(f'{{"id": {n}}}\n' for n in range(count)))
     parts = [part for part in FileSource(str(tmp_path / "files")).read(None) if part.records]
     assert [len(part.records) for part in parts] == [3, 5_000, 1_001]
@@ -194,58 +195,54 @@ def test_a_position_in_a_file_after_an_empty_one_continues_that_file(tmp_path: P
         assert [*FileSource(str(tmp_path / "files")).read(part.position)] == parts[number:]
 
 
-class Stream(ThreadingHTTPServer):
-    """Sends events after the last id, at most `at_once` in a connection; 204 at the end."""
+class Stream:
+    """20 events, seven in each connection, after the last id; 204 at the end."""
 
-    def __init__(self, end: int, at_once: int, has_ids: bool = True) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.end, self.at_once, self.has_ids = end, at_once, has_ids
+    url = ""
+    end, at_once, has_ids = 20, 7, True
+
+    def __init__(self) -> None:
         self.asked: list[str | None] = []
-        self.daemon_threads = False  # server_close waits for them
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
-    server: Stream
-
-    def do_GET(self) -> None:
-        """The next events."""
-        last = self.headers.get("Last-Event-ID")
-        self.server.asked.append(last)
-        if self.path == "/json":
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            return
-        start = 0 if last is None else int(last) + 1
-        if start >= self.server.end:
-            self.send_response(204)
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(b": a comment\nretry: 1\n\n")
-        for number in range(start, min(start + self.server.at_once, self.server.end)):
-            number_line = f"id: {number}\r\n" if self.server.has_ids else ""
-            self.wfile.write(f"{number_line}event: tick\r\ndata: a{number}\r\ndata:b\r\n\r\n".encode())
-        self.wfile.write(b"id: 999\ndata: cut off in the middle")
-
-    def log_message(self, *_: object) -> None:
-        """Silent."""
 
 
 @pytest.fixture
 def stream() -> Iterator[Stream]:
-    """A server of 20 events, seven in each connection."""
-    server = Stream(20, 7)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """A running server."""
+    stream = Stream()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(stream, self)
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with http_served(Handler) as stream.url:
+        yield stream
+
+
+def answer(stream: Stream, handler: BaseHTTPRequestHandler) -> None:
+    """The next events."""
+    last = handler.headers.get("Last-Event-ID")
+    stream.asked.append(last)
+    if handler.path == "/json":
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/json")
+        handler.end_headers()
+        return
+    start = 0 if last is None else int(last) + 1
+    if start >= stream.end:
+        handler.send_response(204)
+        handler.end_headers()
+        return
+    handler.send_response(200)
+    handler.send_header("Content-Type", "text/event-stream; charset=utf-8")
+    handler.end_headers()
+    handler.wfile.write(b": a comment\nretry: 1\n\n")
+    for number in range(start, min(start + stream.at_once, stream.end)):
+        number_line = f"id: {number}\r\n" if stream.has_ids else ""
+        handler.wfile.write(f"{number_line}event: tick\r\ndata: a{number}\r\ndata:b\r\n\r\n".encode())
+    handler.wfile.write(b"id: 999\ndata: cut off in the middle")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -253,7 +250,7 @@ def test_events_are_exactly_once_through_lost_connections_and_kills(
     tmp_path: Path, stream: Stream, step: CopyStep, client: SyncClient
 ) -> None:
     """The server is asked for what follows the last id. An event that is cut off is not taken."""
-    url = f"http://127.0.0.1:{stream.server_port}/s?x=1"
+    url = f"{stream.url}/s?x=1"
     with pytest.raises(Killed):
         list(copy(Events(url), client, tmp_path / "s", batch_records=3, at=killer(step, 1)))
     list(copy(sources.Events(url), client, tmp_path / "s", batch_records=3))
@@ -265,7 +262,7 @@ def test_events_are_exactly_once_through_lost_connections_and_kills(
 
 def test_events_without_ids_and_other_answers_are_refused(tmp_path: Path, stream: Stream, client: SyncClient) -> None:
     """A copy could not continue after them."""
-    url = f"http://127.0.0.1:{stream.server_port}/"
+    url = f"{stream.url}/"
     stream.has_ids = False
     with pytest.raises(SourceError, match="has no id"):
         list(copy(Events(url), client, tmp_path / "s"))

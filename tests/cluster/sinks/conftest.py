@@ -1,5 +1,5 @@
-"""The node and the client that the tests of imports use."""
+"""The nodes and the client that the tests of imports use."""
 
-from tests.cluster.importer.conftest import client, node
+from tests.cluster.importer.conftest import client, local, node
 
-__all__ = ["client", "node"]
+__all__ = ["client", "local", "node"]

@@ -48,7 +48,6 @@ class ModelStore:
         self._generation = 0
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
-        """As `SinkStore.open`."""
         if self._server.kept.generation > generation:
             raise StoreFenced(sink.name)
         self._generation = self._server.kept.generation = generation
@@ -58,7 +57,6 @@ class ModelStore:
         return self._server.kept.position
 
     def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
-        """As `SinkStore.write`."""
         lost = self._server.lose.pop(0) if self._server.lose else ""
         if lost == "before":
             raise StoreUnavailable("lost before the write")
@@ -84,12 +82,10 @@ class ModelStore:
 
     @contextmanager
     def rows(self, sink: SinkIdentity) -> Iterator[StoredRows | None]:
-        """As `SinkStore.rows`."""
         kept = deepcopy(self._server.kept)
         yield None if kept.position is None else StoredRows(kept.position, iter(kept.rows.values()))
 
     def drop(self, sink: SinkIdentity) -> None:
-        """As `SinkStore.drop`."""
         self._server.kept = Kept()
 
     def close(self) -> None:
@@ -104,12 +100,10 @@ class SendingModelStore(ModelStore):
         self._sent: list[tuple[RowChanges, StorePosition | None, StorePosition]] = []
 
     def send(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
-        """As `SendingStore.send`."""
         self.settle()
         self._sent.append((changes, expected, next))
 
     def settle(self) -> None:
-        """As `SendingStore.settle`."""
         if self._sent:
             self.write(*self._sent.pop())
 

@@ -67,15 +67,6 @@ class RedisServer:
         self._process.kill()
         self._process.wait()
 
-    def copy(self, name: str) -> None:
-        """Keeps the server's files as they are now, while it is down."""
-        shutil.copytree(self.folder / "data", self.folder / name)
-
-    def restore(self, name: str) -> None:
-        """Puts kept files back, while the server is down."""
-        shutil.rmtree(self.folder / "data")
-        shutil.copytree(self.folder / name, self.folder / "data")
-
     def stop(self) -> None:
         """Ends the server and deletes its folder."""
         if self._process is not None and self._process.poll() is None:

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,11 @@ import pytest
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
-from tests.cluster.nodes import QUICK
 from tests.support import HANG_S, free_port, wait_until
 
 pytestmark = pytest.mark.serial
 
 PAGE = Path(__file__).parents[3] / "docs" / "sinks.md"
-KILLS = 8
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One node that serves: the tests kill the runner."""
-    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
-    cluster.restore()
-    yield cluster
-    cluster.kill(1)
 
 
 def blocks(kind: str) -> list[str]:
@@ -83,27 +71,6 @@ def test_the_page_is_as_it_says(local: LocalCluster, tmp_path: Path) -> None:
     script = python.replace("http://127.0.0.1:7001", local.url(1))
     subprocess.run([COMMAND[0], "-c", script], cwd=tmp_path, check=True, timeout=HANG_S)
     assert [row[1] for row in rows(tmp_path)] == ["Ada", "Grace"]
-
-
-def test_a_runner_killed_again_and_again_is_exactly_once(local: LocalCluster, tmp_path: Path) -> None:
-    """SIGKILL at moments of chance; the next one goes on where the store is. Verify sees no difference."""
-    (tmp_path / "sinks.toml").write_text(blocks("toml")[0])
-    number = 0
-    with SyncClient(local.url(1)) as client:
-        for kill in range(KILLS):
-            process = sink(local, tmp_path, "run", "sinks.toml")
-            for _ in range(40 + 11 * kill):
-                number += 1
-                client.put(b"customer/%d" % (number % 97), b'{"name": "n%d", "born": "1900-01-01"}' % number)
-            process.kill()
-            process.communicate()
-        last = client.put(b"customer/1", b'{"name": "last", "born": "1900-01-01"}').index
-    done(local, tmp_path, "run", "sinks.toml", "--once")
-    out, _ = done(local, tmp_path, "wait", "sinks.toml", "customers", "--index", str(last), "-o", "json")
-    assert json.loads(out)["next"] > last
-    out, _ = done(local, tmp_path, "verify", "sinks.toml", "-o", "json")
-    (found,) = json.loads(out)
-    assert (found["same"], found["rows"]) == (True, 97)
 
 
 def test_ctrl_c_ends_a_runner_after_its_batch(local: LocalCluster, tmp_path: Path) -> None:
@@ -160,8 +127,12 @@ def test_exit_codes_say_what_happened(local: LocalCluster, tmp_path: Path) -> No
     assert "born is yesterday" in done(local, tmp_path, "rebuild", "sinks.toml", "customers", code=1)[1]
     with SyncClient(local.url(1)) as client:
         client.put(b"customer/2", b'{"name": "z", "born": "1900-01-01"}')
+        last = client.put(b"customer/3", b'{"name": "z", "born": "1900-01-01"}').index
     done(local, tmp_path, "rebuild", "sinks.toml", "customers")
-    done(local, tmp_path, "verify", "sinks.toml")
+    out, _ = done(local, tmp_path, "wait", "sinks.toml", "customers", "--index", str(last), "-o", "json")
+    assert json.loads(out)["next"] > last
+    (found,) = json.loads(done(local, tmp_path, "verify", "sinks.toml", "-o", "json")[0])
+    assert (found["same"], found["rows"]) == (True, 3)
     assert "give --yes" in done(local, tmp_path, "drop", "sinks.toml", "customers", code=2)[1]
     done(local, tmp_path, "drop", "sinks.toml", "customers", "--yes")
     assert "never ran" in done(local, tmp_path, "status", "sinks.toml", code=3)[1]

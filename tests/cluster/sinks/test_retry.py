@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,29 +86,6 @@ def test_a_rejected_record_that_was_trimmed_stays(client: SyncClient, node: Fake
     assert again(bench) == Retried(0, 1)
     (left,) = sinks.Rejects(tmp_path / "s.rejected").read()
     assert (left.index, left.reason) == (index, f"the log begins at index {last} by now: raftlog sink rebuild")
-
-
-def test_a_real_store_takes_them(client: SyncClient, tmp_path: Path) -> None:
-    """SQLite, with a constraint that is taken back."""
-    path = tmp_path / "sinks.toml"
-    path.write_text(
-        '[sink.s]\nfrom = { keys = "k/" }\nto = "sqlite"\npath = "s.sqlite"\ntable = "t"\n'
-        'columns = { id = "suffix", n = "value.n:bigint" }\nprimary_key = ["id"]\nrefused = "reject"\n'
-    )
-    file = sinks.read_sinks(path)
-    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as database:
-        database.execute("CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER CHECK (n < 5))")
-    for name, value in (("a", 1), ("b", 7), ("a", 8), ("c", 9)):
-        put(client, name, value)
-    sinks.run_of(file, "s", client).run(once=True)
-    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as database:
-        rows = database.execute("SELECT id, n FROM t").fetchall()
-        assert rows == [("a", 1)] or rows == []
-        database.executescript("DROP TABLE t; CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER)")
-    result = retry("s", file.sinks["s"], file.open_store("s"), client, sinks.rejects_of(file, "s"))
-    assert result == Retried(3, 0)
-    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as database:
-        assert sorted(database.execute("SELECT id, n FROM t")) == [("a", 8), ("b", 7), ("c", 9)]
 
 
 @pytest.mark.parametrize("position", ["none", "loaded"])

@@ -20,8 +20,7 @@ from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks import runner
 from raftlog.cluster.sinks.changes import StorePosition, StoreRow
-from raftlog.cluster.sinks.rejects import Rejects
-from raftlog.cluster.sinks.run_state import RunPhase, RunStateFile
+from raftlog.cluster.sinks.kept_files import Rejects, RunPhase, RunStateFile
 from raftlog.cluster.sinks.runner import SinkRun, SinkStep, SinkStopped
 from raftlog.cluster.sinks.settings import SinkSettings, SqliteSettings
 from raftlog.cluster.sinks.store import StoreUnavailable
@@ -150,23 +149,6 @@ STEPS = [*SinkStep][:5]  # those of a run
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("time", [1, 2, 4])
-def test_killed_at_any_step_it_goes_on_exactly_once(
-    client: SyncClient, tmp_path: Path, start: str, step: SinkStep, time: int
-) -> None:
-    """Whatever was written is known from the store's own position."""
-    fill(client, 40)
-    bench = Bench(client, tmp_path, start=start)
-    with suppress(Killed):
-        bench.made(AtStep(step, die, time)).run(once=True)
-    fill(client, 20, seed=2)
-    bench.run()
-    assert bench.rows == expected(client)
-    bench.check()
-
-
-@pytest.mark.parametrize("start", STARTS)
 def test_a_lost_connection_before_or_after_a_commit_changes_nothing(
     client: SyncClient, tmp_path: Path, start: str
 ) -> None:
@@ -178,9 +160,6 @@ def test_a_lost_connection_before_or_after_a_commit_changes_nothing(
     assert bench.rows == expected(client)
     assert run.progress.error == ""
     assert any("the answer was lost; trying again" in each for each in bench.said)
-    written = [each.key for changes in bench.store.writes for each in changes.rows]
-    assert len(bench.store.writes) == len({id(each) for each in bench.store.writes})
-    assert written
 
 
 def test_a_store_that_was_restored_goes_back_and_says_so(client: SyncClient, tmp_path: Path) -> None:
@@ -404,33 +383,6 @@ def test_an_idle_sink_writes_nothing(client: SyncClient, node: FakeNode, tmp_pat
     bench.run()
     assert node.applied - before <= 1  # its claim
     assert len(bench.store.writes) == writes
-
-
-def test_a_captured_table_is_written_in_whole_transactions(client: SyncClient, tmp_path: Path) -> None:
-    """No batch ends within one, and an open transaction is not written."""
-    bench = Bench(
-        client,
-        tmp_path,
-        **{"from": {"table": "t"}, "columns": {"id": "value.id:bigint", "n": "value.n:bigint"}},
-    )
-
-    def change(transaction: int, key: int, *, last: bool) -> NewRecord:
-        more = {"last": True} if last else {}
-        value = {"op": "insert", "table": "t", "lsn": f"0/{transaction}", "n": 1, "xid": transaction, "before": None}
-        return NewRecord(
-            json.dumps(value | {"after": {"id": key, "n": transaction}} | more, separators=(",", ":")).encode()
-        )
-
-    for transaction in range(1, 9):
-        client.append_many([change(transaction, key, last=key == 4) for key in range(5)])
-    client.append_many([change(9, 0, last=False), change(9, 1, last=False)])
-    bench.run()
-    for changes in bench.store.writes:
-        assert len(changes.rows) in (0, 5)
-    assert {row[1] for row in bench.rows.values()} == {8}
-    client.append_many([change(9, key, last=key == 4) for key in range(2, 5)])
-    bench.run()
-    assert {row[1] for row in bench.rows.values()} == {9}
 
 
 def test_a_store_that_is_away_is_tried_again(

@@ -7,13 +7,15 @@ import pytest
 
 from raftlog.cluster.sinks.settings import SinkSettingsError, read_sinks, secret
 
-GOOD = """
+TARGET = 'to = "sqlite"\npath = "shop.sqlite"\ntable = "customers"'
+REDIS = 'to = "redis"\nurl = "redis://h"\nkey = "k:{id}"'
+HOOK = 'to = "webhook"\nurl = "http://h"\nsecret = "$HOME"'
+
+GOOD = f"""
 [sink.customers]
-from = { keys = "customer/" }
-to = "sqlite"
-path = "shop.sqlite"
-table = "customers"
-columns = { id = "key", name = "value.name" }
+from = {{ keys = "customer/" }}
+{TARGET}
+columns = {{ id = "key", name = "value.name" }}
 primary_key = ["id"]
 """
 
@@ -46,6 +48,14 @@ def test_a_file_has_sinks_by_name(tmp_path: Path) -> None:
         ('to = "sqlite"', 'to = "sqlite"\nrefused = "drop"', "refused"),
         ('{ keys = "customer/" }', '{ records = "x", values = "csv" }', "belong together"),
         ('{ keys = "customer/" }\nto = "sqlite"', '{ records = "x" }\nstart = "state"\nto = "sqlite"', "it needs from"),
+        (TARGET, REDIS.replace(":{id}", ""), "names each column of the primary key once, and no other: {id}"),
+        (TARGET, f"{REDIS}\nttl = 0", "ttl is a number of seconds from 1"),
+        (TARGET, f'{REDIS}\nkeep = "text"', "keep"),
+        (TARGET, HOOK.replace("$HOME", "open"), 'secret is not in sinks.toml: secret = "@FILE"'),
+        (TARGET, HOOK.replace("http", "ftp"), "url is http://HOST/PATH"),
+        (TARGET, HOOK.replace("//", "//me@"), "without a user"),
+        (TARGET, HOOK.replace("//", "//me:pw@"), "no place for one"),
+        (TARGET, f"{HOOK}\nbatch = 0", "batch is a number of changes from 1"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -53,8 +63,13 @@ def test_a_wrong_line_is_named(tmp_path: Path, old: str, new: str, message: str)
     path = tmp_path / "sinks.toml"
     assert old in GOOD
     path.write_text(GOOD.replace(old, new))
+
+    def opened() -> None:
+        sinks = read_sinks(path)
+        sinks.open_store("customers")
+
     with pytest.raises(SinkSettingsError, match=message):
-        read_sinks(path)
+        opened()
 
 
 def test_every_example_of_the_page_is_a_file_of_sinks(tmp_path: Path) -> None:

@@ -23,19 +23,22 @@ import psycopg
 import pytest
 import tantivy
 
+from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.demo.story import COMMAND
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.importer.postgres.conftest import postgres
+from tests.cluster.importer.postgres.folding import folded
 from tests.cluster.importer.postgres.postgres_server import PostgresServer
-from tests.cluster.importer.postgres.test_kills import NODES, Committer, local
+from tests.cluster.nodes import QUICK as QUICK_NODES
 from tests.cluster.sinks.opensearch_server import OpenSearchNotFoundError, OpenSearchServer
 from tests.cluster.sinks.redis_server import RedisServer, redis_served
-from tests.support import HANG_S, restarted, wait_until
+from tests.support import HANG_S, free_ports, restarted, wait_until
 
-__all__ = ["local", "postgres"]
+__all__ = ["postgres"]
 
 pytestmark = pytest.mark.serial
 
+NODES = 3
 LONG = 200
 QUICK = 4
 """So many kills follow each other at once: a part may be killed while it starts. Then the stores follow again."""
@@ -48,6 +51,16 @@ COLUMNS = {
 }
 
 Orders = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes."""
+    cluster = LocalCluster(tmp_path / "cluster", NODES, settings=QUICK_NODES, ports=free_ports(2 * NODES))
+    cluster.start()
+    cluster.wait_ready()
+    yield cluster
+    cluster.kill(*cluster.running)
 
 
 @pytest.fixture
@@ -127,13 +140,34 @@ def orders_of_tantivy(folder: Path) -> Orders:
 def orders_of_opensearch(server: OpenSearchServer) -> Orders:
     """The orders by the documents of the index."""
     server.ask("POST", "/orders/_refresh")
-    hits = server.ask("GET", "/orders/_search?size=1000")["hits"]["hits"]
+    hits = server.ask("GET", "/orders/_search?size=10000")["hits"]["hits"]
     rows = [each["_source"] for each in hits]
     return sorted((each["id"], each["what"], Decimal(str(each["price"]))) for each in rows)
 
 
-class Shop(Committer):
-    """Moves money, and makes, changes and deletes orders, until it is stopped."""
+class Shop(threading.Thread):
+    """Moves money, and makes, changes and deletes orders, until it is stopped; over a new connection if one is lost."""
+
+    def __init__(self, conninfo: str, chance: random.Random, pause_s: float) -> None:
+        super().__init__(name="shop")
+        self._conninfo, self._chance, self._pause_s = conninfo, chance, pause_s
+        self.stopped = threading.Event()
+        self.committed = 0
+
+    def run(self) -> None:
+        """One connection after the other."""
+        while not self.stopped.is_set():
+            with suppress(psycopg.OperationalError), psycopg.connect(self._conninfo) as connection:
+                while not self.stopped.is_set():
+                    self._transaction(connection)
+                    connection.commit()
+                    self.committed += 1
+                    self.stopped.wait(self._pause_s)
+            self.stopped.wait(0.05)
+
+    def has_committed(self, count: int) -> bool:
+        """Whether it has committed so many transactions."""
+        return self.committed >= count
 
     def _transaction(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
         run, draw = connection.execute, self._chance.randrange
@@ -142,6 +176,11 @@ class Shop(Committer):
             run("UPDATE accounts SET balance = balance - %s WHERE id = %s", (amount, draw(ACCOUNTS)))
             run("UPDATE accounts SET balance = balance + %s WHERE id = %s", (amount, draw(ACCOUNTS)))
         key = draw(300)
+        if not draw(20):  # larger than a batch
+            run(
+                "INSERT INTO orders SELECT g, 'order ' || g, 1.50 FROM generate_series(1000, 1999) g "
+                "ON CONFLICT DO NOTHING"
+            )
         if draw(4):
             run(
                 "INSERT INTO orders VALUES (%s, %s, 1.50) ON CONFLICT (id) DO UPDATE SET price = orders.price + 0.01",
@@ -156,6 +195,8 @@ class Shop(Committer):
                 "UPDATE orders SET id = -id WHERE id = %s AND NOT EXISTS (SELECT FROM orders WHERE id = -%s)",
                 (key, key),
             )
+        if not draw(20):
+            connection.rollback()
 
 
 class Sums(threading.Thread):
@@ -244,7 +285,7 @@ def test_every_derived_store_equals_the_tables_after_kills_of_everything(
     (tmp_path / "sinks.toml").write_text("".join(sinks))
     urls = ",".join(local.url(node) for node in range(1, NODES + 1))
     capture = [*COMMAND, "import-postgres", postgres.conninfo, "--tables", "accounts,orders", "--slot", "story"]
-    capture += ["--state", "state", "-e", urls]
+    capture += ["--batch", "200", "--state", "state", "-o", "jsonl", "-e", urls]
     run = [*COMMAND, "sink", "run", "sinks.toml", "-e", urls]
     export = [*COMMAND, "export", "--to", "parquet", "--engine", "arrow", "-e", urls]
     shop, sums = Shop(postgres.conninfo, chance, pause_s=0.005), Sums(tmp_path, postgres.conninfo)
@@ -280,10 +321,11 @@ def test_every_derived_store_equals_the_tables_after_kills_of_everything(
             worker.end()
         sums.stopped.set()
         sums.join()
-    postgres.sql("INSERT INTO orders VALUES (1000, 'a lighthouse', 9.99)")  # the newest one may be a truncate
+    postgres.sql("INSERT INTO orders VALUES (10000, 'a lighthouse', 9.99)")  # the newest one may be a truncate
     for command in (capture, [*run, "--once"], [*export, "--append"], [*COMMAND, "verify", "parquet", "-e", urls]):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S)
         assert done.returncode == 0, done.stderr
+        assert command is not capture or json.loads(done.stdout.splitlines()[-1])["records"] > 0
     verify = [*COMMAND, "sink", "verify", "sinks.toml", "-o", "json", "-e", urls]
     done = subprocess.run(verify, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
@@ -303,5 +345,8 @@ def test_every_derived_store_equals_the_tables_after_kills_of_everything(
         assert duck.execute("SELECT * FROM orders ORDER BY id").fetchall() == orders
     assert orders_of_tantivy(tmp_path / "search") == orders
     assert orders_of_parquet(tmp_path / "parquet") == orders
+    with SyncClient(urls.split(",")) as client:  # each change has the row that was there before it
+        changes = [record for record in client.log(1) if record.operation == "append"]
+    assert len(folded(changes)) == len(accounts) + len(orders)
     assert search is None or orders_of_opensearch(search) == orders
     print(f"{shop.committed} transactions, {sums.seen} sums, {kills} kills")

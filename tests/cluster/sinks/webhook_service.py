@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
+
+from tests.support import http_served
 
 SECRET = "hidden"
 
@@ -30,22 +33,7 @@ class Service:
         self.requests: list[Request] = []
         self.answers: list[int] = []
         self.refused: set[str] = set()  # ids of rows that are answered with 400
-        service = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                service.answer(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Says nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/hook?to=me"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        self.url = ""
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Notes the request, and answers it."""
@@ -78,8 +66,21 @@ class Service:
                     kept[told["key"]["id"]] = told["row"]
         return kept
 
-    def close(self) -> None:
-        """Ends it."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+
+@contextmanager
+def webhook_served() -> Iterator[Service]:
+    """A running service."""
+    service = Service()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            service.answer(self)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    with http_served(Handler) as url:
+        service.url = f"{url}/hook?to=me"
+        yield service

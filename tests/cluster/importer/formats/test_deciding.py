@@ -108,6 +108,9 @@ def test_columns_without_a_line_of_names() -> None:
         ("a", ["{", '"a": 1}'], "ndjson"),
         ("x.tsv.gz", ["a\tb"], "tsv"),
         ("a", ['[{"a": 1}]'], "json"),
+        ("a.jsonl", ["x"], "ndjson"),
+        ("a.log", [f'{ACCESS} "http://x/start" "Mozilla/5 (x"'], "access"),
+        ("-", [ACCESS], "access"),
     ],
 )
 def test_the_format_is_guessed_from_name_and_content(name: str, lines: list[str], format: str) -> None:
@@ -200,13 +203,6 @@ def test_numbers_with_a_decimal_comma() -> None:
     assert found[0] == NewRecord(b'{"a":3.14,"b":"1,234","c":"1,5"}')
     assert found[1] == NewRecord(b'{"a":-2,"b":"5,678","c":"x"}')
     assert told("a.csv", ["a,b", '"3,14",1']).reading.types[0].type == "string"
-
-
-def test_binary_data_is_no_text() -> None:
-    """Lines of any bytes are imported only with `--format lines`."""
-    with pytest.raises(InputError, match=r"a\.bin is not text; .*--format lines keeps any bytes"):
-        told("a.bin", ["\0\x01", "a,b"])
-    assert told("a.bin", ["\0\x01"], format=InputFormat.LINES).reading.format is InputFormat.LINES
 
 
 def test_the_names_in_the_first_line_are_kept_beside_the_given_ones() -> None:

@@ -17,7 +17,6 @@ from raftlog.cluster.importer.formats.lines import (
     InputOptions,
     Line,
     RejectedLine,
-    detect,
     pieces_of,
     read_batch,
     split_lines,
@@ -67,23 +66,6 @@ def test_the_time_of_an_access_line_counts_its_zone() -> None:
     ):
         assert told(InputOptions(InputFormat.ACCESS), line) == NewRecord(line, None, (), time_ms)
     assert (access_log.is_access_line(UNCLOSED), access_log.is_access_line(b'{"a": 1}')) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("name", "first", "format"),
-    [
-        ("a.ndjson", b"x", "ndjson"),
-        ("a", b' {"a": 1}', "ndjson"),
-        ("a.csv", b"a,b", "csv"),
-        ("a.log", COMBINED, "access"),
-        ("-", COMMON, "access"),
-    ],
-)
-def test_format_is_found_by_name_or_first_line(name: str, first: bytes, format: str) -> None:
-    """Common formats are recognised; the refusal of others names the option."""
-    assert detect(name, first) == format
-    with pytest.raises(InputError, match="--format"):
-        detect("a.txt", b"free text")
 
 
 def told(reading: InputOptions, data: bytes) -> NewRecord | RejectedLine:

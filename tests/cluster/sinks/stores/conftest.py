@@ -22,7 +22,7 @@ from tests.cluster.importer.postgres.postgres_server import PostgresServer
 from tests.cluster.sinks.opensearch_server import OpenSearchNotFoundError, OpenSearchServer
 from tests.cluster.sinks.redis_server import RedisServer, redis_served
 from tests.cluster.sinks.stores.kit import StoreBench, small
-from tests.cluster.sinks.webhook_service import SECRET, Service
+from tests.cluster.sinks.webhook_service import SECRET, Service, webhook_served
 from tests.support import served, wait_until
 
 __all__ = ["postgres"]
@@ -101,7 +101,6 @@ class MariaSettings(settings.SinkSettings, frozen=True, kw_only=True, tag="maria
     socket: str
 
     def store(self, folder: Path, mapping: Any) -> Any:
-        """As `SinkSettings.store`."""
         (code,) = (block for block in page_blocks() if "class MariaStore" in block)
         names: dict[str, Any] = {}
         exec(code, names)  # noqa: S102  # the page itself
@@ -111,9 +110,8 @@ class MariaSettings(settings.SinkSettings, frozen=True, kw_only=True, tag="maria
 @pytest.fixture
 def service() -> Iterator[Service]:
     """A running service."""
-    service = Service()
-    yield service
-    service.close()
+    with webhook_served() as service:
+        yield service
 
 
 MARKS = {

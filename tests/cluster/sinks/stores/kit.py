@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.security import authority
 from raftlog.cluster.sinks import runner
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition, StoreRow
 from raftlog.cluster.sinks.runner import SinkRun, SinkStep
@@ -50,11 +48,12 @@ KINDS = {
 
 _AT = datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
 _ONE, _SMALL, _LONG = Decimal("1.0000000000"), Decimal("-0.0000000001"), Decimal("12345678901234567890.0123456789")
+_DIGITS = '{"n":0.12345678901234567890123}'  # more than a float has
 _TREE, _RAW = '{"a":[1,{"b":null}],"c":"ü"}', b"\xff\0'\\"
 FULL: StoreRow = ("a", "x", 1, 2, 0.5, _ONE, True, date(2020, 2, 29), _AT, _RAW, _TREE, "x")
 """A row of KINDS with a value in each column."""
 
-_EDGES: StoreRow = ("b", "", -(1 << 31), (1 << 63) - 1, 1e300, _SMALL, False, date(1700, 1, 1), _AT, b"", "{}", 1)
+_EDGES: StoreRow = ("b", "", -(1 << 31), (1 << 63) - 1, 1e300, _SMALL, False, date(1700, 1, 1), _AT, b"", _DIGITS, 1)
 ZERO: StoreRow = ("c \0/é😀?", '\0\n"', 0, -(1 << 63), 5e-324, _LONG, *[None] * 4, '{"x":1.50}', Decimal("1.5"))
 """One with a byte of zero in text, which PostgreSQL does not take."""
 
@@ -332,25 +331,9 @@ def small(monkeypatch: pytest.MonkeyPatch, records: int = 7, retry_s: float = 0.
 
 
 def expired(folder: Path) -> Path:
-    """A certificate of 127.0.0.1 that has expired, and its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "search")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=2))
-        .not_valid_after(now - timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    """A certificate of 127.0.0.1 that has expired, with its authority and its key, in one file."""
+    with patch.object(authority, "_now", lambda: datetime.now(UTC) - timedelta(days=9)):
+        made = authority.make_authority(folder, "search"), authority.make_node(folder, "a" * 32, 1, ["127.0.0.1"], 1)
     file = folder / "expired.pem"
-    file.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
+    file.write_bytes(b"".join(each.read_bytes() for each in (made[1].certificate, made[0].certificate, made[1].key)))
     return file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -185,17 +184,3 @@ def test_an_unknown_schema_stops_the_sink(bench: StoreBench, client: SyncClient)
     """The message names sink and schema."""
     with pytest.raises(SinkStopped, match=r'^s: PostgreSQL: schema "nowhere" does not exist'):
         bench.changed(table="nowhere.items").run(client)
-
-
-def test_numbers_keep_every_digit(bench: StoreBench) -> None:
-    """Also inside JSON, which psycopg would read as floats."""
-    store = bench.changed(**{"from": {"records": ""}, "columns": {"id": "index", "j": "value:json"}}).store()
-    store.open(SINK, 1)
-    text = '{"n":0.12345678901234567890123}'
-    store.write(RowChanges((RowChange(1, (1,), (1, text)),)), None, StorePosition(2))
-    with store.rows(SINK) as found:
-        assert found is not None
-        ((_, value),) = found.rows
-    assert str(value["n"]) == "0.12345678901234567890123"
-    assert json.loads(text)["n"] != value["n"]
-    store.close()

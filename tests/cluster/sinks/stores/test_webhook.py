@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +13,14 @@ from raftlog import NewRecord
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks.changes import RowChange, RowChanges, StorePosition
-from raftlog.cluster.sinks.runner import SinkRun, SinkStep, SinkStopped
-from raftlog.cluster.sinks.settings import SinkSettingsError
-from raftlog.cluster.sinks.sinks import read_sinks, rejects_of, run_of, verify, wait
+from raftlog.cluster.sinks.runner import SinkStep, SinkStopped
+from raftlog.cluster.sinks.sinks import rejects_of, wait
 from raftlog.cluster.sinks.store import StoreError, StoreUnavailable
 from raftlog.cluster.sinks.stores.webhook import WebhookStore
 from tests.cluster.fake_node import LOG_ID
 from tests.cluster.importer.jobs import Killed
 from tests.cluster.sinks.stores.kit import FULL, KINDS, SINK, StoreBench, gone, put, unchanged
-from tests.cluster.sinks.test_runner import AtStep, die
+from tests.cluster.sinks.test_runner import COLUMNS, AtStep, die, expected
 from tests.cluster.sinks.webhook_service import SECRET, Service
 from tests.support import free_ports
 
@@ -31,53 +28,25 @@ pytestmark = pytest.mark.usefixtures("_small")
 
 STORE = "webhook"
 
-SETTINGS = """[sink.s]
-from = {{ keys = "k/" }}
-to = "webhook"
-url = "{url}"
-secret = "@secret"
-columns = {{ id = "suffix", n = "value.n" }}
-primary_key = ["id"]
-{more}
-"""
+
+def check(bench: StoreBench, client: SyncClient, service: Service) -> None:
+    """The service knows the rows of the cluster, each request is signed, and no index went back but for a
+    repetition."""
+    assert service.rows == {key: dict(zip(COLUMNS, row, strict=True)) for (key,), row in expected(client).items()}
+    bodies: dict[str, bytes] = {}
+    for request in service.requests:
+        assert bodies.setdefault(request.key, request.body) == request.body
+        digest = hmac.new(SECRET.encode(), request.body, hashlib.sha256).hexdigest()
+        assert request.signature == f"sha256={digest}"
+    sent = [json.loads(body) for body in bodies.values()]
+    indexes = [each["index"] for one in sent for each in (one if isinstance(one, list) else [one])]
+    assert indexes == sorted(indexes)
 
 
-class Bench:
-    """One sink of the cluster's keys, and its runs."""
-
-    def __init__(self, client: SyncClient, service: Service, folder: Path, more: str = "") -> None:
-        self.client, self.service = client, service
-        self.said: list[str] = []
-        (folder / "secret").write_text(SECRET)
-        (folder / "sinks.toml").write_text(SETTINGS.format(url=service.url, more=more))
-        self.sinks = read_sinks(folder / "sinks.toml")
-
-    def made(self, at: Callable[[SinkStep], None] = lambda _: None) -> SinkRun:
-        """A run, as another process would make it."""
-        return run_of(self.sinks, "s", self.client, at=at, tell=self.said.append)
-
-    def run(self) -> SinkRun:
-        """A run to the end of the log."""
-        run = self.made()
-        run.run(once=True)
-        return run
-
-    def check(self) -> None:
-        """The service knows the rows of the cluster, each request is signed, and no index went back but for a
-        repetition."""
-        expected = {
-            item.key.decode()[2:]: {"id": item.key.decode()[2:], "n": json.loads(item.value)["n"]}
-            for item in self.client.range(prefix=b"k/")
-        }
-        assert self.service.rows == expected
-        bodies: dict[str, bytes] = {}
-        for request in self.service.requests:
-            assert bodies.setdefault(request.key, request.body) == request.body
-            digest = hmac.new(SECRET.encode(), request.body, hashlib.sha256).hexdigest()
-            assert request.signature == f"sha256={digest}"
-        told = [json.loads(body) for body in bodies.values()]
-        indexes = [each["index"] for one in told for each in (one if isinstance(one, list) else [one])]
-        assert indexes == sorted(indexes)
+def captured(transaction: int, op: str, after: object) -> NewRecord:
+    """A change of the table `t` that an import of PostgreSQL wrote."""
+    value = {"op": op, "table": "t", "lsn": f"0/{transaction}", "xid": transaction, "before": None, "after": after}
+    return NewRecord(json.dumps(value | {"last": True}, separators=(",", ":")).encode())
 
 
 def fill(client: SyncClient, count: int) -> None:
@@ -89,13 +58,13 @@ def fill(client: SyncClient, count: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_each_change_is_told_once_and_in_order(
-    batch: int, client: SyncClient, service: Service, tmp_path: Path
+    batch: int, bench: StoreBench, client: SyncClient, service: Service
 ) -> None:
     """While nothing fails."""
     fill(client, 20)
-    bench = Bench(client, service, tmp_path, f"batch = {batch}")
-    bench.run()
-    bench.check()
+    bench = bench.changed(batch=batch)
+    bench.run(client)
+    check(bench, client, service)
     keys = [request.key for request in service.requests]
     assert len(keys) == len({*keys})
     assert all(key.startswith(f"{LOG_ID}-") for key in keys)
@@ -107,17 +76,18 @@ def test_each_change_is_told_once_and_in_order(
         "truncated": False,
     }
     before = len(keys)
-    bench.run()
+    bench.run(client)
     assert len(service.requests) == before
 
 
-def test_a_lost_answer_repeats_the_request_with_its_key(client: SyncClient, service: Service, tmp_path: Path) -> None:
+def test_a_lost_answer_repeats_the_request_with_its_key(
+    bench: StoreBench, client: SyncClient, service: Service
+) -> None:
     """On a new connection at once, and if that fails too, from the position."""
     fill(client, 6)
     service.answers = [204, 0, 0, 0, 204, 204, 0]
-    bench = Bench(client, service, tmp_path)
-    bench.run()
-    bench.check()
+    bench.run(client)
+    check(bench, client, service)
     keys = [request.key for request in service.requests]
     assert keys[1] == keys[2] == keys[3] == keys[4]
     assert len(keys) == len({*keys}) + 4
@@ -125,13 +95,12 @@ def test_a_lost_answer_repeats_the_request_with_its_key(client: SyncClient, serv
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 408])
-def test_what_passes_is_sent_again(status: int, client: SyncClient, service: Service, tmp_path: Path) -> None:
+def test_what_passes_is_sent_again(status: int, bench: StoreBench, client: SyncClient, service: Service) -> None:
     """The requests of the same batch that were answered are not."""
     fill(client, 7)
     service.answers = [204, 204, status, 204, status, status]
-    bench = Bench(client, service, tmp_path)
-    bench.run()
-    bench.check()
+    bench.run(client)
+    check(bench, client, service)
     keys = [request.key for request in service.requests]
     assert len(keys) == len({*keys}) + 3
     assert any(f"the webhook answers {status}: because of the test" in each for each in bench.said)
@@ -139,62 +108,61 @@ def test_what_passes_is_sent_again(status: int, client: SyncClient, service: Ser
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_a_refused_change_stops_the_sink_or_is_rejected(
-    batch: int, client: SyncClient, service: Service, tmp_path: Path
+    batch: int, bench: StoreBench, client: SyncClient, service: Service
 ) -> None:
     """With the service's reason; in a request of many the guilty one is found."""
     fill(client, 7)
     service.refused = {"2"}
     with pytest.raises(SinkStopped, match=r"index \d+, key 2: the webhook answers 400: because of the test") as stopped:
-        Bench(client, service, tmp_path, f"batch = {batch}").run()
+        bench.changed(batch=batch).run(client)
     assert len(str(stopped.value)) < 500
-    bench = Bench(client, service, tmp_path, f'batch = {batch}\nrefused = "reject"')
-    run = bench.run()
+    bench = bench.changed(batch=batch, refused="reject")
+    run = bench.run(client)
     assert run.progress.rejected == 1
-    (kept,) = rejects_of(bench.sinks, "s").read()
+    (kept,) = rejects_of(bench.file, "s").read()
     assert (kept.key, kept.reason[:26]) == ("2", "the webhook answers 400: b")
     taken = [request for request in service.requests if b'"id":"2"' not in request.body]
     service.requests = taken
     client.delete(b"k/2")
-    bench.run()
+    bench.run(client)
     assert set(service.rows) == {"0", "1", "4", "5", "6"}
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 301])
 def test_a_wrong_secret_or_url_stops_the_sink(
-    status: int, client: SyncClient, service: Service, tmp_path: Path
+    status: int, bench: StoreBench, client: SyncClient, service: Service
 ) -> None:
     """It rejects no change: the next one would fare the same."""
     fill(client, 1)
     service.answers = [status]
     with pytest.raises(SinkStopped, match=f"s: the webhook answers {status}.*look at its url and secret"):
-        Bench(client, service, tmp_path, 'refused = "reject"').run()
+        bench.changed(refused="reject").run(client)
 
 
 @pytest.mark.parametrize("step", [SinkStep.CLAIMED, SinkStep.OPENED, SinkStep.MAPPED, SinkStep.WRITTEN])
 @pytest.mark.parametrize("start", ["oldest", "state"])
 def test_a_killed_runner_goes_on_at_its_position(
-    step: SinkStep, start: str, client: SyncClient, service: Service, tmp_path: Path
+    step: SinkStep, start: str, bench: StoreBench, client: SyncClient, service: Service
 ) -> None:
     """The requests of a batch that was not finished come again, with the same keys."""
     fill(client, 30)
-    bench = Bench(client, service, tmp_path, f'start = "{start}"')
+    bench = bench.changed(start=start)
     at = AtStep(step, die, 1, 3)
     for _ in range(3):
         with suppress(Killed):
-            bench.made(at).run(once=True)
+            bench.made(client, at).run(once=True)
     fill(client, 10)
-    bench.run()
+    bench.run(client)
     assert set(service.rows) == {item.key.decode()[2:] for item in client.range(prefix=b"k/")}
     if start == "oldest":
-        bench.check()
+        check(bench, client, service)
 
 
 def test_a_runner_that_is_killed_within_a_batch_repeats_its_requests(
-    client: SyncClient, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: StoreBench, client: SyncClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The position is written after the answers."""
     fill(client, 6)
-    bench = Bench(client, service, tmp_path)
     monkeypatch.setattr(service, "answers", [204, 204, 204])
     write = WebhookStore._keep
     answered = 0
@@ -208,74 +176,40 @@ def test_a_runner_that_is_killed_within_a_batch_repeats_its_requests(
 
     monkeypatch.setattr(WebhookStore, "_keep", killed)
     with pytest.raises(Killed):
-        bench.run()
-    bench.run()
-    bench.check()
+        bench.run(client)
+    bench.run(client)
+    check(bench, client, service)
     keys = [request.key for request in service.requests]
     assert answered > 0
     assert keys[:answered] == keys[answered : 2 * answered]
 
 
-def test_it_cannot_be_read_back_and_says_where_it_is(client: SyncClient, service: Service, tmp_path: Path) -> None:
+def test_it_cannot_be_read_back_and_says_where_it_is(bench: StoreBench, client: SyncClient, service: Service) -> None:
     """Waiting works, comparing does not."""
     fill(client, 5)
-    bench = Bench(client, service, tmp_path)
-    bench.run()
+    bench.run(client)
     end = client.put(b"k/1", b'{"n": 1}').index
-    bench.run()
-    assert wait(bench.sinks, "s", client, end).next == end + 1
-    sink = bench.sinks.sinks["s"]
-    store = bench.sinks.open_store("s")
+    bench.run(client)
+    assert wait(bench.file, "s", client, end).next == end + 1
     with pytest.raises(StoreError, match="a webhook cannot be read back, so there is nothing to compare"):
-        verify("s", sink, store, client)
-    store.drop(sink.identity("s", LOG_ID))
-    assert store.open(sink.identity("s", LOG_ID), 10**6) is None
+        bench.verified(client)
+    store, sink = bench.store(), bench.sink.identity("s", LOG_ID)
+    store.drop(sink)
+    with pytest.raises(StoreError, match="has nothing yet after 0 s"):
+        wait(bench.file, "s", client, end, timeout_s=0)
+    assert store.open(sink, 10**6) is None
 
 
-def test_a_truncate_is_told_before_what_follows(client: SyncClient, service: Service, tmp_path: Path) -> None:
+def test_a_truncate_is_told_before_what_follows(bench: StoreBench, client: SyncClient, service: Service) -> None:
     """As an object without key and row."""
-    (tmp_path / "secret").write_text(SECRET)
-    text = SETTINGS.format(url=service.url, more="").replace('keys = "k/"', 'table = "t"').replace("suffix", "value.id")
-    (tmp_path / "sinks.toml").write_text(text)
-
-    def change(lsn: int, op: str, after: object) -> NewRecord:
-        value = {"op": op, "table": "t", "lsn": f"0/{lsn}", "xid": lsn, "before": None, "after": after, "last": True}
-        return NewRecord(json.dumps(value, separators=(",", ":")).encode())
-
-    client.append_many([change(1, "insert", {"id": 1, "n": 1}), change(2, "truncate", None)])
-    client.append_many([change(3, "insert", {"id": 2, "n": 2})])
-    run_of(read_sinks(tmp_path / "sinks.toml"), "s", client).run(once=True)
+    made = bench.changed(**{"from": {"table": "t"}, "columns": {"id": "value.id", "n": "value.n"}})
+    client.append_many([captured(1, "insert", {"id": 1, "n": 1}), captured(2, "truncate", None)])
+    client.append_many([captured(3, "insert", {"id": 2, "n": 2})])
+    made.run(client)
     truncated, put = [request.told for request in service.requests][-2:]
     assert (truncated["key"], truncated["row"], truncated["truncated"]) == (None, None, True)
     assert truncated["index"] <= put["index"]
     assert [*service.rows.values()] == [{"id": 2, "n": 2}]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"@secret"', '"open"', 'secret is not in sinks.toml: secret = "@FILE"'),
-        ("http://", "ftp://", "url is http://HOST/PATH"),
-        ("http://", "http://me@", "without a user"),
-        ("http://", "http://me:pw@", "no place for one"),
-        ("primary_key", "batch = 0\nprimary_key", "batch is a number of changes from 1"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(
-    service: Service, tmp_path: Path, old: str, new: str, message: str
-) -> None:
-    """Before anything is sent."""
-    (tmp_path / "secret").write_text(SECRET)
-    text = SETTINGS.format(url=service.url, more="")
-    assert old in text
-    (tmp_path / "sinks.toml").write_text(text.replace(old, new))
-
-    def opened() -> None:
-        sinks = read_sinks(tmp_path / "sinks.toml")
-        sinks.open_store("s")
-
-    with pytest.raises(SinkSettingsError, match=message):
-        opened()
 
 
 def test_each_object_has_index_key_and_row(bench: StoreBench, service: Service) -> None:
