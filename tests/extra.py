@@ -34,8 +34,6 @@ EXTRA: Final = {
         "tests/cluster/node/test_first_start.py::test_a_lost_folder_is_refused_in_each_phase[every node]",
         "tests/cluster/replica/parts/test_digest_points_process.py::test_a_node_that_applies_a_value_wrongly_is_fenced[leader]",
         "tests/cluster/replica/upkeep/test_damage_process.py::test_a_byte_flipped_under_a_running_node_is_found_and_heals[leader]",
-        "tests/cluster/replica/upkeep/test_newest_damage_process.py::"
-        "test_a_damaged_newest_entry_loses_no_acknowledged_write[one bit, at once]",
     ),
     "kills of a whole job again and again; its steps are killed one by one without processes": (
         "tests/spark_export/export/test_store.py::test_a_run_that_is_overtaken_at_any_request_loses_or_counts[delta]",

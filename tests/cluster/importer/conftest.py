@@ -13,7 +13,6 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.cluster.fake_node import FakeNode, serve
 from tests.cluster.nodes import QUICK
-from tests.support import free_ports
 
 
 @pytest.fixture
@@ -47,8 +46,7 @@ def client(node: FakeNode) -> Iterator[SyncClient]:
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     """One node that serves: tests stop its clients."""
-    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK, ports=free_ports(2))
-    cluster.start()
-    cluster.wait_ready()
+    cluster = LocalCluster(tmp_path / "cluster", 1, settings=QUICK)
+    cluster.restore()
     yield cluster
     cluster.kill(1)

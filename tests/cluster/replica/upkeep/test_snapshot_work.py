@@ -135,8 +135,8 @@ async def test_a_whole_log_stays_whole_while_the_members_change(
 @pytest.mark.parametrize("has_space", [True, False])
 async def test_the_core_forgets_nothing_for_a_log_that_a_snapshot_begins_anew(has_space: bool) -> None:
     """While a leader's snapshot of index 118 is put in force, the disk's log begins behind it and the core's does not
-    yet. A full node that looked then ended with the assertion "no snapshot covers the log up to 118" (seed 179 of 8 s
-    of 30 November 2026)."""
+    yet. A full node that looked then ended with the assertion "no snapshot covers the log up to 118". A world of the
+    simulator found it."""
     calls: list[tuple[str, Any]] = []
     mark = Mark(100, 1, 0, 0, 0)
     replica = replica_of(calls, keep_after=118)
