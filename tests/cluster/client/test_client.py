@@ -322,7 +322,7 @@ async def test_pitfall_39_a_stale_read_is_not_older_than_the_index_seen() -> Non
     """The client moves to a node that lags: it waits or fails, and never shows the past. Guard: `may_be_late`
     of the request."""
     node = FakeNode()
-    async with serve(node) as served, Client(served.url, policy=QUICK, deadline_s=0.3) as client:
+    async with serve(node) as served, Client(served.url, policy=QUICK, deadline_s=2) as client:
         await client.put(b"a", b"1")
         assert await client.get(b"a", consistency="stale") is not None
         client.state.index = node.applied + 1  # as another node answered
