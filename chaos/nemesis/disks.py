@@ -1,6 +1,6 @@
 """Makes disks fail under a running node: errors, no space, slow, hanging; kills at a named step, and power cuts.
 
-All faults come from outside, by the preload library that every node carries (docs/chaos_shim.md). The proof is the
+All faults come from outside, by the preload library that every node carries (docs/chaos.md). The proof is the
 library's record of each call that it changed. Bytes that were not synced when a process ended are dropped or torn, as a
 loss of power would do.
 """

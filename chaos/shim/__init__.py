@@ -1,5 +1,5 @@
 """A preload library between a process and its files, built here with cc, and its driver in Python.
 
-`raftlog.chaos.shim.driver.Shim` is what others use; docs/chaos_shim.md says what it can do. Nothing in a node knows of
+`raftlog.chaos.shim.driver.Shim` is what others use; docs/chaos.md says what it can do. Nothing in a node knows of
 it.
 """

@@ -30,8 +30,7 @@ threads may use it. `Client` is for asyncio: its methods have the same arguments
 `async for`. Where they differ, both stand here.
 
 Keys and values are bytes. A value that is JSON is written with `json.dumps(value).encode()`. It is read with
-`item.json()` or `item.json(orjson.loads)`, also from a record and a change. Clients have no serializer of their own: a
-log may hold values of many kinds, and a client that reads each of them could not pass the first one of another kind.
+`item.json()` or `item.json(orjson.loads)`, also from a record and a change.
 
 ```python
 from raftlog import SyncClient

@@ -73,7 +73,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, old: str, new: str, message: str)
 
 
 def test_every_example_of_the_page_is_a_file_of_sinks(tmp_path: Path) -> None:
-    """docs/sinks.md shows two: one sink, and four of one table."""
+    """docs/sinks.md shows two: one sink, and three of one table."""
     page = (Path(__file__).parents[3] / "docs" / "sinks.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "sinks.toml"
@@ -81,7 +81,7 @@ def test_every_example_of_the_page_is_a_file_of_sinks(tmp_path: Path) -> None:
     for block in blocks:
         path.write_text(block)
         names.append([*read_sinks(path).sinks])
-    assert names == [["customers"], ["cache", "search", "reports", "analyst"]]
+    assert names == [["customers"], ["cache", "search", "reports"]]
 
 
 def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
