@@ -13,10 +13,11 @@ from random import Random
 from typing import Any, Final
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.replica.serving import ADMIN
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Problem
+from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.records.rows import decode_rows, is_visible
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records, encode_block
@@ -124,12 +125,11 @@ class Users:
         if replica.core is None:
             return
         command = self._command(replica.machine.access)
-        block = encode_block([BlockRecord(Operation.ACCESS, None, encode_access(command))])
-        until_us = world.now_us + world.patience_us
-        replica.submit(block, 1, 0, 0, until_us, partial(self._changed, command))
+        record = BlockRecord(Operation.ACCESS, None, encode_access(command))
+        replica.ask([record], partial(self._changed, command))
 
     def _changed(self, command: AccessCommand, answer: Answer) -> None:
-        if isinstance(answer, Applied) and answer.effect.result is Result.APPLIED:
+        if isinstance(answer, Settled) and answer.effect.result is Result.APPLIED:
             self.world.count("permissions changed")
             self.world.sometimes("permissions changed while users wrote")
         if command.token:
@@ -244,7 +244,7 @@ class User:
 
     def _answered(self, records: tuple[BlockRecord, ...], answer: Answer) -> None:
         world = self.users.world
-        if not isinstance(answer, Applied):
+        if not isinstance(answer, Settled):
             world.count("users' writes unanswered")
             return
         effect = answer.effect
@@ -254,8 +254,8 @@ class User:
         elif effect.result is Result.APPLIED:
             world.count("users' writes applied")
             if records[0].operation == Operation.SESSION_OPEN:
-                self.sessions.append(answer.index)
-                self.users.sessions.append(answer.index)
+                self.sessions.append(answer.last)
+                self.users.sessions.append(answer.last)
 
     def _records(self) -> tuple[BlockRecord, ...]:
         random = self.random

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
 
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
 from raftlog.chaos.sim.network import topologies
@@ -141,14 +140,3 @@ def _pair(world: World, random: Random) -> tuple[NodeId, NodeId] | None:
     node = anyone(world, random)
     others = [other for other in world.replicas if other != node]
     return (node, random.choice(others)) if others else None
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "cut link": cut_link,
-    "cut node": cut_node,
-    "cut halves": cut_halves,
-    "cut shape": cut_shape,
-    "clog": clog,
-    "flap": flap,
-    "reset link": reset_link,
-}

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
 from raftlog.chaos.sim.disk import snapshots as disk_snapshots
-from raftlog.chaos.sim.disk.errors import DiskFull
 from raftlog.chaos.sim.disk.reading import read_entries
 from raftlog.chaos.sim.replica.fetched import FillFiles, FillWorker
 from raftlog.chaos.sim.replica.scrubbing import ScrubbedFiles, Scrubbing
@@ -61,25 +60,21 @@ class SimWriter:
         self._flush_us = FLUSH_US if node.world.swarm.save_us else 0
         self.structure: AbstractContextManager[None] = nullcontext()
         self.reader = node.disk.reader()
-        self.finish, self.mark = node.disk.finish, node.disk.mark
+        self.check, self.finish, self.mark = node.disk.check, node.disk.finish, node.disk.mark
 
     @property
     def fence(self) -> DiskFenced | None:
-        return None if self._disk.failed is None else DiskFenced(str(self._disk.failed))
-
-    def check(self) -> None:
-        if self.fence is not None:
-            raise self.fence
+        return self._disk.failed
 
     def fail(self, error: OSError) -> NoReturn:
-        raise DiskFenced(str(self._disk.fence(error)))
+        raise self._disk.fence(error)
 
     def carry_out(self, batch: SyncBatch) -> Steps:
         weight = 1 if batch.hard_state is None and batch.cut_after is None else RARE
         try:
             for name in self._disk.carry_out(batch):
                 yield name, weight
-        except DiskFull:
+        except NoSpace:
             self._node.world.sometimes("a full disk waits for room")
             raise
         yield "after the sync", weight

@@ -7,10 +7,10 @@ as `raftlog.cluster.node.host` is on a real machine. `life` counts starts and en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
-from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.disk.errors import DiskFailed, DiskRefused
+from raftlog.chaos.sim.disk.disk import DiskRefused, SimDisk
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.loop import SimLoop
 from raftlog.chaos.sim.ground.stage import ProcessEnded
@@ -22,7 +22,8 @@ from raftlog.chaos.sim.replica.serving import Serving
 from raftlog.chaos.sim.replica.stand_ins import SimLogger, SimMetrics
 from raftlog.chaos.sim.replica.watched import WatchedApplier, WatchedCore, WatchedReplica
 from raftlog.chaos.sim.replica.watching import LOGGED
-from raftlog.cluster.files.folder import DiskIdentity, RecoveredFolder
+from raftlog.cluster.files.errors import DiskFenced
+from raftlog.cluster.files.folder import DiskIdentity, recovered_from
 from raftlog.cluster.replica.opening import ReplicaParts
 from raftlog.cluster.replica.parts import link_events
 from raftlog.cluster.replica.replica import HOUSEKEEPING_S, Replica
@@ -87,7 +88,7 @@ class Node(Serving):
         except DiskRefused as refusal:
             world.refused(self, str(refusal))
             return
-        except DiskFailed as error:
+        except DiskFenced as error:
             self.crash(f"cannot open: {error}", power=False)
             return
         self.loop = SimLoop(world, self, self.random)
@@ -99,25 +100,8 @@ class Node(Serving):
         run = self._run_random.randrange(1, INDEX_MAX)
         tail = opened.log.tail[-world.swarm.tail_kept :] if world.swarm.tail_kept else ()
         snapshot: Any = None if opened.snapshot is None else StoredState(disk, opened.snapshot)
-        log = opened.log
-        recovered = RecoveredFolder(
-            identity=DiskIdentity(disk.log.log_id.hex(), self.node, disk.incarnation),
-            hard_state=opened.hard_state,
-            first=log.first,
-            base=log.base,
-            runs=log.runs,
-            last=log.last,
-            tail=tail,
-            configuration=opened.configuration,
-            configuration_index=opened.configuration_index,
-            earlier=opened.earlier,
-            snapshot=snapshot,
-            ledger_last=opened.ledger_last,
-            committed=opened.committed,
-            notices=opened.notices,
-            floor=opened.floor,
-            kept=opened.kept,
-        )
+        identity = DiskIdentity(disk.log.log_id.hex(), self.node, disk.incarnation)
+        recovered = replace(recovered_from(identity, opened, snapshot), tail=tail)
         self.hello = Hello(disk.incarnation, opened.hard_state.boot, recovered.start(run))
         own: Any = NodeDisk(self, 0 if opened.snapshot is None else opened.snapshot.size)
         logger: Any = SimLogger(self._logged, LOGGED)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
 from raftlog.chaos.sim.ground.stage import ProcessEnded
 from raftlog.chaos.sim.replica.life import Life
-from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged, StoredSnapshotDamaged
+from raftlog.cluster.files.errors import ReadDamaged, StoredSnapshotDamaged
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.raft.wal import snapshot_files
 from raftlog.raft.wal.formats import ForeignFile
@@ -184,10 +183,6 @@ def _reading(do: Callable[[], Any]) -> Steps:
 def _as_server_error(error: Exception) -> Exception:
     """The error as the server's disk raises it."""
     match error:
-        case DiskFailed():
-            return DiskFenced(str(error))
-        case DiskFull():
-            return NoSpace(str(error))
         case Damaged():
             return ReadDamaged(error.damage)
         case snapshot_files.SnapshotDamaged() | UnknownVersion() | ForeignFile():

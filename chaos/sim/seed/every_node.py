@@ -11,10 +11,11 @@ from typing import Final
 
 from raftlog.chaos.judge.verdicts import EVERY_NODE_SERVES, SERVES_TIMEOUTS
 from raftlog.chaos.sim.ground.failure import NoProgress
-from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Problem
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.cluster.protocol.request import Settled
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
 
@@ -22,7 +23,7 @@ AGAIN_US: Final = 100_000
 WAIT_US: Final = 120_000_000
 """The deadline of reads that begin in trouble, in microseconds: behind the end of the world."""
 
-BLOCK: Final = encode_block([BlockRecord(Operation.APPEND, None, b"every node")], plain=True)
+RECORD: Final = BlockRecord(Operation.APPEND, None, b"every node")
 
 Waiting = dict[NodeId, int]
 """The nodes whose read has not ended, each with the life of the process that took it."""
@@ -69,11 +70,11 @@ def every_node_serves(world: World, waiting: Waiting) -> None:
 
 
 def _write(world: World, left: dict[NodeId, str], node: NodeId) -> None:
-    world.replicas[node].submit(BLOCK, 1, 0, 0, world.now_us + world.patience_us, partial(_wrote, world, left, node))
+    world.replicas[node].ask([RECORD], partial(_wrote, world, left, node), plain=True)
 
 
 def _wrote(world: World, left: dict[NodeId, str], node: NodeId, answer: Answer) -> None:
-    if not isinstance(answer, Applied):
+    if not isinstance(answer, Settled):
         left[node] = f"write: {answer.code}"
         world.after(AGAIN_US, _write, world, left, node)
         return

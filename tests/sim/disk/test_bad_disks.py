@@ -9,12 +9,12 @@ import pytest
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.invariants.elections.hand_overs import HandOvers
 from raftlog.chaos.sim.mutants import plant
-from raftlog.chaos.sim.replica.answers import Applied
 from raftlog.chaos.sim.seed import bad_disks
 from raftlog.chaos.sim.seed.bad_disks import HELD, PROPERTY, with_bad_disks
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.protocol.disk_reports import Handover, Why
+from raftlog.cluster.protocol.request import Settled
 from raftlog.raft.consensus.invariants import InvariantBroken
 from tests.sim.world.test_world import agreed, leader_of, put, told, written
 
@@ -67,7 +67,7 @@ def test_a_leader_with_room_refuses_what_no_majority_has_room_for(nodes: int) ->
     for follower in followers:
         follower.disk.full = False
     world.run_until(world.now_us + 1_000_000)
-    assert isinstance(told(world, leading, put(b"k", b"v")), Applied)
+    assert isinstance(told(world, leading, put(b"k", b"v")), Settled)
 
 
 @pytest.mark.parametrize("seed", range(3))

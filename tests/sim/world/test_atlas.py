@@ -9,7 +9,6 @@ import pytest
 
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.faults import flip_bit
-from raftlog.chaos.sim.disk.snapshots import save
 from raftlog.chaos.sim.invariants.durability import healing_has_no_vote
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.raft.codec.configuration import encode_configuration
@@ -20,8 +19,8 @@ from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import GENESIS, EntryKind, HardState
 from raftlog.raft.wal.formats import LogIdentity, segment_name
 from raftlog.raft.wal.operations import Delete
-from tests.raft.wal.journal_driver import CONFIGURATION, make_entries
-from tests.sim.disk.test_disk import frames_of
+from tests.raft.wal.journal_driver import make_entries
+from tests.sim.disk.test_disk import frames_of, save
 from tests.sim.world.property_lab import Disk, known
 
 
@@ -127,7 +126,7 @@ def test_a_snapshot_counts_as_the_log_that_may_go_for_it() -> None:
     list(disk.finish(frames_of([disk.first, *entries])))
     atlas = Atlas(disks, configuration(1, 2, 3))
     for entry in entries:
-        list(save(disk, entry.mark, CONFIGURATION, 1, [b"state"]))
+        list(save(disk, entry.mark, [b"state"]))
     assert disk.snapshots() == [3, 2]
     assert not Atlas({1: disks[1], 2: disks[2]}, configuration(1, 2)).may_hit(1, "snapshot")
     assert atlas.may_hit(1, "snapshot")
@@ -166,7 +165,7 @@ def test_a_repair_that_did_not_end_is_a_loss() -> None:
     entries = make_entries(disk.first.mark, 1, (10, 20, 30))
     list(disk.carry_out(SyncBatch(None, None, tuple(entries), ())))
     list(disk.finish(frames_of([disk.first, *entries])))
-    list(save(disk, entries[-1].mark, configuration(1, 2, 3), 1, [b"state"]))
+    list(save(disk, entries[-1].mark, [b"state"]))
     atlas.hit(1, "log", disk.hit(flip_bit(disk, "log", Random(2))))
     disk.crash(power=False)
     for _ in disk.opening():

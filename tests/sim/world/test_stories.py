@@ -198,11 +198,11 @@ def changes_in_howards_topology(story: Story) -> tuple[int, int]:
     world = story.world
     story.cut(topologies.howard(story.nodes))
     story.wait(SETTLE_MS)
-    leaders, committed = world.stats["leaders"], len(world.witness.committed)
+    leaders, committed = world.stats["leaders"], len(world.witness.known.committed)
     for _ in range(LOOK_MS // 100):
         world.write()
         story.wait(100)
-    return world.stats["leaders"] - leaders, len(world.witness.committed) - committed
+    return world.stats["leaders"] - leaders, len(world.witness.known.committed) - committed
 
 
 @pytest.mark.parametrize("leader", range(1, 6))
@@ -242,11 +242,11 @@ def test_a_leader_that_nobody_answers_goes_only_with_check_quorum(monkeypatch: p
         story = Story(3, seed=3)
         story.make_leader(1)
         story.cut(topologies.inbound(story.nodes, 1))
-        before = len(story.world.witness.committed)
+        before = len(story.world.witness.known.committed)
         for _ in range(50):
             story.world.write()
             story.wait(100)
-        return len(story.world.witness.committed) - before
+        return len(story.world.witness.known.committed) - before
 
     assert committed_behind_a_deaf_leader() >= 30
     monkeypatch.setattr(election, "agreed", lambda configuration, contacts: 1 << 50)
