@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from raftlog.chaos.sim.clients.sink_store import SinkConnection, SinkServer
 from raftlog.chaos.sim.ground.failure import Failure, NoProgress
+from raftlog.chaos.sim.ground.requests import requests_of
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import ApiError, Code, Problem
@@ -39,8 +40,8 @@ from raftlog.cluster.sinks.store import (
     StoreUnavailable,
 )
 from raftlog.cluster.sinks.stores.sql import SqlStore
-from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.raft.codec.block import BlockRecord, decode_records
+from raftlog.raft.types import Entry
 from raftlog.statemachine.answers import answer_of
 from raftlog.statemachine.commands import ConsumerGroup, Operation, Result, Txn, TxnOperation
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
@@ -229,13 +230,11 @@ class Sinks:
         if self.server is None or entry.index <= self._applied:
             return
         self._applied, self.oldest = entry.index, max(self.oldest, oldest)
-        index = entry.before
-        for number, block in enumerate(decode_blocks(entry.data) if entry.kind is EntryKind.COMMANDS else ()):
-            if effects.is_plain or effects.requests[number].result is Result.APPLIED:
-                for place, each in enumerate(decode_records(block), index + 1):
+        for last, block, effect in requests_of(entry, effects):
+            if effect is None or effect.result is Result.APPLIED:
+                for place, each in enumerate(decode_records(block), last - block.count + 1):
                     if (meaning := self._meanings.get(each.value or b"")) is not None:
                         self._changes.append((place, *meaning))
-            index += block.count
 
     def judge(self, target: SinkTarget, generation: int, begun: StorePosition | None) -> None:
         """A runner of that generation committed, and wrote a first position if `begun` is one. Raises Failure."""

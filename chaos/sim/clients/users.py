@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from raftlog.chaos.sim.ground.failure import Failure
+from raftlog.chaos.sim.ground.requests import requests_of
 from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.replica.serving import ADMIN
 from raftlog.chaos.sim.world.world import World
@@ -20,8 +21,8 @@ from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.records.rows import decode_rows, is_visible
 from raftlog.cluster.replica.replica import Replica
-from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records, encode_block
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.raft.codec.block import BlockRecord, decode_records, encode_block
+from raftlog.raft.types import Entry
 from raftlog.statemachine.access import needs
 from raftlog.statemachine.access.admission import encode_admission
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
@@ -93,12 +94,8 @@ class Users:
 
     def applied(self, entry: Entry, effects: Effects) -> None:
         """A node applied this entry. Raises Failure."""
-        if not self._tokens_sent or entry.kind is not EntryKind.COMMANDS or effects.is_plain:
-            return
-        index = entry.before
-        for block, effect in zip(decode_blocks(entry.data), effects.requests, strict=True):
-            index += block.count
-            if effect.result is Result.APPLIED and block.admission:
+        for index, block, effect in requests_of(entry, effects) if self._tokens_sent else ():
+            if effect is not None and effect.result is Result.APPLIED and block.admission:
                 token = self._tokens_sent.get((next(decode_records(block)).value or b"", block.admission), "")
                 permitted = self.world.witness.permitted
                 gone = permitted.gone.get(token, index)

@@ -361,15 +361,6 @@ class SimDisk:
 
     # -- trouble
 
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for another byte."""
-        return self.files.is_full
-
-    @full.setter
-    def full(self, is_full: bool) -> None:
-        self.files.is_full = is_full
-
     def hit(self, hit: Hit | None) -> str:
         """Records damage that was done, and returns it as text."""
         if hit is None:

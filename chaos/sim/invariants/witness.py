@@ -105,13 +105,8 @@ class Witness:
         """A process began from its disk. Only volatile state may have fallen."""
         state, known = core.state, self.known
         node, log = state.node, state.log
-        known.disks[node] = disk
         check_log(log, node)
-        self._cores[node] = core
-        self._seen[node] = observe(state)
-        self._persisted[node] = -1
-        self._pictures.pop(node, None)
-        self._append_only.started(node)
+        self._look_anew(core, disk)
         if node not in known.lost:
             if node not in known.rolled_back:  # else it may have forgotten both, until its peers report them
                 self._terms.started(node, state.term)
@@ -125,16 +120,20 @@ class Witness:
 
     def switched(self, core: RaftCore, disk: SimDisk, mark: Mark, machine: Any) -> None:
         """Another process of that node is reached from now on, which began before: it stands where it stood."""
-        state, node = core.state, core.state.node
-        self.known.disks[node] = disk
+        node = core.state.node
         self.reads.crashed(node)
         self.diverged.began(node)
-        self._cores[node], self._seen[node], self._persisted[node] = core, observe(state), -1
-        self._pictures.pop(node, None)
-        self._append_only.started(node)
+        self._look_anew(core, disk)
         self.restored(node, mark, machine)
         self._look_at_disk(core)
         committed_is_durable.still_held(self.known, node)
+
+    def _look_anew(self, core: RaftCore, disk: SimDisk) -> None:
+        node = core.state.node
+        self.known.disks[node] = disk
+        self._cores[node], self._seen[node], self._persisted[node] = core, observe(core.state), -1
+        self._pictures.pop(node, None)
+        self._append_only.started(node)
 
     def crashed(self, node: NodeId) -> None:
         self.reads.crashed(node)

@@ -20,7 +20,7 @@ HANGS_US: Final = 2_000_000
 def heal(world: World) -> None:
     """Every disk has room and its own pace again."""
     for disk in world.disks.values():
-        disk.full = False
+        disk.files.is_full = False
         disk.slow_us = 0
 
 
@@ -31,11 +31,11 @@ def full_disk(world: World, random: Random) -> None:
     if not world.fault("full disk", nodes, "", us):
         return
     for node in nodes:
-        world.disks[node].full = True
+        world.disks[node].files.is_full = True
 
     def make_room() -> None:
         for node in nodes:
-            world.disks[node].full = False
+            world.disks[node].files.is_full = False
 
     for_a_while(world, us, make_room)
 

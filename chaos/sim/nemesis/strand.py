@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from raftlog.chaos.sim.nemesis.network import cut_links
+from raftlog.chaos.sim.nemesis.network import hinder
 from raftlog.chaos.sim.nemesis.targets import for_a_while
 from raftlog.chaos.sim.network import topologies
 from raftlog.chaos.sim.replica.node import Node
@@ -38,7 +38,7 @@ def strand_leader(world: World, random: Random) -> None:
     side = sorted([leading.node, *friends])
     if not world.fault("strand leader", side, f"{leading.node} with {writes} writes{', and dies' * dies}", us):
         return
-    heal = cut_links(world, topologies.halves(nodes, side))
+    heal = hinder(topologies.halves(nodes, side), world.network.cut, world.network.heal)
     for _ in range(writes):
         count = random.choice((1, 2, 3, 5))
         for_a_while(world, random.randint(0, 400_000), _writes(world, leading, count))
@@ -64,7 +64,8 @@ def strand_follower(world: World, random: Random) -> None:
         return
     if not world.fault("strand follower", node, "cut off" if is_cut else "stopped", end_us - world.now_us):
         return
-    heal, life = cut_links(world, topologies.halves(nodes, [node]) if is_cut else ()), replica.life
+    links, life = topologies.halves(nodes, [node]) if is_cut else (), replica.life
+    heal = hinder(links, world.network.cut, world.network.heal)
     if not is_cut:
         replica.is_held = True
         replica.crash("stopped for a while", power=False)

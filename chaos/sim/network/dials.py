@@ -67,8 +67,8 @@ class Dials:
             if peer != node:
                 before.link_closed(peer)
                 before.bulk_closed(before.life, peer)
-        other.disk.full, other.disk.slow_us = before.disk.full, before.disk.slow_us
-        before.disk.full, before.disk.slow_us = False, 0
+        other.disk.files.is_full, other.disk.slow_us = before.disk.files.is_full, before.disk.slow_us
+        before.disk.files.is_full, before.disk.slow_us = False, 0
         world.replicas[node], world.disks[node], self.behind[node] = other, other.disk, before
         if other.core is not None:
             self._links.started(node)

@@ -6,8 +6,10 @@ as `raftlog.cluster.node.host` is on a real machine. `life` counts starts and en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 from raftlog.chaos.sim.disk.disk import DiskRefused, SimDisk
@@ -33,25 +35,14 @@ from raftlog.raft.codec.checks import INDEX_MAX
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.types import NodeId, Now
 from raftlog.raft.wal.opening import OpenedShard
-from raftlog.raft.wal.snapshot_files import StoredSnapshot
 
-Input = Callable[[RaftCore, Now], None]
+Input = Callable[[RaftCore, Now], object]
 """Something to ask a core."""
 TICK_US: Final = 5_000
 """How often a process ticks where requests wait, in microseconds; else it ticks when something is due."""
 
 STOP_S: Final = 5.0
 """How long a process that ends waits for what it still writes, in seconds."""
-
-
-class StoredState:
-    """The newest snapshot of a disk, as `raftlog.cluster.files.snapshot_files.RecoveredSnapshot`."""
-
-    def __init__(self, disk: SimDisk, stored: StoredSnapshot) -> None:
-        self._disk, self.stored, self.mark = disk, stored, stored.mark
-
-    def chunks(self) -> Iterator[bytes]:
-        return self._disk.chunks(self.stored)
 
 
 class Node(Serving):
@@ -99,11 +90,13 @@ class Node(Serving):
         world, disk = self.world, self.disk
         run = self._run_random.randrange(1, INDEX_MAX)
         tail = opened.log.tail[-world.swarm.tail_kept :] if world.swarm.tail_kept else ()
-        snapshot: Any = None if opened.snapshot is None else StoredState(disk, opened.snapshot)
+        snapshot: Any = None  # as `raftlog.cluster.files.snapshot_files.RecoveredSnapshot`
+        if (stored := opened.snapshot) is not None:
+            snapshot = SimpleNamespace(stored=stored, mark=stored.mark, chunks=partial(disk.chunks, stored))
         identity = DiskIdentity(disk.log.log_id.hex(), self.node, disk.incarnation)
         recovered = replace(recovered_from(identity, opened, snapshot), tail=tail)
         self.hello = Hello(disk.incarnation, opened.hard_state.boot, recovered.start(run))
-        own: Any = NodeDisk(self, 0 if opened.snapshot is None else opened.snapshot.size)
+        own: Any = NodeDisk(self, 0 if stored is None else stored.size)
         logger: Any = SimLogger(self._logged, LOGGED)
         replica = WatchedReplica(
             world.settings,

@@ -75,7 +75,7 @@ def with_bad_disks(world: World) -> None:
         return
     random.choice((_full, _full, _slow, _wrong_clock))(world, random, voters)
     for disk in world.disks.values():
-        disk.full, disk.slow_us = False, 0
+        disk.files.is_full, disk.slow_us = False, 0
     agree(world)
 
 
@@ -98,7 +98,7 @@ def _full(world: World, random: Random, voters: list[NodeId]) -> None:
     full = sorted(first + random.sample(voters[1:], count - len(first)))
     world.note(0, "full disks", *full)
     for node in full:
-        world.disks[node].full = True
+        world.disks[node].files.is_full = True
     known: dict[NodeId, FullFollower] = {}
 
     def is_done() -> bool:

@@ -23,6 +23,7 @@ AGAIN_US: Final = 100_000
 WAIT_US: Final = 120_000_000
 """The deadline of reads that begin in trouble, in microseconds: behind the end of the world."""
 
+READ: Final = "read"
 RECORD: Final = BlockRecord(Operation.APPEND, None, b"every node")
 
 Waiting = dict[NodeId, int]
@@ -54,7 +55,7 @@ def every_node_serves(world: World, waiting: Waiting) -> None:
         replica = world.replicas[member.node]
         if replica.core is not None and not (replica.is_held or replica.is_retired):
             left[member.node] = "write"
-            _write(world, left, member.node)
+            _ask(world, left, member.node)
 
     def is_done() -> bool:
         return not left and not any(
@@ -69,26 +70,24 @@ def every_node_serves(world: World, waiting: Waiting) -> None:
         )
 
 
-def _write(world: World, left: dict[NodeId, str], node: NodeId) -> None:
-    world.replicas[node].ask([RECORD], partial(_wrote, world, left, node), plain=True)
+def _ask(world: World, left: dict[NodeId, str], node: NodeId) -> None:
+    """A write and then a read, each again until it is answered. `left` says which, and why it was refused."""
+    replica = world.replicas[node]
 
+    def answered(answer: Answer | int) -> None:
+        if isinstance(answer, int):
+            del left[node]
+        elif isinstance(answer, Settled):
+            left[node] = READ
+            again()
+        else:
+            left[node] = f"{left[node].partition(':')[0]}: {answer.code}"
+            world.after(AGAIN_US, again)
 
-def _wrote(world: World, left: dict[NodeId, str], node: NodeId, answer: Answer) -> None:
-    if not isinstance(answer, Settled):
-        left[node] = f"write: {answer.code}"
-        world.after(AGAIN_US, _write, world, left, node)
-        return
-    left[node] = "read"
-    _read(world, left, node)
+    def again() -> None:
+        if left[node].startswith(READ):
+            replica.read_barrier(answered, world.now_us + world.patience_us)
+        else:
+            replica.ask([RECORD], answered, plain=True)
 
-
-def _read(world: World, left: dict[NodeId, str], node: NodeId) -> None:
-    world.replicas[node].read_barrier(partial(_was_read, world, left, node), world.now_us + world.patience_us)
-
-
-def _was_read(world: World, left: dict[NodeId, str], node: NodeId, answer: int | Problem) -> None:
-    if isinstance(answer, int):
-        del left[node]
-    else:
-        left[node] = f"read: {answer.code}"
-        world.after(AGAIN_US, _read, world, left, node)
+    again()

@@ -326,13 +326,13 @@ def test_a_full_disk_is_back_pressure() -> None:
     """Without room for the next segment not a byte of an entry is written; the same batch succeeds once there is."""
     node = Node(new_disk())
     batch = SyncBatch(HardState(2, 1), None, tuple(node.more(2, 3_000, 3_000)), ())
-    node.disk.full = True
+    node.disk.files.is_full = True
     for _ in range(2):
         with pytest.raises(NoSpace):
             list(node.disk.carry_out(batch))
     assert node.disk.view.durable_last == 1
     assert node.disk.view.hard_state.term == 2
-    node.disk.full = False
+    node.disk.files.is_full = False
     assert "Allocate" in list(node.disk.carry_out(batch))
     assert node.disk.view.durable_last == batch.entries[-1].index
     assert list(node.disk.finish(frames_of([FIRST, *batch.entries])))

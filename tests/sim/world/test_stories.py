@@ -16,12 +16,11 @@ from raftlog.chaos.sim.network import topologies
 from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.consensus import election
-from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.consensus.state import State
 from raftlog.raft.options import Options
-from raftlog.raft.types import NodeId, Now
+from raftlog.raft.types import NodeId
 
 STEP_US = 20
 
@@ -91,11 +90,7 @@ class Story:
         self.until(lambda: self.world.leading() is not None)
         leading = self.world.leading()
         if leading is not None and leading.node != node:
-
-            def ask(core: RaftCore, now: Now) -> None:
-                core.transfer(node, now)
-
-            leading.tell(ask)
+            leading.tell(lambda core, now: core.transfer(node, now))
             self.until(lambda: self.leads(node))
         self.until(lambda: self.state(node).log.committed == self.state(node).log.last.index)
         self.wait(150)

@@ -13,7 +13,7 @@ from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import Failure, World, quiet
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.protocol.request import Settled
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.consensus import election
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.state import State
@@ -77,15 +77,15 @@ def test_a_leader_that_goes_is_replaced_soon(how: str, median_ms: int) -> None:
     assert max(took_ms) <= 2_000, sorted(took_ms)
 
 
-def put(key: bytes, value: bytes) -> bytes:
-    """A request block that writes one key."""
-    return encode_block([BlockRecord(Operation.PUT, key, value)])
+def put(key: bytes, value: bytes) -> BlockRecord:
+    """A write of one key."""
+    return BlockRecord(Operation.PUT, key, value)
 
 
-def told(world: World, replica: Node, block: bytes, for_us: int = 3_000_000) -> Settled | Problem | None:
+def told(world: World, replica: Node, record: BlockRecord, for_us: int = 3_000_000) -> Settled | Problem | None:
     """What that node answers to a write; None while it says nothing."""
     answers: list[Settled | Problem] = []
-    replica.submit(block, 1, 0, 0, world.now_us + for_us, answers.append)
+    replica.ask([record], answers.append, for_us=for_us)
     world.run_until(world.now_us + for_us + 500_000, lambda: bool(answers))
     return answers[0] if answers else None
 
