@@ -18,6 +18,7 @@ from raftlog.chaos.sim.disk.reading import read_entries
 from raftlog.chaos.sim.disk.view import SilentlyWrong
 from raftlog.chaos.sim.mutants import plant
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import GENESIS, NEW_DISK, Entry, HardState, Mark
 from raftlog.raft.wal import journal, opening as storage_open, storage
@@ -62,7 +63,9 @@ def frames_of(entries: Sequence[Entry]) -> list[tuple[int, bytes]]:
     return [(entry.index, encode_effects(Effects(entry.index, 1, (), True))) for entry in entries]
 
 
-def save(disk: SimDisk, mark: Mark, chunks: Sequence[bytes]) -> Iterator[str]:
+def save(
+    disk: SimDisk, mark: Mark, chunks: Sequence[bytes], configuration: Configuration = CONFIGURATION
+) -> Iterator[str]:
     """Keeps the state after the entry of `mark`, as `NodeDisk.save_snapshot` does, in one row of operations."""
     storage, plan = disk.running(), SnapshotPlan(disk.log, mark.index)
     yield from disk.steps(storage.flush())
@@ -70,7 +73,7 @@ def save(disk: SimDisk, mark: Mark, chunks: Sequence[bytes]) -> Iterator[str]:
     for operations in (plan.begin(), *map(plan.add, chunks)):
         yield from disk.execute(StepKind.SPARES, operations)
     disk.view.snapshots[mark.index] = mark
-    yield from snapshots.name(disk, plan, mark, CONFIGURATION, 1)
+    yield from snapshots.name(disk, plan, mark, configuration, 1)
 
 
 class Node:

@@ -164,7 +164,7 @@ def test_a_repair_that_did_not_end_is_a_loss() -> None:
     entries = make_entries(disk.first.mark, 1, (10, 20, 30))
     list(disk.carry_out(SyncBatch(None, None, tuple(entries), ())))
     list(disk.finish(frames_of([disk.first, *entries])))
-    list(save(disk, entries[-1].mark, [b"state"]))
+    list(save(disk, entries[-1].mark, [b"state"], configuration(1, 2, 3)))
     atlas.hit(1, "log", disk.hit(flip_bit(disk, "log", Random(2))))
     disk.crash(power=False)
     for _ in disk.opening():
