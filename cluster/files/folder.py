@@ -115,6 +115,32 @@ class RecoveredFolder:
         return Start(run=run, last_index=last_index, last_term=last_term, term=self.hard_state.term, floor=self.floor)
 
 
+def recovered_from(
+    identity: DiskIdentity, opened: opening.OpenedShard, snapshot: RecoveredSnapshot | None, shard: int = 0
+) -> RecoveredFolder:
+    """What a start found, as the replica takes it."""
+    log = opened.log
+    return RecoveredFolder(
+        identity,
+        opened.hard_state,
+        log.first,
+        log.base,
+        log.runs,
+        log.last,
+        log.tail,
+        opened.configuration,
+        opened.configuration_index,
+        opened.earlier,
+        snapshot,
+        opened.ledger_last,
+        opened.committed,
+        opened.notices,
+        opened.kept,
+        shard,
+        opened.floor,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedFolder:
     """The open files and objects of the disk. `lock` keeps other processes out; None: the lock of group 0 does."""
@@ -338,26 +364,7 @@ def _open_shard(
             opened: opening.OpenedShard = stop.value
             break
     snapshot = None if opened.snapshot is None else RecoveredSnapshot(shard, opened.snapshot)
-    start = opened.log
-    recovered = RecoveredFolder(
-        identity,
-        opened.hard_state,
-        start.first,
-        start.base,
-        start.runs,
-        start.last,
-        start.tail,
-        opened.configuration,
-        opened.configuration_index,
-        opened.earlier,
-        snapshot,
-        opened.ledger_last,
-        opened.committed,
-        opened.notices,
-        opened.kept,
-        number,
-        opened.floor,
-    )
+    recovered = recovered_from(identity, opened, snapshot, number)
     return OpenedFolder(recovered, lock, shard, opened.journal, opened.ledger, files, reserve)
 
 

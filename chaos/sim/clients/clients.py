@@ -29,7 +29,7 @@ from raftlog.chaos.sim.clients.workload import (
     answer_to_client,
 )
 from raftlog.chaos.sim.ground.failure import Failure as Broken
-from raftlog.chaos.sim.replica.answers import Answer, Applied, url_of
+from raftlog.chaos.sim.replica.answers import Answer, url_of
 from raftlog.chaos.sim.replica.serving import ADMIN
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import DECIDED, Code, Outcome, Problem
@@ -49,7 +49,8 @@ from raftlog.cluster.client.decisions import (
     refused,
 )
 from raftlog.cluster.client.errors import ClientError, CompareFailed
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.cluster.protocol.request import Settled
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import Entry, NodeId
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.effects import Effects
@@ -436,7 +437,7 @@ class Errand:
         )
 
     def answer(
-        self, attempt: int, node: NodeId, life: int, answer: Applied | ClientAnswer | ReceiptState | Problem | None
+        self, attempt: int, node: NodeId, life: int, answer: Settled | ClientAnswer | ReceiptState | Problem | None
     ) -> None:
         if attempt != self.attempt:
             return
@@ -448,18 +449,14 @@ class Errand:
             self.lost(attempt, Failure.BROKEN, "it died")
             return
         if isinstance(answer, ReceiptState):
-            self.attempt += 1
-            client.clients.open.pop(self, None)
-            answered(client.routes, call)
+            self.over(call)
             assert self.voids is not None
             self.voids.settle(answer)
             return
-        if isinstance(answer, Applied):
+        if isinstance(answer, Settled):
             if self.task.what == OPEN:
-                self.attempt += 1
-                client.clients.open.pop(self, None)
-                answered(client.routes, call)
-                client.opened(answer.index)
+                self.over(call)
+                client.opened(answer.last)
                 return
             answer = answer_to_client(self.task, answer, node, has_session=self.book is not None)
         if isinstance(answer, Problem):
@@ -470,10 +467,14 @@ class Errand:
             random = client.random.randint
             self.take(*refused(client.routes, client.policy, call, answer, now_ms=self.now_ms, random=random))
         else:
-            self.attempt += 1
-            client.clients.open.pop(self, None)
-            answered(client.routes, call, term=answer.term)
+            self.over(call, answer.term)
             self.end(answer, node)
+
+    def over(self, call: ClientCall, term: int | None = None) -> None:
+        """A node has answered; what comes of the attempt besides is void."""
+        self.attempt += 1
+        self.client.clients.open.pop(self, None)
+        answered(self.client.routes, call, term=term)
 
     def end(self, answer: ClientAnswer | ClientError, node: NodeId | None = None) -> None:
         """The end of the request: for the session, and for the history."""
@@ -581,9 +582,6 @@ class Errand:
 RECORD_EVERY_US: Final = 250_000
 """Mean time between two of these records, in microseconds."""
 
-PATIENCE_US: Final = 3_000_000
-"""How long the client waits for an answer, in microseconds."""
-
 
 def feed(world: World) -> None:
     """Have a client append records that your machine makes, if it makes any, until the end of the run."""
@@ -595,9 +593,9 @@ def feed(world: World) -> None:
     random = world.random_of("records")
 
     def append() -> None:
-        block = encode_block([BlockRecord(Operation.APPEND, None, make(random))], plain=True)
+        record = BlockRecord(Operation.APPEND, None, make(random))
         node = random.choice(list(world.replicas))
-        world.replicas[node].submit(block, 1, 0, 0, world.now_us + PATIENCE_US, lambda _: world.count("records made"))
+        world.replicas[node].ask([record], lambda _: world.count("records made"), plain=True)
         world.after(random.randint(1, 2 * RECORD_EVERY_US), append)
 
     world.after(0, append)

@@ -17,8 +17,9 @@ from raftlog.chaos.judge.models import MODELS
 from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.sim.clients.workload import APPEND, CAS, CONSUMER, KEYS, PREFIX, READ, STALE, WRITE
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.raft.codec.block import BLOCK_PLAIN, decode_blocks, decode_records
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.chaos.sim.ground.requests import requests_of
+from raftlog.raft.codec.block import BLOCK_PLAIN, decode_records
+from raftlog.raft.types import Entry
 from raftlog.statemachine.answers import decode_answer
 from raftlog.statemachine.commands import Operation as Number, Result
 from raftlog.statemachine.effects import Effects
@@ -45,13 +46,7 @@ class Oracle:
         if entry.index <= self._applied:
             return
         self._applied = entry.index
-        if entry.kind is not EntryKind.COMMANDS:
-            return
-        requests = getattr(effects, "requests", ())
-        index = entry.before
-        for number, block in enumerate(decode_blocks(entry.data)):
-            index += block.count
-            effect = requests[number] if requests else None
+        for index, block, effect in requests_of(entry, effects):
             if effect is not None and effect.result is not Result.APPLIED:
                 continue
             if block.flags & BLOCK_PLAIN:

@@ -19,12 +19,13 @@ from typing import Any, Final
 
 from raftlog.chaos.sim.clients.sink_store import SinkConnection, SinkServer
 from raftlog.chaos.sim.ground.failure import Failure, NoProgress
-from raftlog.chaos.sim.replica.answers import Applied
+from raftlog.chaos.sim.ground.requests import requests_of
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client.answers import Item, LogPage, Page, Record, record
+from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.records.rows import as_record, decode_rows, is_user_row
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.sinks.changes import RowChanges, StorePosition, StoreRow
@@ -39,8 +40,8 @@ from raftlog.cluster.sinks.store import (
     StoreUnavailable,
 )
 from raftlog.cluster.sinks.stores.sql import SqlStore
-from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records, encode_block
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.raft.codec.block import BlockRecord, decode_records
+from raftlog.raft.types import Entry
 from raftlog.statemachine.answers import answer_of
 from raftlog.statemachine.commands import ConsumerGroup, Operation, Result, Txn, TxnOperation
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
@@ -182,8 +183,7 @@ class Sinks:
         self._submit(world.replicas[random.choice(list(world.replicas))], records)
 
     def _submit(self, node: Node, records: list[BlockRecord]) -> None:
-        block = encode_block(records, plain=self.is_captured)
-        node.submit(block, len(records), 0, 0, self.world.now_us + PATIENCE_US, lambda _: None)
+        node.ask(records, for_us=PATIENCE_US, plain=self.is_captured)
 
     def _keys(self) -> BlockRecord:
         """A change of several keys, which is one record."""
@@ -230,13 +230,11 @@ class Sinks:
         if self.server is None or entry.index <= self._applied:
             return
         self._applied, self.oldest = entry.index, max(self.oldest, oldest)
-        index = entry.before
-        for number, block in enumerate(decode_blocks(entry.data) if entry.kind is EntryKind.COMMANDS else ()):
-            if effects.is_plain or effects.requests[number].result is Result.APPLIED:
-                for place, each in enumerate(decode_records(block), index + 1):
+        for last, block, effect in requests_of(entry, effects):
+            if effect is None or effect.result is Result.APPLIED:
+                for place, each in enumerate(decode_records(block), last - block.count + 1):
                     if (meaning := self._meanings.get(each.value or b"")) is not None:
                         self._changes.append((place, *meaning))
-            index += block.count
 
     def judge(self, target: SinkTarget, generation: int, begun: StorePosition | None) -> None:
         """A runner of that generation committed, and wrote a first position if `begun` is one. Raises Failure."""
@@ -465,10 +463,10 @@ class Runner:
     def _moved(self, target: SinkTarget, action: ConsumerAction, next: int) -> Steps:
         generation = 0 if target.group is None else target.group.generation
         command = encode_consumer(ConsumerCommand(action, generation, next))
-        block = encode_block([BlockRecord(Operation.CONSUMER, f"sink/{target.name}".encode(), command)])
-        answer = yield self._asked(lambda node, done, until_us: node.submit(block, 1, 0, 0, until_us, done))
-        if isinstance(answer, Applied) and answer.effect.result is not Result.REFUSED:  # access control came between
-            found = answer_of(answer.effect, answer.effect.revision, answer.first, answer.index)
+        record = BlockRecord(Operation.CONSUMER, f"sink/{target.name}".encode(), command)
+        answer = yield self._asked(lambda node, done, _: node.ask([record], done, for_us=PATIENCE_US))
+        if isinstance(answer, Settled) and answer.effect.result is not Result.REFUSED:  # access control came between
+            found = answer_of(answer.effect, answer.effect.revision, answer.first, answer.last)
             if found.result is Result.COMPARE_FAILED:
                 raise StoreFenced(SINK.name)
             return found.consumer

@@ -13,14 +13,16 @@ from random import Random
 from typing import Any, Final
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.ground.requests import requests_of
+from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.replica.serving import ADMIN
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Problem
+from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.records.rows import decode_rows, is_visible
 from raftlog.cluster.replica.replica import Replica
-from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records, encode_block
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.raft.codec.block import BlockRecord, decode_records, encode_block
+from raftlog.raft.types import Entry
 from raftlog.statemachine.access import needs
 from raftlog.statemachine.access.admission import encode_admission
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand, encode_access
@@ -92,12 +94,8 @@ class Users:
 
     def applied(self, entry: Entry, effects: Effects) -> None:
         """A node applied this entry. Raises Failure."""
-        if not self._tokens_sent or entry.kind is not EntryKind.COMMANDS or effects.is_plain:
-            return
-        index = entry.before
-        for block, effect in zip(decode_blocks(entry.data), effects.requests, strict=True):
-            index += block.count
-            if effect.result is Result.APPLIED and block.admission:
+        for index, block, effect in requests_of(entry, effects) if self._tokens_sent else ():
+            if effect is not None and effect.result is Result.APPLIED and block.admission:
                 token = self._tokens_sent.get((next(decode_records(block)).value or b"", block.admission), "")
                 permitted = self.world.witness.permitted
                 gone = permitted.gone.get(token, index)
@@ -124,12 +122,11 @@ class Users:
         if replica.core is None:
             return
         command = self._command(replica.machine.access)
-        block = encode_block([BlockRecord(Operation.ACCESS, None, encode_access(command))])
-        until_us = world.now_us + world.patience_us
-        replica.submit(block, 1, 0, 0, until_us, partial(self._changed, command))
+        record = BlockRecord(Operation.ACCESS, None, encode_access(command))
+        replica.ask([record], partial(self._changed, command))
 
     def _changed(self, command: AccessCommand, answer: Answer) -> None:
-        if isinstance(answer, Applied) and answer.effect.result is Result.APPLIED:
+        if isinstance(answer, Settled) and answer.effect.result is Result.APPLIED:
             self.world.count("permissions changed")
             self.world.sometimes("permissions changed while users wrote")
         if command.token:
@@ -244,7 +241,7 @@ class User:
 
     def _answered(self, records: tuple[BlockRecord, ...], answer: Answer) -> None:
         world = self.users.world
-        if not isinstance(answer, Applied):
+        if not isinstance(answer, Settled):
             world.count("users' writes unanswered")
             return
         effect = answer.effect
@@ -254,8 +251,8 @@ class User:
         elif effect.result is Result.APPLIED:
             world.count("users' writes applied")
             if records[0].operation == Operation.SESSION_OPEN:
-                self.sessions.append(answer.index)
-                self.users.sessions.append(answer.index)
+                self.sessions.append(answer.last)
+                self.users.sessions.append(answer.last)
 
     def _records(self) -> tuple[BlockRecord, ...]:
         random = self.random

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from raftlog.chaos.sim.replica.answers import Applied
-from raftlog.cluster.api.errors import ERRORS, Code, Problem, outcome_of
-from raftlog.cluster.protocol.request import code_of
+from raftlog.cluster.api.errors import ApiError, Code, Problem
+from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.protocol.request import Settled, code_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.answers import Answer, StepAnswer, answer_of
 from raftlog.statemachine.commands import (
@@ -157,14 +157,14 @@ class ClientAnswer:
     mod: int | None = None
 
 
-def answer_to_client(task: Task, applied: Applied, node: int, *, has_session: bool) -> ClientAnswer | Problem:
+def answer_to_client(task: Task, applied: Settled, node: int, *, has_session: bool) -> ClientAnswer | Problem:
     """What a node's application of the request means to its client (as cluster/http/exchange/outcomes.py has it)."""
     effect = applied.effect
     if effect.result is Result.EXPIRED:
         return problem(Code.SESSION_EXPIRED, node, applied)
     if effect.result is Result.VOIDED:
         return problem(Code.SEQUENCE_VOIDED, node, applied)
-    answer = answer_of(effect, effect.revision, applied.first, applied.index)
+    answer = answer_of(effect, effect.revision, applied.first, applied.last)
     if answer.result is Result.COMPARE_FAILED:
         code = Code.COMPARE_FAILED if answer.consumer is None else Code.CONSUMER_FENCED
         return problem(code, node, applied, answer.last)
@@ -202,21 +202,14 @@ def _value_of(response: StepAnswer) -> str | None:
     return response.items[0][1].value.decode() if response.items else None
 
 
-def problem(
-    code: Code, node: int, applied: Applied | None = None, index: int | None = None, *, has_session: bool = False
-) -> Problem:
+def problem(code: Code, node: int, applied: Settled, index: int | None = None, *, has_session: bool = False) -> Problem:
     """A problem that the machine's answer stands for; `index` is where it was decided."""
-    row = ERRORS[code]
-    if index is None and applied is not None:
-        index = applied.index
-    return Problem(
-        code=code,
-        message=str(code),
-        status=row.status,
-        outcome=outcome_of(code, has_session=has_session),
-        retryable=row.retryable,
-        request_id="",
+    return make_problem(
+        ApiError(code, str(code)),
         node=node,
-        index=index,
-        term=applied.term if applied else None,
+        request_id="",
+        leader=None,
+        index=applied.last if index is None else index,
+        term=applied.term,
+        has_session=has_session,
     )

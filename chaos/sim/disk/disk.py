@@ -14,9 +14,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull, DiskRefused
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.chaos.sim.disk.view import SilentlyWrong, View
+from raftlog.cluster.files.errors import DiskFenced, NoSpace
+from raftlog.cluster.files.findings import in_one_go
 from raftlog.cluster.files.reserve import Reserve
 from raftlog.cluster.files.shard_files import needed
 from raftlog.raft.codec.checks import UnknownVersion
@@ -31,13 +32,15 @@ from raftlog.raft.wal.recovery import Damaged, HardStateDamaged
 from raftlog.raft.wal.snapshot_files import Pieces, StoredSnapshot, list_snapshots, read_chunks
 from raftlog.raft.wal.storage import StepKind, Storage, WorkStep
 
-__all__ = ["DiskFailed", "DiskFull", "DiskRefused", "Image", "SilentlyWrong", "SimDisk"]
-
 TAIL_BYTES_MAX = 64 << 10
 SEGMENT_BYTES = 16_384
 
 Hit = tuple[str, str]
 """A file, and the damage as text."""
+
+
+class DiskRefused(Exception):
+    """The folder cannot be opened: the node stops loudly. The message names the file and the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class SimDisk:
 
     def forget(self) -> None:
         """The process is gone, and what it knew."""
-        self.failed: DiskFailed | None = None
+        self.failed: DiskFenced | None = None
         self._storage: Storage | None = None
         self._reader: WalReader | None = None
         self.received: Pieces | None = None  # a snapshot that is being written aside
@@ -118,14 +121,8 @@ class SimDisk:
     # -- a process begins and ends
 
     def open(self) -> OpenedShard:
-        """Opens the folder as a starting node does. Raises DiskRefused, or DiskFailed where the disk fails."""
-        steps = self.opening()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                opened: OpenedShard = stop.value
-                return opened
+        """Opens the folder as a starting node does. Raises DiskRefused, or DiskFenced where the disk fails."""
+        return in_one_go(self.opening())
 
     def opening(self) -> Generator[str, None, OpenedShard]:
         """As `open`, giving the name of each operation before it is executed; the end of it has the `OpenedShard`."""
@@ -192,7 +189,7 @@ class SimDisk:
     # -- operations
 
     def check(self) -> None:
-        """Raises DiskFailed once anything has failed."""
+        """Raises DiskFenced once anything has failed."""
         if self.failed is not None:
             raise self.failed
 
@@ -224,7 +221,7 @@ class SimDisk:
         except OSError as error:
             is_full = error.errno == errno.ENOSPC
             if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
-                raise DiskFull(f"node {self.node}: {error}") from error
+                raise NoSpace(f"node {self.node}: {error}") from error
             raise self.fence(error) from error
 
     def _carry_out_again(self, operation: FileOperation, error: OSError) -> None:
@@ -242,20 +239,20 @@ class SimDisk:
                 self.files.fail_sync(operation.name)
             raise OSError(errno.EIO, f"the {kind} fails", operation.name)
 
-    def fence(self, error: Exception) -> DiskFailed:
+    def fence(self, error: Exception) -> DiskFenced:
         """Nothing is written any more, for that error."""
-        self.failed = DiskFailed(f"node {self.node}: {error}")
+        self.failed = DiskFenced(f"node {self.node}: {error}")
         return self.failed
 
     def flush(self) -> Generator[str, None, None]:
-        """Brings rows and effects to their files. Raises DiskFailed or DiskFull."""
+        """Brings rows and effects to their files. Raises DiskFenced or NoSpace."""
         self.check()
         yield from self.steps(self.running().flush())
 
     # -- what must be durable
 
     def carry_out(self, batch: SyncBatch) -> Iterator[str]:
-        """Makes a batch durable, one operation after each name given. Raises DiskFailed, DiskFull, ImpossibleBatch."""
+        """Makes a batch durable, one operation after each name given. Raises DiskFenced, NoSpace, ImpossibleBatch."""
         self.check()
         storage, view = self.running(), self.view
         self.is_busy = True
@@ -317,7 +314,7 @@ class SimDisk:
             yield from self.steps(storage.finish())
             if storage.is_finish_due:
                 yield from self.steps(storage.finish_sealed(self.files))
-        except (DiskFailed, DiskFull):
+        except (DiskFenced, NoSpace):
             pass
         finally:
             self.is_busy = False
@@ -363,15 +360,6 @@ class SimDisk:
         return list_snapshots(self.files)
 
     # -- trouble
-
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for another byte."""
-        return self.files.is_full
-
-    @full.setter
-    def full(self, is_full: bool) -> None:
-        self.files.is_full = is_full
 
     def hit(self, hit: Hit | None) -> str:
         """Records damage that was done, and returns it as text."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from raftlog.chaos.sim.disk.disk import Hit, SimDisk
-from raftlog.chaos.sim.disk.files import SECTOR, MemoryFiles, is_segment
+from raftlog.chaos.sim.disk.files import SECTOR, is_segment
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.wal.formats import (
     HARD_STATE,
@@ -22,7 +22,7 @@ from raftlog.raft.wal.formats import (
     decode_segment_header,
     decode_slot,
 )
-from raftlog.raft.wal.recovery import scan
+from raftlog.raft.wal.recovery import Found, scan
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 
 Span = tuple[str, int, int]
@@ -111,16 +111,19 @@ def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
 
 def _guarded(disk: SimDisk, name: str, *, is_newest: bool) -> list[Span]:
     """Of a segment what must be noticed: up to the newest durable mark, of a sealed one all its entries."""
+    found = entries_at_rest(disk, name)
+    return [(name, 0, found[-1].from_mark if is_newest else found[-1].position)] if found else []
+
+
+def entries_at_rest(disk: SimDisk, name: str) -> list[Found]:
+    """What a scan of that segment finds, the end of its entries last; [] where it is damaged or not synced."""
     inode = disk.files.nodes[name]
     if not inode.is_durable or name in disk.damaged:
         return []
-    files = MemoryFiles({name: bytes(inode.seen)})
     try:
-        header = decode_segment_header(disk.log, files.read(name, 0, SEGMENT_HEADER_SIZE))
+        return list(scan(disk.files, name, decode_segment_header(disk.log, bytes(inode.seen[:SEGMENT_HEADER_SIZE]))))
     except Corrupt:
         return []
-    *_, end = scan(files, name, header)
-    return [(name, 0, end.from_mark if is_newest else end.position)]
 
 
 def _slots(disk: SimDisk) -> list[Span]:

@@ -16,23 +16,11 @@ import errno
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import Protocol
+from typing import Any
 
+from raftlog.raft.wal import operations
 from raftlog.raft.wal.formats import LOG_FOLDER
-from raftlog.raft.wal.operations import (
-    Allocate,
-    Create,
-    Delete,
-    DeleteFolder,
-    FileOperation,
-    MakeFolder,
-    Rename,
-    Sync,
-    SyncFolder,
-    Truncate,
-    Write,
-    Zero,
-)
+from raftlog.raft.wal.operations import FileOperation, Sync, Write
 
 SECTOR = 512
 ROOMY = 1 << 30
@@ -46,15 +34,6 @@ _Change = tuple[int, bytes | bytearray, bytes | None]
 
 Where the last is None the file was cut at the position, and the second has the bytes that were behind it.
 """
-
-
-class Lie(Protocol):
-    """One sync that the disk answers without doing it (`raftlog.chaos.sim.disk.lies`)."""
-
-    def takes(self, name: str, inode: Inode) -> bool: ...
-    def comes_out(self) -> bool: ...
-    def make_good(self) -> None: ...
-    def lost(self) -> None: ...
 
 
 class Inode:
@@ -244,7 +223,7 @@ class MemoryFiles:
         self.space: DiskSpace | None = None  # the disk, if it has a size
         self.reserved = 0  # bytes of the file `reserve`
         self.whole: set[str] = set()  # files whose sectors are written whole or not at all
-        self.lie: Lie | None = None  # about a sync to come, or one that was answered and not done
+        self.lie: Any = None  # `raftlog.chaos.sim.disk.lies.Lie`: of a sync to come, or one answered and not done
 
     # -- reading
 
@@ -311,9 +290,9 @@ class MemoryFiles:
 
     def _carry_out_rare(self, operation: FileOperation) -> None:
         match operation:
-            case Zero(name, start, end):
+            case operations.Zero(name, start, end):
                 self._inode(name).write(start, bytes(end - start))
-            case Create(name, data):
+            case operations.Create(name, data):
                 self.take(name, NAME_BYTES + len(data) - (name in self.nodes) * (NAME_BYTES + self.size(name)))
                 if name in self.nodes:
                     self.nodes[name].cut(0)
@@ -321,24 +300,24 @@ class MemoryFiles:
                     self._names((name, Inode()))
                 if data:
                     self.nodes[name].write(0, data)
-            case Allocate(name, size):
+            case operations.Allocate(name, size):
                 if self.size(name) < size:
                     self.take(name, NAME_BYTES + size)
                     self._names((name, Inode(bytes(size))))
-            case Truncate(name, size):
+            case operations.Truncate(name, size):
                 if name in self.nodes:
                     self.nodes[name].cut(size)
-            case Rename(name, to):
+            case operations.Rename(name, to):
                 self._rename(name, to)
-            case Delete(name):
+            case operations.Delete(name):
                 if name in self.nodes:
                     self._names((name, None))
-            case SyncFolder():
+            case operations.SyncFolder():
                 self._settle(len(self._after))
-            case MakeFolder(name):
+            case operations.MakeFolder(name):
                 self.take(name, NAME_BYTES * (name not in self.folders))
                 self.folders.add(name)
-            case DeleteFolder(name):
+            case operations.DeleteFolder(name):
                 self.folders.discard(name)
                 for known in [known for known in self.nodes if known.startswith(f"{name}/")]:
                     self._names((known, None))

@@ -22,7 +22,7 @@ SLOTS: Final = 2
 
 
 class Lie:
-    """One lie: `raftlog.chaos.sim.disk.files.Lie`. `answered` is called when the sync is answered; `may_lose` when the
+    """One lie. `answered` is called when the sync is answered; `may_lose` when the
     power fails, and says whether the promises allow the loss."""
 
     def __init__(self, disk: SimDisk, kind: str, *, answered: Callable[[], None], may_lose: Callable[[], bool]) -> None:

@@ -11,7 +11,8 @@ from random import Random
 from typing import Final, NamedTuple
 
 from raftlog.chaos.sim.disk.disk import Hit, SimDisk
-from raftlog.chaos.sim.disk.files import SECTOR, MemoryFiles, is_segment
+from raftlog.chaos.sim.disk.faults import entries_at_rest
+from raftlog.chaos.sim.disk.files import SECTOR, is_segment
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.entry import HEADER_SIZE
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
@@ -22,9 +23,7 @@ from raftlog.raft.wal.formats import (
     SEGMENT_HEADER_SIZE,
     SIDE_HEADER_SIZE,
     decode_frame_header,
-    decode_segment_header,
 )
-from raftlog.raft.wal.recovery import scan
 
 REGIONS: Final = ("header", "data", "mark", "row", "effects")
 
@@ -45,16 +44,12 @@ def places(disk: SimDisk) -> list[Place]:
     newest effects; nothing where the newest segment was hit already."""
     nodes = disk.files.nodes
     name = max((name for name in nodes if is_segment(name)), default="")
-    if not name or name in disk.damaged or not nodes[name].is_durable:
+    scanned = entries_at_rest(disk, name) if name else []
+    if not scanned:
         return []
-    files = MemoryFiles({name: bytes(nodes[name].seen)})
-    try:
-        header = decode_segment_header(disk.log, files.read(name, 0, SEGMENT_HEADER_SIZE))
-    except Corrupt:
-        return []
-    *all_found, ended = scan(files, name, header)
+    ended = scanned[-1]
     found: list[Place] = []
-    for each in all_found:
+    for each in scanned:
         if each.entry is not None and each.position >= ended.from_mark:
             body, entry = each.position + HEADER_SIZE, each.entry
             found.append(Place("header", name, each.position, body, entry, each.position))

@@ -6,13 +6,12 @@ of each is given before it is executed, so that a crash may come between.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 
 from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.disk.errors import DiskFull
+from raftlog.cluster.files.errors import NoSpace
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import Mark
-from raftlog.raft.wal.journal import ImpossibleBatch
 from raftlog.raft.wal.snapshot_files import (
     Pieces,
     SnapshotDamaged,
@@ -24,30 +23,6 @@ from raftlog.raft.wal.snapshot_files import (
 from raftlog.raft.wal.storage import StepKind
 
 
-def save(
-    disk: SimDisk, mark: Mark, configuration: Configuration, configuration_index: int, chunks: Iterable[bytes]
-) -> Generator[str, None, None]:
-    """Keeps the state after the entry of `mark`, in one row of operations. Raises ImpossibleBatch where log or ledger
-    do not reach it yet, DiskFull (nothing is left behind) or DiskFailed."""
-    disk.check()
-    storage = disk.running()
-    yield from disk.steps(storage.flush())
-    reached = min(storage.journal.indexed, storage.ledger.last)
-    if reached < mark.index:
-        raise ImpossibleBatch(f"a snapshot of {mark.index}: log and ledger reach {reached}")
-    yield from disk.steps(storage.sync_ledgers())
-    plan = SnapshotPlan(disk.log, mark.index)
-    try:
-        yield from disk.execute(StepKind.SPARES, plan.begin())
-        for chunk in chunks:
-            yield from disk.execute(StepKind.SPARES, plan.add(chunk))
-        disk.view.snapshots[mark.index] = mark
-        yield from name(disk, plan, mark, configuration, configuration_index)
-    except DiskFull:
-        disk.files.execute(plan.abandon())
-        raise
-
-
 def compact(disk: SimDisk, keep_after: int) -> Generator[str, None, None]:
     """Removes the segments that end at or before `keep_after`, which a durable snapshot must cover."""
     disk.check()
@@ -57,7 +32,7 @@ def compact(disk: SimDisk, keep_after: int) -> Generator[str, None, None]:
 
 
 def write_piece(disk: SimDisk, index: int, offset: int, data: bytes) -> Generator[str, None, None]:
-    """Writes a piece that came aside: offset 0 begins again. Raises SnapshotDamaged, DiskFull or DiskFailed."""
+    """Writes a piece that came aside: offset 0 begins again. Raises SnapshotDamaged, NoSpace or DiskFenced."""
     disk.check()
     if offset == 0:
         disk.received = Pieces(disk.log, index)
@@ -67,7 +42,7 @@ def write_piece(disk: SimDisk, index: int, offset: int, data: bytes) -> Generato
         raise SnapshotDamaged(snapshot_folder(index), offset, "the bytes do not follow")
     try:
         yield from disk.execute(StepKind.SPARES, received.add(data))
-    except DiskFull:
+    except NoSpace:
         _drop(disk, received)
         raise
 
@@ -80,7 +55,7 @@ def _drop(disk: SimDisk, received: Pieces) -> None:
 
 def install(disk: SimDisk, received: Pieces, mark: Mark) -> Generator[str, None, None]:
     """Makes a received snapshot that was checked the newest one, and begins the log again after it. Raises
-    ImpossibleBatch, DiskFull or DiskFailed."""
+    ImpossibleBatch, NoSpace or DiskFenced."""
     disk.check()
     while disk.is_busy:
         yield "wait"
@@ -93,7 +68,7 @@ def install(disk: SimDisk, received: Pieces, mark: Mark) -> Generator[str, None,
             if part == StepKind.INSTALL and view.installing is not None:  # it has its name
                 view.installed(mark)
         disk.received = None
-    except DiskFull:
+    except NoSpace:
         _drop(disk, received)
         raise
     finally:

@@ -7,7 +7,7 @@ there or not.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
 from raftlog.raft.types import GENESIS, NEW_DISK, Entry, HardState, Mark
@@ -39,20 +39,7 @@ class View:
 
     def copy(self) -> View:
         """The same once more."""
-        return View(
-            self.entries[:],
-            self.ends[:],
-            self.synced,
-            self.hard_state,
-            self.coming,
-            dict(self.snapshots),
-            self.base,
-            self.installing,
-            self.floor,
-            self.forgotten,
-            self.is_healing,
-            self.is_uninformed,
-        )
+        return replace(self, entries=self.entries[:], ends=self.ends[:], snapshots=dict(self.snapshots))
 
     @property
     def durable_last(self) -> int:

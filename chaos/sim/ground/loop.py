@@ -62,9 +62,6 @@ class Call:
         """The time of the process's clock at which it runs, in seconds."""
         return self.due_us / 1e6
 
-    def __repr__(self) -> str:
-        return f"<{self.callback} at {self.due_us} us>"
-
 
 class SimLoop:
     """The event loop of one process: the part of `asyncio.AbstractEventLoop` that the server uses without sockets. It
@@ -192,9 +189,6 @@ class SimLoop:
 
     def is_closed(self) -> bool:
         return self._is_closed
-
-    def is_running(self) -> bool:
-        return not self._is_closed
 
     def close(self) -> None:
         """The process ends: none of its callbacks runs again. Its coroutines are closed."""

@@ -13,8 +13,9 @@ from typing import Any, Protocol, Self, cast
 import xxhash
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.raft.codec.block import decode_blocks, decode_records
-from raftlog.raft.types import Entry, EntryKind
+from raftlog.chaos.sim.ground.requests import requests_of
+from raftlog.raft.codec.block import decode_records
+from raftlog.raft.types import Entry
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.effects import Effects
 from raftlog.statemachine.machine import StateMachine
@@ -59,13 +60,9 @@ class MachinePair:
 
     def follow(self, entry: Entry, effects: Effects) -> None:
         """Give your machine the records of that entry which took effect. Raises Failure."""
-        if entry.kind is not EntryKind.COMMANDS:
-            return
-        index = entry.index - entry.count
-        for nth, block in enumerate(decode_blocks(entry.data)):
-            is_applied = not effects.requests or effects.requests[nth].result == Result.APPLIED
-            for record in decode_records(block):
-                index += 1
+        for last, block, effect in requests_of(entry, effects):
+            is_applied = effect is None or effect.result == Result.APPLIED
+            for index, record in enumerate(decode_records(block), last - block.count + 1):
                 if is_applied and record.operation == Operation.APPEND:
                     self._take(index, record.value or b"")
 

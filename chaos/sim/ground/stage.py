@@ -97,8 +97,8 @@ class Stage:
         if number in self.skip:
             return False
         hit = (nodes,) if isinstance(nodes, int) else tuple(nodes)
-        self.faults.append(Fault(number, self.now_us, kind, hit, detail))
-        self.trace.fault(self.now_us, number, kind, hit, detail, lasts_us)
+        self.faults.append(Fault(number, self.now_us, kind, hit, detail, lasts_us))
+        self.trace.fault(self.faults[-1])
         self.count("faults")
         self.count(f"fault: {kind}")
         return True

@@ -89,11 +89,9 @@ class Trace:
         last = log.last
         self._add(f"{now_us} {node} {state.term} {state.vote} {log.applied} {log.committed} {last.index} {last.term}")
 
-    def fault(
-        self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
-    ) -> None:
-        """The nemesis did something to `nodes`. `lasts_us` is 0 for a fault that is over at once or has no set end."""
-        self._add(f"{now_us} ! {number} {kind} {nodes} {detail} {lasts_us}")
+    def fault(self, fault: Fault) -> None:
+        """The nemesis did something."""
+        self._add(f"{fault.now_us} ! {fault.number} {fault.kind} {fault.nodes} {fault.detail} {fault.lasts_us}")
 
     def digest(self) -> str:
         """16 hex digits over all events so far."""
@@ -176,15 +174,13 @@ class Recorder(Trace):
         if last is not None:
             last.until_ns = now_us * 1_000
 
-    def fault(
-        self, now_us: int, number: int, kind: str, nodes: tuple[NodeId, ...], detail: str, lasts_us: int = 0
-    ) -> None:
-        super().fault(now_us, number, kind, nodes, detail, lasts_us)
-        self.faults.append(Fault(number, now_us, kind, nodes, detail, lasts_us))
-        whom = ", ".join(map(str, nodes)) or "everyone"
-        lasting = f" for {lasts_us / 1e6:.3f} s" if lasts_us else ""
-        text = f"FAULT {number} {kind} on {whom}{lasting} {detail}".rstrip()
-        self._show(now_us, nodes[0] if len(nodes) == 1 else EVERYONE, text)
+    def fault(self, fault: Fault) -> None:
+        super().fault(fault)
+        self.faults.append(fault)
+        whom = ", ".join(map(str, fault.nodes)) or "everyone"
+        lasting = f" for {fault.lasts_us / 1e6:.3f} s" if fault.lasts_us else ""
+        text = f"FAULT {fault.number} {fault.kind} on {whom}{lasting} {fault.detail}".rstrip()
+        self._show(fault.now_us, fault.nodes[0] if len(fault.nodes) == 1 else EVERYONE, text)
 
     def _show(self, now_us: int, node: NodeId, text: str) -> None:
         """A line in fixed columns: when, which node, every node's role, and of this node term, commit and log range."""
@@ -216,11 +212,8 @@ def describe(message: Message) -> str:
             return f"{name} t{message.term} {after}{entries} commit {message.commit} round {message.round}"
         case AppendEntriesReply():
             hint = f"hint {message.hint_index}@{message.hint_term}"
-            said = (
-                f"match {message.match} after {message.prev_index}"
-                if message.success
-                else f"no {message.prev_index}, {hint}"
-            )
+            match = f"match {message.match} after {message.prev_index}"
+            said = match if message.success else f"no {message.prev_index}, {hint}"
             return f"{name} t{message.term} {said} round {message.round}"
         case RequestVote():
             pre = " pre" if message.pre else ""

@@ -1,4 +1,6 @@
-"""The facade that the world calls: it sees every event and hands it to the properties that it concerns.
+"""Hands the events of a world that concern several properties to each of them, and holds all properties.
+
+What concerns one property alone is shown to that one: `witness.reads`, `witness.permitted`, or a module of checks.
 
 Only what changed is looked at, so that a check after every step stays cheap. A breach raises
 `raftlog.raft.consensus.invariants.InvariantBroken` with node, property, section and evidence.
@@ -6,10 +8,8 @@ Only what changed is looked at, so that a check after every step stays cheap. A 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
-
-from xxhash import xxh3_128_digest
 
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
@@ -18,9 +18,7 @@ from raftlog.chaos.sim.invariants.clients.permitted import Permitted
 from raftlog.chaos.sim.invariants.clients.read_linearizability import ReadLinearizability
 from raftlog.chaos.sim.invariants.durability import (
     durable_first,
-    files_stay,
     healing_has_no_vote,
-    made_snapshots,
     persist_then_promise,
 )
 from raftlog.chaos.sim.invariants.durability.diverged_is_fenced import DivergedIsFenced
@@ -37,8 +35,6 @@ from raftlog.chaos.sim.invariants.log import (
     leader_completeness,
     log_matching,
     marks_at_ends,
-    one_oldest,
-    snapshot_safety,
 )
 from raftlog.chaos.sim.invariants.log.equal_effects import EqualEffects
 from raftlog.chaos.sim.invariants.log.leader_append_only import LeaderAppendOnly
@@ -47,7 +43,6 @@ from raftlog.chaos.sim.invariants.log.state_machine_safety import StateMachineSa
 from raftlog.chaos.sim.invariants.log.times import Times
 from raftlog.chaos.sim.invariants.peers.one_process import OneProcess
 from raftlog.chaos.sim.invariants.peers.progress_is_true import ProgressIsTrue
-from raftlog.cluster.protocol.disk_reports import Handover
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import (
@@ -71,13 +66,11 @@ from raftlog.raft.messages import (
     is_promise,
 )
 from raftlog.raft.types import Entry, EntryKind, Mark, NodeId
-from raftlog.raft.wal.formats import LogIdentity
-from raftlog.raft.wal.operations import Files
 from raftlog.statemachine.effects import Effects
 
 
 class Witness:
-    """Sees everything; raises InvariantBroken."""
+    """All properties of one world; raises InvariantBroken."""
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
         self.known = Known(configuration, first)
@@ -89,26 +82,22 @@ class Witness:
         self._elections = ElectionSafety()
         self._append_only = LeaderAppendOnly()
         self._machines = StateMachineSafety()
-        self._votes = OneVote()
+        self.votes = OneVote()
         self._asked: dict[tuple[NodeId, int], tuple[int, int]] = {}  # (candidate, term) -> how its log ends
         self._terms = MonotonicTerm()
         self._pre_votes = PreVote()
         self._quorum = CheckQuorum()
         self._progress = ProgressIsTrue()
-        self._reads = ReadLinearizability()
-        self._effects = EqualEffects()
-        self._diverged = DivergedIsFenced()
+        self.reads = ReadLinearizability(self.known)
+        self.effects = EqualEffects()
+        self.diverged = DivergedIsFenced()
         self._once = ExactlyOnce()
         self.permitted = Permitted()
         self._oldest = OneOldest()
-        self._times = Times(self.known)
+        self.times = Times(self.known)
         self._groups = ConsumerGroups()
-        self._hand_overs = HandOvers()
-        self._one_process = OneProcess()
-
-    @property
-    def committed(self) -> list[tuple[int, int]]:
-        return self.known.committed
+        self.hand_overs = HandOvers()
+        self.one_process = OneProcess()
 
     # -- the life of a process ---------------------------------------------------------------------------------
 
@@ -116,17 +105,12 @@ class Witness:
         """A process began from its disk. Only volatile state may have fallen."""
         state, known = core.state, self.known
         node, log = state.node, state.log
-        known.disks[node] = disk
         check_log(log, node)
-        self._cores[node] = core
-        self._seen[node] = observe(state)
-        self._persisted[node] = -1
-        self._pictures.pop(node, None)
-        self._append_only.started(node)
+        self._look_anew(core, disk)
         if node not in known.lost:
             if node not in known.rolled_back:  # else it may have forgotten both, until its peers report them
                 self._terms.started(node, state.term)
-                self._votes.started(node, state.term, state.vote)
+                self.votes.started(node, state.term, state.vote)
             log_matching.started(known, node, log)
         configuration_safety.in_force(known, state)
         if log.committed > known.newest[0]:
@@ -136,26 +120,23 @@ class Witness:
 
     def switched(self, core: RaftCore, disk: SimDisk, mark: Mark, machine: Any) -> None:
         """Another process of that node is reached from now on, which began before: it stands where it stood."""
-        state, node = core.state, core.state.node
-        self.known.disks[node] = disk
-        self._reads.crashed(node)
-        self._diverged.began(node)
-        self._cores[node], self._seen[node], self._persisted[node] = core, observe(state), -1
-        self._pictures.pop(node, None)
-        self._append_only.started(node)
+        node = core.state.node
+        self.reads.crashed(node)
+        self.diverged.began(node)
+        self._look_anew(core, disk)
         self.restored(node, mark, machine)
         self._look_at_disk(core)
         committed_is_durable.still_held(self.known, node)
 
-    def believes(self, peer: tuple[NodeId, int], disk: tuple[NodeId, str], boot: int, run: int) -> None:
-        """A process of a peer (its node and life) takes the hello of a process of that disk."""
-        self._one_process.believes(peer, disk, boot, run)
-
-    def handed_over(self, node: NodeId, life: int, handover: Handover, now_ms: int, pause_ms: int) -> None:
-        self._hand_overs.began(node, life, handover, now_ms, pause_ms)
+    def _look_anew(self, core: RaftCore, disk: SimDisk) -> None:
+        node = core.state.node
+        self.known.disks[node] = disk
+        self._cores[node], self._seen[node], self._persisted[node] = core, observe(core.state), -1
+        self._pictures.pop(node, None)
+        self._append_only.started(node)
 
     def crashed(self, node: NodeId) -> None:
-        self._reads.crashed(node)
+        self.reads.crashed(node)
         seen, disk = self._seen.get(node), self.known.disks.get(node)
         if seen is not None and disk is not None and seen.role is RoleName.LEADER:
             # A disk that lied may lose the hard state and keep entries of that term: a start finds the term in them.
@@ -177,7 +158,7 @@ class Witness:
         """That node's disk is an older one. Its peers remember promises of terms up to `promised`: no candidate
         counted a later vote, so the node may give it again."""
         self.known.rolled_back[node] = promised
-        self._votes.forget(node, promised)
+        self.votes.forget(node, promised)
         self._terms.promised.pop(node, None)
 
     def finished(self) -> None:
@@ -287,7 +268,7 @@ class Witness:
             return
         persist_then_promise.votes(node, term, candidate, disk.view.hard_state)
         healing_has_no_vote.votes(self.known, node, term, candidate, disk.view, log)
-        self._votes.votes_for(node, term, candidate)
+        self.votes.votes_for(node, term, candidate)
         self._terms.promises(node, term)
 
     def delivered(self, message: Message) -> None:
@@ -306,7 +287,7 @@ class Witness:
             return
         self._machines.restored(self.known, node, mark.index, mark.term)
         if machine is not None:
-            self._effects.restored(node, mark.index, machine.digest())
+            self.effects.restored(node, mark.index, machine.digest())
             self._oldest.stands(node, mark.index, machine.oldest)
             self._groups.restored(node, mark.index, machine)
 
@@ -318,55 +299,11 @@ class Witness:
         if machine is None or not is_sound:
             return
         self._oldest.stands(node, entry.index, machine.oldest)
-        if self._effects.applied(node, entry.index, effects, machine.digest()) and isinstance(effects, Effects):
+        if self.effects.applied(node, entry.index, effects, machine.digest()) and isinstance(effects, Effects):
             self._once.applied(node, entry, effects, self.permitted.applied(node, entry, effects))
             self._groups.applied(node, entry, effects, machine)
-
-    def another_state(self, node: NodeId) -> None:
-        self._diverged.began(node)
-
-    def point_applied(self, node: NodeId, point: tuple[int, bytes]) -> None:
-        self._diverged.applied(node, *point)
-
-    def point_reported(self, node: NodeId, peer: NodeId, reports: Iterable[tuple[int, bytes]]) -> None:
-        self._diverged.reported(node, peer, reports)
 
     def answers(self, node: NodeId, index: int) -> None:
         """A node answers a client as of `index`; 0: the request was not applied."""
         if index:
-            self._diverged.answers(node, self._cores[node].state.configuration)
-
-    def read_began(self, node: NodeId, context: int) -> None:
-        self._reads.began(self.known, node, context)
-
-    def read_ready(self, node: NodeId, context: int, index: int) -> None:
-        self._reads.ready(node, context, index)
-
-    def saved(self, node: NodeId, mark: Mark, data: bytes) -> None:
-        """A node made a snapshot of these bytes: they depend on the log alone."""
-        self._effects.saved(node, mark.index, xxh3_128_digest(data))
-
-    def snapshot_named(self, node: NodeId, log: LogIdentity, files: Files, index: int) -> None:
-        made_snapshots.named(self.known, node, log, files, index)
-
-    def snapshot_removed(self, node: NodeId, files: Files, index: int) -> None:
-        made_snapshots.removed(node, files, index)
-
-    def segment_deleted(self, node: NodeId, part: int, records: tuple[int, int], applied: Mark, **facts: Any) -> None:
-        """A segment of a node's log is deleted: see `files_stay.deleted`."""
-        files_stay.deleted(node, part, *records, applied=applied.index, **facts)
-
-    def compacted(self, node: NodeId, mark: Mark) -> None:
-        snapshot_safety.compacted(self.known, node, mark, self._cores[node].state.log)
-
-    def stamped(self, core: RaftCore, entries: Sequence[Entry], now_ms: int, right_ms: int) -> None:
-        self._times.stamped(core, entries, now_ms, right_ms)
-
-    def trims(self, node: NodeId, before: int, age_ms: int, now_ms: int) -> None:
-        self._times.trims(node, before, age_ms, now_ms)
-
-    def kept(self, node: NodeId, first: int, oldest: int, installed: int) -> None:
-        one_oldest.kept(node, first, oldest, installed)
-
-    def installed(self, node: NodeId, mark: Mark, before: tuple[int, int], had: bool) -> None:
-        snapshot_safety.installed(self.known, node, mark, before, had, self._cores[node].state.log)
+            self.diverged.answers(node, self._cores[node].state.configuration)

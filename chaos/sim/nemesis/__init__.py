@@ -8,9 +8,11 @@ Every fault brings its own end along; `World.heal` ends all.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from random import Random
 from typing import Final
 
+from raftlog.chaos.sim.disk import faults
 from raftlog.chaos.sim.ground.trace import EVERYONE
 from raftlog.chaos.sim.nemesis import (
     breaks,
@@ -26,24 +28,58 @@ from raftlog.chaos.sim.nemesis import (
     states,
     strand,
 )
+from raftlog.chaos.sim.nemesis.targets import anyone, several
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.types import NodeId
 
 __all__ = ["FAULTS", "heal", "heal_disks", "unleash"]
 
 FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    **network.FAULTS,
-    **breaks.FAULTS,
-    **processes.FAULTS,
-    **disks.FAULTS,
-    **damage.FAULTS,
-    **promises.FAULTS,
-    **clocks.FAULTS,
-    **operators.FAULTS,
-    **members.FAULTS,
-    **strand.FAULTS,
-    **states.FAULTS,
-    **forged.FAULTS,
+    "cut link": network.cut_link,
+    "cut node": network.cut_node,
+    "cut halves": network.cut_halves,
+    "cut shape": network.cut_shape,
+    "clog": network.clog,
+    "flap": network.flap,
+    "reset link": network.reset_link,
+    "break links": breaks.break_links,
+    "kill": partial(processes.end_one, kind="kill", power=False),
+    "power cut": partial(processes.end_one, kind="power cut", power=True),
+    "kill several": processes.kill_several,
+    "kill all": lambda world, _: processes.end(world, "kill all", world.replicas, power=False),
+    "power cut all": lambda world, _: processes.end(world, "power cut all", world.replicas, power=True),
+    "restart storm": processes.restart_storm,
+    "pause": lambda world, random: processes.stop(world, random, "pause", [anyone(world, random)]),
+    "pause several": lambda world, random: processes.stop(world, random, "pause several", several(world, random)),
+    "slow disk": disks.slow_disk,
+    "hanging disk": disks.hanging_disk,
+    "full disk": disks.full_disk,
+    "fail read": partial(disks.fail, kind="read"),
+    "fail write": partial(disks.fail, kind="write"),
+    "fail sync": partial(disks.fail, kind="sync"),
+    "flip bit": partial(damage.damage, kind="flip bit", how=faults.flip_bit),
+    "flip newest": damage.flip_newest,
+    "misdirect": partial(damage.damage, kind="misdirect", how=faults.misdirect),
+    "stale block": partial(damage.damage, kind="stale block", how=faults.stale_block),
+    "wipe": damage.wipe,
+    "roll back": damage.roll_back,
+    "restore copy": damage.restore,
+    "format again": damage.format_again,
+    "lying sync": promises.lying_sync,
+    "clone": promises.clone,
+    "refused copy": promises.refused_copy,
+    "clock jump": clocks.clock_jump,
+    "clock drift": clocks.clock_drift,
+    "transfer": operators.transfer,
+    "add": members.add,
+    "promote": members.promote,
+    "remove": members.remove,
+    "replace": members.replace,
+    "strand leader": strand.strand_leader,
+    "strand follower": strand.strand_follower,
+    "corrupt state": states.corrupt,
+    "removed key": forged.removed_key,
+    "forged hello": forged.forged_hello,
 }
 """Kind (as in `raftlog.chaos.sim.ground.swarm.KINDS`) -> what does it, once."""
 

@@ -6,7 +6,6 @@ leader that everyone followed leads the same term `Options.link_closed_delay_min
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -102,6 +101,3 @@ def _handed_over(leading: Node) -> tuple[Handover, int] | None:
 
 def _lives(world: World) -> list[tuple[NodeId, int, bool]]:
     return [(node, replica.life, replica.is_paused) for node, replica in world.replicas.items()]
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"break links": break_links}

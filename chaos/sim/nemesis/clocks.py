@@ -5,7 +5,7 @@ The clocks of a majority are right, within what `limits.clock_skew_ms` allows: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
@@ -47,6 +47,3 @@ def clock_drift(world: World, random: Random) -> None:
         clock = world.replicas[node].clock
         clock.set_rate(world.now_us, rate)
         for_a_while(world, us, lambda: clock.set_rate(world.now_us, RATE))
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"clock jump": clock_jump, "clock drift": clock_drift}

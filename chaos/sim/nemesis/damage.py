@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from raftlog.chaos.sim.disk import faults, newest as disk_newest
+from raftlog.chaos.sim.disk import newest as disk_newest
 from raftlog.chaos.sim.disk.disk import Hit, SimDisk
 from raftlog.chaos.sim.disk.faults import AREAS, FATAL
 from raftlog.chaos.sim.nemesis.promises import (
@@ -255,15 +255,3 @@ def _look_again(world: World, node: NodeId) -> None:
 
 def _may_hit(world: World, node: NodeId, area: str) -> bool:
     return not world.replicas[node].is_retired and world.atlas.may_hit(node, area)
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "flip bit": lambda world, random: damage(world, random, "flip bit", faults.flip_bit),
-    "flip newest": flip_newest,
-    "misdirect": lambda world, random: damage(world, random, "misdirect", faults.misdirect),
-    "stale block": lambda world, random: damage(world, random, "stale block", faults.stale_block),
-    "wipe": wipe,
-    "roll back": roll_back,
-    "restore copy": restore,
-    "format again": format_again,
-}

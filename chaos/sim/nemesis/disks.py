@@ -7,7 +7,6 @@ read that did not deliver, and a full disk holds back what has not begun. What d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -21,7 +20,7 @@ HANGS_US: Final = 2_000_000
 def heal(world: World) -> None:
     """Every disk has room and its own pace again."""
     for disk in world.disks.values():
-        disk.full = False
+        disk.files.is_full = False
         disk.slow_us = 0
 
 
@@ -32,16 +31,26 @@ def full_disk(world: World, random: Random) -> None:
     if not world.fault("full disk", nodes, "", us):
         return
     for node in nodes:
-        world.disks[node].full = True
+        world.disks[node].files.is_full = True
 
     def make_room() -> None:
         for node in nodes:
-            world.disks[node].full = False
+            world.disks[node].files.is_full = False
 
     for_a_while(world, us, make_room)
 
 
-def slow(world: World, kind: str, node: int, slow_us: int, us: int) -> None:
+def slow_disk(world: World, random: Random) -> None:
+    """Each sync of one node takes up to a second longer."""
+    _slow(world, "slow disk", anyone(world, random), random.randint(1_000, 1_000_000), _while(world, random))
+
+
+def hanging_disk(world: World, random: Random) -> None:
+    """No sync of one node ends for long."""
+    _slow(world, "hanging disk", anyone(world, random), HANGS_US, _while(world, random))
+
+
+def _slow(world: World, kind: str, node: int, slow_us: int, us: int) -> None:
     """Each sync of one node takes that much longer."""
     disk = world.disks[node]
     if disk.slow_us or not world.fault(kind, node, f"{slow_us} us", us):
@@ -64,17 +73,3 @@ def fail(world: World, random: Random, kind: str) -> None:
 
 def _while(world: World, random: Random) -> int:
     return random.randint(50_000, world.swarm.disk_max_us)
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "slow disk": lambda world, random: slow(
-        world, "slow disk", anyone(world, random), random.randint(1_000, 1_000_000), _while(world, random)
-    ),
-    "hanging disk": lambda world, random: slow(
-        world, "hanging disk", anyone(world, random), HANGS_US, _while(world, random)
-    ),
-    "full disk": full_disk,
-    "fail read": lambda world, random: fail(world, random, "read"),
-    "fail write": lambda world, random: fail(world, random, "write"),
-    "fail sync": lambda world, random: fail(world, random, "sync"),
-}

@@ -7,7 +7,6 @@ the member that it names.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -180,6 +179,3 @@ def say(world: World, random: Random, node: NodeId, named: NodeId, runs: list[in
 def _hello(random: Random, disk: str, boot: int = 0) -> Hello:
     run = random.randrange(1, 1 << 53)
     return Hello(disk, boot, Start(run=run, last_index=0, last_term=0, term=0, floor=0))
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"removed key": removed_key, "forged hello": forged_hello}

@@ -7,7 +7,6 @@ longer names is stopped for good some time later; until then it may disturb.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace as replace_fields
 from random import Random
 from typing import Final
@@ -115,11 +114,3 @@ def _retire(world: World, random: Random, node: NodeId) -> None:
 
     for nth in range(1, 5):
         world.after(nth * wait_us, look)
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "add": add,
-    "promote": promote,
-    "remove": remove,
-    "replace": replace,
-}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
 
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
 from raftlog.chaos.sim.network import topologies
@@ -21,23 +20,25 @@ def cut(world: World, random: Random, kind: str, shape: str, links: Links) -> No
     )
     if not links or not world.fault(kind, sorted({node for link in links for node in link}), shape, us):
         return
-    heal = cut_links(world, links)
+    heal = hinder(links, world.network.cut, world.network.heal)
     if is_noticed:
         for sender, to in links:
             break_link(world, random, sender, to)
     for_a_while(world, us, heal)
 
 
-def cut_links(world: World, links: Links) -> Callable[[], None]:
-    """Cuts those links. Returns a function that heals them."""
+def hinder(
+    links: Links, begin: Callable[[NodeId, NodeId], None], end: Callable[[NodeId, NodeId], None]
+) -> Callable[[], None]:
+    """Begins it on those links. Returns a function that ends it on all of them."""
     for link in links:
-        world.network.cut(*link)
+        begin(*link)
 
-    def heal() -> None:
+    def end_all() -> None:
         for link in links:
-            world.network.heal(*link)
+            end(*link)
 
-    return heal
+    return end_all
 
 
 def cut_link(world: World, random: Random) -> None:
@@ -92,16 +93,8 @@ def clog(world: World, random: Random) -> None:
     shape = random.choice(("link", "inbound", "outbound"))
     links = {"link": (pair,), "inbound": topologies.inbound(nodes, node), "outbound": topologies.outbound(nodes, node)}
     us = random.randint(10_000, world.swarm.cut_max_us)
-    if not world.fault("clog", pair, shape, us):
-        return
-    for link in links[shape]:
-        world.network.clog(*link)
-
-    def release() -> None:
-        for link in links[shape]:
-            world.network.unclog(*link)
-
-    for_a_while(world, us, release)
+    if world.fault("clog", pair, shape, us):
+        for_a_while(world, us, hinder(links[shape], world.network.clog, world.network.unclog))
 
 
 def flap(world: World, random: Random) -> None:
@@ -141,14 +134,3 @@ def _pair(world: World, random: Random) -> tuple[NodeId, NodeId] | None:
     node = anyone(world, random)
     others = [other for other in world.replicas if other != node]
     return (node, random.choice(others)) if others else None
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "cut link": cut_link,
-    "cut node": cut_node,
-    "cut halves": cut_halves,
-    "cut shape": cut_shape,
-    "clog": clog,
-    "flap": flap,
-    "reset link": reset_link,
-}

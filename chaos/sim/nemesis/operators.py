@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Final
 
 from raftlog.chaos.sim.world.world import World
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.types import NOBODY, Now
 from raftlog.raft.wal.retention import RetentionPolicy, piece_of, trim_before
@@ -37,7 +35,7 @@ def retain(world: World, random: Random) -> None:
     fault."""
     replica = random.choice(list(world.replicas.values()))
     kept, age_ms, jump = random.choice((2, 3, 6)), random.choice((0, 2_000, 20_000)), random.randint(-2, 60)
-    by_policy, deadline_us = random.randrange(2) == 0, world.now_us + 3_000_000
+    by_policy = random.randrange(2) == 0
     if replica.core is None or replica.is_paused:
         return
     machine, size = replica.machine, world.swarm.segment_bytes
@@ -49,8 +47,4 @@ def retain(world: World, random: Random) -> None:
         before = trim_before(policy, pieces, machine.oldest, machine.time_ms, size, lowest)
     if before is not None:
         world.count("trims asked for")
-        block = encode_block([BlockRecord(int(Operation.TRIM), argument=before)])
-        replica.submit(block, 1, 0, 0, deadline_us, lambda _: None)
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"transfer": transfer}
+        replica.ask([BlockRecord(int(Operation.TRIM), argument=before)])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
-from typing import Final
 
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while, several
 from raftlog.chaos.sim.world.world import World
@@ -17,6 +16,11 @@ def end(world: World, kind: str, nodes: Iterable[NodeId], *, power: bool) -> Non
     if running and world.fault(kind, running, "power cut" if power else "killed"):
         for node in running:
             world.replicas[node].crash("power cut" if power else "killed", power=power)
+
+
+def end_one(world: World, random: Random, kind: str, *, power: bool) -> None:
+    """One node, killed or without power."""
+    end(world, kind, [anyone(world, random)], power=power)
 
 
 def kill_several(world: World, random: Random) -> None:
@@ -63,15 +67,3 @@ def stop(world: World, random: Random, kind: str, nodes: list[NodeId]) -> None:
                 replica.wake()
 
     for_a_while(world, us, go_on)
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "kill": lambda world, random: end(world, "kill", [anyone(world, random)], power=False),
-    "power cut": lambda world, random: end(world, "power cut", [anyone(world, random)], power=True),
-    "kill several": kill_several,
-    "kill all": lambda world, _: end(world, "kill all", world.replicas, power=False),
-    "power cut all": lambda world, _: end(world, "power cut all", world.replicas, power=True),
-    "restart storm": restart_storm,
-    "pause": lambda world, random: stop(world, random, "pause", [anyone(world, random)]),
-    "pause several": lambda world, random: stop(world, random, "pause several", several(world, random)),
-}

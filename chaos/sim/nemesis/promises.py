@@ -6,16 +6,16 @@ the promises live and are reachable. A node that forgot something runs only so l
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from raftlog.chaos.sim.disk.disk import DiskFailed, DiskRefused, Image, SimDisk
+from raftlog.chaos.sim.disk.disk import DiskRefused, Image, SimDisk
 from raftlog.chaos.sim.disk.lies import KINDS, Lie
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.nemesis.targets import anyone, for_a_while
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
+from raftlog.cluster.files.errors import DiskFenced
 from raftlog.raft.consensus import recall
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.consensus.state import Memory
@@ -393,7 +393,7 @@ def start_until_taken(world: World, node: NodeId) -> None:
             disk.crash(power=False)
     except DiskRefused:
         pass  # its next start says so
-    except DiskFailed:
+    except DiskFenced:
         world.after(LOOK_US, again)
     replica.start()
 
@@ -406,10 +406,3 @@ def heal(world: World) -> None:
         lie, disk.files.lie = disk.files.lie, None
         if lie is not None:
             lie.make_good()
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "lying sync": lying_sync,
-    "clone": clone,
-    "refused copy": refused_copy,
-}

@@ -6,13 +6,12 @@ properties about clients hold in these worlds too. The log and the snapshots of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
 from raftlog.chaos.sim.nemesis.targets import anyone
 from raftlog.chaos.sim.world.world import World
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine.commands import Operation
 from raftlog.statemachine.digest import LOW, state_row_hash
 from raftlog.statemachine.store import RECORD, RECORD_SIZE
@@ -35,8 +34,7 @@ def begin(world: World) -> None:
         if replica is None:
             world.after(AGAIN_US, put)
         else:
-            block = encode_block([BlockRecord(Operation.PUT, KEPT, b"as it was", argument=0)])
-            replica.submit(block, 1, 0, 0, world.now_us + PATIENCE_US, settled)
+            replica.ask([BlockRecord(Operation.PUT, KEPT, b"as it was", argument=0)], settled, for_us=PATIENCE_US)
 
     world.after(AGAIN_US, put)
 
@@ -68,6 +66,3 @@ def flip(machine: Any, key: bytes, value: bytes) -> None:
     store.sum_low += (new & LOW) - (old & LOW)
     store.sum_high += (new >> 32) - (old >> 32)
     getattr(machine, "inner", machine)._digest = store.digest()
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {"corrupt state": corrupt}

@@ -10,18 +10,19 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from raftlog.chaos.sim.nemesis.network import cut_links
+from raftlog.chaos.sim.nemesis.network import hinder
 from raftlog.chaos.sim.nemesis.targets import for_a_while
 from raftlog.chaos.sim.network import topologies
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine.commands import Operation
 
 STRANDED_US: Final = (1_000_000, 10_000_000)
 """For so long a follower is stranded at most."""
 
 WRITE_US: Final = 30_000
+PATIENCE_US: Final = 2_000_000
 WRITTEN: Final = bytes(1_200)
 """With its entry it fits the swarm's `entry_bytes_max`; a few fill the smallest segment."""
 
@@ -37,7 +38,7 @@ def strand_leader(world: World, random: Random) -> None:
     side = sorted([leading.node, *friends])
     if not world.fault("strand leader", side, f"{leading.node} with {writes} writes{', and dies' * dies}", us):
         return
-    heal = cut_links(world, topologies.halves(nodes, side))
+    heal = hinder(topologies.halves(nodes, side), world.network.cut, world.network.heal)
     for _ in range(writes):
         count = random.choice((1, 2, 3, 5))
         for_a_while(world, random.randint(0, 400_000), _writes(world, leading, count))
@@ -48,12 +49,9 @@ def strand_leader(world: World, random: Random) -> None:
 
 
 def _writes(world: World, replica: Node, count: int) -> Callable[[], None]:
-    block = encode_block([BlockRecord(Operation.APPEND, None, b"stranded")] * count, plain=True)
-
-    def write() -> None:
-        replica.submit(block, count, 0, 0, world.now_us + 2_000_000, lambda _: world.count("stranded writes answered"))
-
-    return write
+    records = [BlockRecord(Operation.APPEND, None, b"stranded")] * count
+    answered = "stranded writes answered"
+    return lambda: replica.ask(records, lambda _: world.count(answered), for_us=PATIENCE_US, plain=True)
 
 
 def strand_follower(world: World, random: Random) -> None:
@@ -66,7 +64,8 @@ def strand_follower(world: World, random: Random) -> None:
         return
     if not world.fault("strand follower", node, "cut off" if is_cut else "stopped", end_us - world.now_us):
         return
-    heal, life = cut_links(world, topologies.halves(nodes, [node]) if is_cut else ()), replica.life
+    links, life = topologies.halves(nodes, [node]) if is_cut else (), replica.life
+    heal = hinder(links, world.network.cut, world.network.heal)
     if not is_cut:
         replica.is_held = True
         replica.crash("stopped for a while", power=False)
@@ -91,13 +90,7 @@ def _write_and_trim(world: World, random: Random, stranded: Node) -> None:
     if other is not stranded:
         other.save_snapshot()
     if leading not in (None, stranded):
-        operation, deadline_us = BlockRecord(Operation.APPEND, None, WRITTEN), world.now_us + 2_000_000
+        operation = BlockRecord(Operation.APPEND, None, WRITTEN)
         if random.randrange(8) == 0:
             operation = BlockRecord(Operation.TRIM, argument=max(1, leading.applied_index - 1))
-        leading.submit(encode_block([operation]), 1, 0, 0, deadline_us, lambda _: None)
-
-
-FAULTS: Final[dict[str, Callable[[World, Random], None]]] = {
-    "strand leader": strand_leader,
-    "strand follower": strand_follower,
-}
+        leading.ask([operation], for_us=PATIENCE_US)

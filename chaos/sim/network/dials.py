@@ -15,6 +15,7 @@ from typing import Final
 from raftlog.chaos.sim.network.cluster import Cluster
 from raftlog.chaos.sim.network.links import Links
 from raftlog.chaos.sim.replica.node import Node
+from raftlog.cluster.replica.parts import link_events
 from raftlog.raft.types import NodeId
 
 PAUSE_MIN_US: Final = 2_000
@@ -66,8 +67,8 @@ class Dials:
             if peer != node:
                 before.link_closed(peer)
                 before.bulk_closed(before.life, peer)
-        other.disk.full, other.disk.slow_us = before.disk.full, before.disk.slow_us
-        before.disk.full, before.disk.slow_us = False, 0
+        other.disk.files.is_full, other.disk.slow_us = before.disk.files.is_full, before.disk.slow_us
+        before.disk.files.is_full, before.disk.slow_us = False, 0
         world.replicas[node], world.disks[node], self.behind[node] = other, other.disk, before
         if other.core is not None:
             self._links.started(node)
@@ -118,7 +119,7 @@ class Dials:
         if network.is_cut(sender, to) or network.is_cut(to, sender):
             self._dial(sender, to, number, UNANSWERED_US)
         elif other.core is None or world.now_us < self.refused_until_us:
-            dialler.link_refused(to)
+            dialler.notice(to, link_events.link_refused)
             self._dial(sender, to, number, min(max(2 * pause_us, PAUSE_MIN_US), PAUSE_MAX_US))
         else:
             del self._down[sender, to]

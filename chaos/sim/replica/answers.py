@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Final, NamedTuple
+from typing import Final
 
 from raftlog.chaos.sim.ground.stage import Stage
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.config.settings import LimitSettings, RaftSettings, RetentionSettings, Settings
+from raftlog.cluster.protocol.request import Settled
 from raftlog.raft.types import NodeId
-from raftlog.statemachine.effects import RequestEffect
 
 NEVER_BYTES: Final = 1 << 40
 """So much log never comes in a world."""
@@ -23,17 +23,8 @@ def url_of(node: NodeId) -> str:
     return f"http://node-{node}:7000"
 
 
-class Applied(NamedTuple):
-    """This node applied the request: its indexes, the entry's term, and its effect (which may be nothing)."""
-
-    first: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which no code calls on it
-    term: int
-    effect: RequestEffect
-
-
-Answer = Applied | Problem
-"""The answer to a write."""
+Answer = Settled | Problem
+"""The answer to a write: what came of it once this node had applied it, or why it did not."""
 
 
 def settings_of(world: Stage, point_entries: int) -> Settings:

@@ -6,7 +6,7 @@ it dials has shown that the hello is its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -77,7 +77,8 @@ class Connections(Watching):
 
     def _believe(self, sender: NodeId, said: Hello) -> None:
         """The node at the address that this one dials has shown that the hello is its own."""
-        self.world.witness.believes((self.node, self.life), (sender, said.incarnation), said.boot, said.run)
+        witness, peer, disk = self.world.witness, (self.node, self.life), (sender, said.incarnation)
+        self._check(witness.one_process.believes, peer, disk, said.boot, said.run)
         self.hellos.believed[sender] = said
         self.hellos.refused.believed(sender)
         self.hellos.met[sender, said.incarnation] = PeerProcess(said.boot, said.run)
@@ -113,7 +114,7 @@ class Connections(Watching):
             self._believe(peer, said)
         if peer in self.hellos.unproved and other.hello.incarnation == disk:
             self.hellos.unproved.discard(peer)
-            other.bulk_believed(self.node)
+            other.notice(self.node, link_events.bulk_link_believed)
 
     def link_closed(self, peer: NodeId) -> None:
         """The connection of that peer closed: the next one begins with its hello."""
@@ -122,26 +123,20 @@ class Connections(Watching):
         if self.hellos.believed.pop(peer, None) is not None and self.core is not None:
             self._input(link_events.link_closed, self.state, peer)
 
-    def link_dialled(self, peer: NodeId) -> None:
+    def notice(self, peer: NodeId, event: Callable[..., object], **named: bool) -> None:
+        """Something happened to a connection with that peer, if this process dials it: one of `link_events`."""
         if self.core is not None and peer in self.hellos.dialled:
-            self._input(partial(link_events.link_dialled, self.state, peer, is_bulk=False))
+            self._input(partial(event, self.state, peer, **named))
 
-    def link_refused(self, peer: NodeId) -> None:
-        """No process listens at that peer."""
-        if self.core is not None and peer in self.hellos.dialled:
-            self._input(link_events.link_refused, self.state, peer)
+    def link_dialled(self, peer: NodeId) -> None:
+        self.notice(peer, link_events.link_dialled, is_bulk=False)
 
     def bulk_opened(self, peer: NodeId) -> None:
-        if self.core is not None and peer in self.hellos.dialled:
-            self._input(partial(link_events.link_dialled, self.state, peer, is_bulk=True))
-
-    def bulk_believed(self, peer: NodeId) -> None:
-        if self.core is not None and peer in self.hellos.dialled:
-            self._input(link_events.bulk_link_believed, self.state, peer)
+        self.notice(peer, link_events.link_dialled, is_bulk=True)
 
     def bulk_closed(self, life: int, peer: NodeId) -> None:
-        if life == self.life and self.core is not None and peer in self.hellos.dialled:
-            self._input(link_events.bulk_link_closed, self.state, peer)
+        if life == self.life:
+            self.notice(peer, link_events.bulk_link_closed)
 
     def deliver(self, disk: str, message: Message) -> None:
         """A message of a peer with that disk arrives; messages that come before the loop runs are taken together."""
@@ -172,7 +167,7 @@ class Connections(Watching):
         if not self.state.life.is_over:
             for frame in frames:
                 if frame.kind == FRAME_POINTS:
-                    self.world.witness.point_reported(self.node, peer, decode_points(frame)[2])
+                    self.world.witness.diverged.reported(self.node, peer, decode_points(frame)[2])
         link_events.take_frames(self.state, peer, disk, frames)
 
     def sends(self, message: Message) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from raftlog.chaos.sim.replica.life import Life
 from raftlog.chaos.sim.replica.threads import Steps, Thread
-from raftlog.cluster.files.errors import DiskFenced
 from raftlog.raft.wal.operations import FileOperation, Write
 
 
@@ -53,7 +51,7 @@ class FillWorker:
 
     def run(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
         """Does a job; the future has its result."""
-        return self._reader.run(partial(self._when_free, job))
+        return self._reader.run_steps(partial(self._when_free, job))
 
     def _when_free(self, job: Callable[[], Any]) -> Steps:
         yield "read"
@@ -61,19 +59,3 @@ class FillWorker:
             yield "wait"
         assert self._node.loop is not None
         return self._node.loop.in_its_time(job)
-
-
-class FillSurroundings:
-    """What a Backfill uses of the writing thread and of the segments' lock."""
-
-    def __init__(self, node: Life) -> None:
-        self._node = node
-        self.structure: AbstractContextManager[None] = nullcontext()
-        self.reader = node.disk.reader()
-
-    def check(self) -> None:
-        if self._node.disk.failed is not None:
-            raise DiskFenced(str(self._node.disk.failed))
-
-    def fail(self, error: OSError) -> NoReturn:
-        raise DiskFenced(str(self._node.disk.fence(error)))

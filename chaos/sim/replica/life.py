@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.disk.errors import DiskFailed
 from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.chaos.sim.ground.loop import SimLoop
 from raftlog.chaos.sim.ground.machines import Host
@@ -19,6 +18,7 @@ from raftlog.chaos.sim.ground.stage import ProcessEnded, Stage
 from raftlog.chaos.sim.invariants import Witness
 from raftlog.chaos.sim.replica.hello import NOBODY_YET, Hellos
 from raftlog.cluster.config.settings import Settings
+from raftlog.cluster.files.errors import DiskFenced
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.raft.consensus.core import RaftCore
@@ -207,7 +207,7 @@ class Life:
 
     def posted_failed(self, error: Exception) -> None:
         """A job of the disk failed that nothing waits for: the disk is fenced then, and the next batch fails."""
-        if not isinstance(error, DiskFailed):
+        if not isinstance(error, DiskFenced):
             self.world.count(f"disk jobs not done: {type(error).__name__}")
 
     def is_this_life(self, disk: object) -> bool:

@@ -6,11 +6,13 @@ as `raftlog.cluster.node.host` is on a real machine. `life` counts starts and en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
-from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.disk.errors import DiskFailed, DiskRefused
+from raftlog.chaos.sim.disk.disk import DiskRefused, SimDisk
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.loop import SimLoop
 from raftlog.chaos.sim.ground.stage import ProcessEnded
@@ -22,7 +24,8 @@ from raftlog.chaos.sim.replica.serving import Serving
 from raftlog.chaos.sim.replica.stand_ins import SimLogger, SimMetrics
 from raftlog.chaos.sim.replica.watched import WatchedApplier, WatchedCore, WatchedReplica
 from raftlog.chaos.sim.replica.watching import LOGGED
-from raftlog.cluster.files.folder import DiskIdentity, RecoveredFolder
+from raftlog.cluster.files.errors import DiskFenced
+from raftlog.cluster.files.folder import DiskIdentity, recovered_from
 from raftlog.cluster.replica.opening import ReplicaParts
 from raftlog.cluster.replica.parts import link_events
 from raftlog.cluster.replica.replica import HOUSEKEEPING_S, Replica
@@ -32,25 +35,14 @@ from raftlog.raft.codec.checks import INDEX_MAX
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.types import NodeId, Now
 from raftlog.raft.wal.opening import OpenedShard
-from raftlog.raft.wal.snapshot_files import StoredSnapshot
 
-Input = Callable[[RaftCore, Now], None]
+Input = Callable[[RaftCore, Now], object]
 """Something to ask a core."""
 TICK_US: Final = 5_000
 """How often a process ticks where requests wait, in microseconds; else it ticks when something is due."""
 
 STOP_S: Final = 5.0
 """How long a process that ends waits for what it still writes, in seconds."""
-
-
-class StoredState:
-    """The newest snapshot of a disk, as `raftlog.cluster.files.snapshot_files.RecoveredSnapshot`."""
-
-    def __init__(self, disk: SimDisk, stored: StoredSnapshot) -> None:
-        self._disk, self.stored, self.mark = disk, stored, stored.mark
-
-    def chunks(self) -> Iterator[bytes]:
-        return self._disk.chunks(self.stored)
 
 
 class Node(Serving):
@@ -87,7 +79,7 @@ class Node(Serving):
         except DiskRefused as refusal:
             world.refused(self, str(refusal))
             return
-        except DiskFailed as error:
+        except DiskFenced as error:
             self.crash(f"cannot open: {error}", power=False)
             return
         self.loop = SimLoop(world, self, self.random)
@@ -98,28 +90,13 @@ class Node(Serving):
         world, disk = self.world, self.disk
         run = self._run_random.randrange(1, INDEX_MAX)
         tail = opened.log.tail[-world.swarm.tail_kept :] if world.swarm.tail_kept else ()
-        snapshot: Any = None if opened.snapshot is None else StoredState(disk, opened.snapshot)
-        log = opened.log
-        recovered = RecoveredFolder(
-            identity=DiskIdentity(disk.log.log_id.hex(), self.node, disk.incarnation),
-            hard_state=opened.hard_state,
-            first=log.first,
-            base=log.base,
-            runs=log.runs,
-            last=log.last,
-            tail=tail,
-            configuration=opened.configuration,
-            configuration_index=opened.configuration_index,
-            earlier=opened.earlier,
-            snapshot=snapshot,
-            ledger_last=opened.ledger_last,
-            committed=opened.committed,
-            notices=opened.notices,
-            floor=opened.floor,
-            kept=opened.kept,
-        )
+        snapshot: Any = None  # as `raftlog.cluster.files.snapshot_files.RecoveredSnapshot`
+        if (stored := opened.snapshot) is not None:
+            snapshot = SimpleNamespace(stored=stored, mark=stored.mark, chunks=partial(disk.chunks, stored))
+        identity = DiskIdentity(disk.log.log_id.hex(), self.node, disk.incarnation)
+        recovered = replace(recovered_from(identity, opened, snapshot), tail=tail)
         self.hello = Hello(disk.incarnation, opened.hard_state.boot, recovered.start(run))
-        own: Any = NodeDisk(self, 0 if opened.snapshot is None else opened.snapshot.size)
+        own: Any = NodeDisk(self, 0 if stored is None else stored.size)
         logger: Any = SimLogger(self._logged, LOGGED)
         replica = WatchedReplica(
             world.settings,

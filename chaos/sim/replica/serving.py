@@ -6,20 +6,21 @@ Clients get the server's own answers (`raftlog.cluster.api.errors`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.replica.answers import Answer, Applied, url_of
+from raftlog.chaos.sim.ground.stage import Stage
+from raftlog.chaos.sim.replica.answers import Answer, url_of
 from raftlog.chaos.sim.replica.connections import Connections
 from raftlog.chaos.sim.replica.life import Surroundings
 from raftlog.cluster.api.errors import ApiError, Code, Problem, make_problem
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.replica import Replica
-from raftlog.raft.codec.block import BLOCK_PLAIN, decode_blocks, decode_records, encode_block
+from raftlog.raft.codec.block import BLOCK_PLAIN, BlockRecord, decode_blocks, decode_records, encode_block
 from raftlog.raft.types import NOBODY, NodeId
 from raftlog.statemachine.access.admission import encode_admission
 
@@ -96,26 +97,39 @@ class Serving(Connections):
         While access control is on here, it is a request of ADMIN, unless it `is_admitted` already. `done` is called
         once, in an event of its own; never, if this process ends before.
         """
-        if self.core is not None:
-            done = self._noted(f"the write with sequence {sequence}", deadline_us, done)
-            access = getattr(self.machine, "access", None)
-            if not is_admitted and access is not None and access.is_on:
-                block = admitted(block, encode_admission(access.admission(ADMIN)))
-            self._input(self._submit, block, count, session, sequence, deadline_us, done)
+        if self.core is None:
+            return
+        done = self._noted(f"the write with sequence {sequence}", deadline_us, done)
+        access = getattr(self.machine, "access", None)
+        if not is_admitted and access is not None and access.is_on:
+            block = admitted(block, encode_admission(access.admission(ADMIN)))
 
-    def _submit(
-        self, block: bytes, count: int, session: int, sequence: int, deadline_us: int, done: Callable[[Answer], None]
-    ) -> None:
+        def ask(replica: Replica) -> asyncio.Future[Settled]:
+            until = self.seconds(deadline_us)
+            return replica.submit(block, count, deadline=until, session=session, sequence=sequence)
+
         def settled(settled: Settled) -> None:
-            self._check(self.world.answered, self.node, settled.last, done, Applied(*settled))
+            self._check(self.world.answered, self.node, settled.last, done, settled)
 
-        assert self.replica is not None
-        until = self.seconds(deadline_us)
-        ask = partial(self.replica.submit, block, count, deadline=until, session=session, sequence=sequence)
-        self._carry(ask, settled, partial(self._refuse, done, bool(sequence)))
+        self._input(self._carry, ask, settled, partial(self._refuse, done, bool(sequence)))
+
+    def ask(
+        self,
+        records: Sequence[BlockRecord],
+        done: Callable[[Answer], None] = lambda _: None,
+        *,
+        for_us: int = Stage.patience_us,
+        plain: bool = False,
+    ) -> None:
+        """The same outside sessions, for a client that waits so long."""
+        block = encode_block(records, plain=plain)
+        self.submit(block, len(records), 0, 0, self.world.now_us + for_us, done)
 
     def _carry(
-        self, ask: Callable[[], asyncio.Future[T]], succeed: Callable[[T], None], refuse: Callable[[ApiError], None]
+        self,
+        ask: Callable[[Replica], asyncio.Future[T]],
+        succeed: Callable[[T], None],
+        refuse: Callable[[ApiError], None],
     ) -> None:
         """Asks the replica, and passes on what comes of it, unless the process is over by then: the client hears that
         its connection closed."""
@@ -129,8 +143,9 @@ class Serving(Connections):
             elif not self.state.life.is_over:
                 succeed(future.result())
 
+        assert self.replica is not None
         try:
-            future = ask()
+            future = ask(self.replica)
         except ApiError as error:
             refuse(error)
         else:
@@ -142,19 +157,18 @@ class Serving(Connections):
     def read_barrier(self, done: Callable[[int | Problem], None], deadline_us: int) -> None:
         """A client's linearizable read arrives here: `done` gets the index as of which `machine` may be read, in the
         event in which it is called. Otherwise as `submit`."""
-        if self.core is not None:
-            done = self._noted("the linearizable read", deadline_us, done)
-            self._input(self._read_barrier, self.world.acknowledged, done, deadline_us)
+        if self.core is None:
+            return
+        done, floor = self._noted("the linearizable read", deadline_us, done), self.world.acknowledged
 
-    def _read_barrier(self, floor: int, done: Callable[[int | Problem], None], deadline_us: int) -> None:
+        def ask(replica: Replica) -> asyncio.Future[int]:
+            return replica.read_barrier(self.seconds(deadline_us))
+
         def may_read(index: int) -> None:
             self._check(self.world.read_done, self.node, floor, index)
             self._check(self.world.answered, self.node, index, done, index)
 
-        assert self.replica is not None
-        self._carry(
-            partial(self.replica.read_barrier, self.seconds(deadline_us)), may_read, partial(self._refuse, done, False)
-        )
+        self._input(self._carry, ask, may_read, partial(self._refuse, done, False))
 
     def serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None], deadline_us: int) -> None:
         """A client's request that a coroutine of the server answers: `done` gets its result, or the Problem."""

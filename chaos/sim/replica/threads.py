@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from raftlog.chaos.sim.disk.errors import DiskFailed, DiskFull
 from raftlog.chaos.sim.ground.stage import ProcessEnded
 from raftlog.chaos.sim.replica.life import Life
-from raftlog.cluster.files.errors import DiskFenced, NoSpace, ReadDamaged, StoredSnapshotDamaged
+from raftlog.cluster.files.errors import ReadDamaged, StoredSnapshotDamaged
 from raftlog.raft.codec.checks import UnknownVersion
 from raftlog.raft.wal import snapshot_files
 from raftlog.raft.wal.formats import ForeignFile
 from raftlog.raft.wal.recovery import Damaged
 
-Steps = Generator[str | int, None, Any]
-"""The names of operations, each given before it is carried out, and microseconds that pass; its end has the result."""
+Steps = Generator[str | tuple[str, int] | int, None, Any]
+"""The names of operations, each given before it is carried out, alone or with how much likelier a crash is there; and
+microseconds that pass. Its end has the result."""
+
 WAIT_US: Final = 500
 """How often a job looks whether another one has freed the disk, in microseconds."""
 
@@ -35,14 +37,13 @@ READ_US: Final = (50, 3_000)
 
 
 class _Job(NamedTuple):
-    do: Callable[[], Steps]
+    do: Callable[[], Any]
     future: asyncio.Future[Any] | None = None
     then: Callable[[], Steps] | None = None
-    weight: int = 1
 
 
 class Thread:
-    """One thread of the disk: its jobs, one after the other."""
+    """One thread of the disk: its jobs, one after the other (`raftlog.cluster.disk.worker.Worker`)."""
 
     def __init__(self, node: Life) -> None:
         self._node, self._life = node, node.life
@@ -52,15 +53,25 @@ class Thread:
         self.since_us = -1  # when the current job, or its newest sync, began; -1: none runs
         self.syncs = self.sync_us = 0
 
-    def run(
-        self, job: Callable[[], Steps], then: Callable[[], Steps] | None = None, weight: int = 1
+    def run_steps(
+        self,
+        do: Callable[[], Any],
+        then: Callable[[], Steps] | None = None,
+        answered: Callable[[asyncio.Future[Any]], None] | None = None,
     ) -> asyncio.Future[Any]:
-        """Does a job; the future has its result. `then` is done behind it."""
+        """Does a job of steps, or one without any; the future has its result. `then` is done behind it."""
         loop = self._node.loop
         assert loop is not None
         future: asyncio.Future[Any] = loop.create_future()
-        self._put(_Job(job, future, then, weight))
+        if answered is not None:
+            future.add_done_callback(answered)
+        self._put(_Job(do, future, then))
         return future
+
+    run = run_steps
+
+    def busy_ms(self) -> int:
+        return 0 if self.since_us < 0 else (self._node.world.now_us - self.since_us) // 1_000
 
     def post(self, job: Callable[[], Steps]) -> None:
         self._put(_Job(job))
@@ -88,7 +99,7 @@ class Thread:
         future = job.future
         result: Any = None
         try:
-            result = yield from self._timed(job.do(), job.weight)
+            result = yield from self._timed(job.do())
         except Exception as error:
             if future is None:
                 self._node.posted_failed(error)
@@ -100,21 +111,25 @@ class Thread:
         if job.then is not None:
             yield 0
             try:
-                yield from self._timed(job.then(), 1)
+                yield from self._timed(job.then())
             except Exception as error:
                 self._node.posted_failed(error)
 
-    def _timed(self, steps: Steps, weight: int) -> Generator[int, None, Any]:
+    def _timed(self, steps: Steps | None) -> Generator[int, None, Any]:
         """The steps with the microseconds that each takes. The process may die before any of them."""
         world, disk = self._node.world, self._node.disk
+        if steps is None:
+            world.may_crash("nothing")
+            return None
         while True:
             try:
-                name = next(steps)
+                step = next(steps)
             except StopIteration as stop:
                 return stop.value
-            if isinstance(name, int):
-                yield name
+            if isinstance(step, int):
+                yield step
                 continue
+            name, weight = step if isinstance(step, tuple) else (step, 1)
             world.may_crash(name, weight)
             if name == "Sync":
                 took_us, self.since_us = world.sync_us(), world.now_us  # the server prepares files ahead
@@ -153,13 +168,21 @@ class Thread:
             node.world.after(0, self._next)
 
 
+class ReadThread(Thread):
+    """The thread that reads: a job is one function, which takes the time of a read."""
+
+    def run(self, do: Callable[[], Any], then: Any = None, answered: Any = None) -> asyncio.Future[Any]:
+        return self.run_steps(partial(_reading, do), then, answered)
+
+
+def _reading(do: Callable[[], Any]) -> Steps:
+    yield "read"
+    return do()
+
+
 def _as_server_error(error: Exception) -> Exception:
     """The error as the server's disk raises it."""
     match error:
-        case DiskFailed():
-            return DiskFenced(str(error))
-        case DiskFull():
-            return NoSpace(str(error))
         case Damaged():
             return ReadDamaged(error.damage)
         case snapshot_files.SnapshotDamaged() | UnknownVersion() | ForeignFile():

@@ -66,7 +66,7 @@ class WatchedCore(RaftCore):
 
     def read(self, context: int, now: Now) -> None:
         super().read(context, now)
-        self.node.world.witness.read_began(self.node.node, context)
+        self.node.world.witness.reads.began(self.node.node, context)
         self.node.stepped(self)
 
     def transfer(self, to: NodeId, now: Now) -> NodeId:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from xxhash import xxh3_128_digest
+
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.ground.clocks import Clock
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.machines import ShippedMachine
+from raftlog.chaos.sim.invariants.durability import files_stay, made_snapshots
+from raftlog.chaos.sim.invariants.log import one_oldest, snapshot_safety
 from raftlog.chaos.sim.replica.life import Life, Surroundings
 from raftlog.cluster.protocol.disk_reports import Handover, Why
 from raftlog.raft.configuration import Configuration
@@ -77,9 +81,8 @@ class Watching(Life):
     def took(self, ready: Ready) -> None:
         self._check(self.world.took, self, ready)
         if ready.entries:
-            self._check(
-                self.world.witness.stamped, self.core, ready.entries, self.world.now_us // 1_000, self._right_ms()
-            )
+            times = self.world.witness.times
+            self._check(times.stamped, self.core, ready.entries, self.world.now_us // 1_000, self._right_ms())
 
     def _right_ms(self) -> int:
         """The newest of the wall clocks that are right."""
@@ -92,7 +95,7 @@ class Watching(Life):
         policy = self.state.retention.policy
         if policy.age_ms and not policy.bytes:
             self.world.sometimes("records were trimmed by their age")
-            self._check(self.world.witness.trims, self.node, before, policy.age_ms, self.world.now_us // 1_000)
+            self._check(self.world.witness.times.trims, self.node, before, policy.age_ms, self.world.now_us // 1_000)
 
     def applied(self, entry: Entry, command: LogEntry, effects: Effects) -> None:
         self._check(self._applied, entry, command, effects)
@@ -105,7 +108,7 @@ class Watching(Life):
         machine = self.machine
         if machine.point != self.shown.point:
             self.shown.point = machine.point
-            world.witness.point_applied(self.node, machine.point)
+            world.witness.diverged.applied(self.node, *machine.point)
         if self.apply_us:
             self.clockwork.apply_due_us = world.now_us + self.apply_us
 
@@ -138,15 +141,17 @@ class Watching(Life):
     def installed(self, mark: Mark, before: tuple[int, int], had: bool, configuration: Configuration) -> None:
         if configuration.outgoing:
             self.world.sometimes("snapshot during a joint configuration")
-        self._check(self.world.witness.installed, self.node, mark, before, had)
+        known, log = self.world.witness.known, self.state.core.state.log
+        self._check(snapshot_safety.installed, known, self.node, mark, before, had, log)
 
     def saved(self, mark: Mark, data: bytes) -> None:
         """A snapshot of the state after `mark` has its name."""
         self.world.count("snapshots")
-        self._check(self.world.witness.saved, self.node, mark, data)
+        self._check(self.world.witness.effects.saved, self.node, mark.index, xxh3_128_digest(data))
 
     def compacted(self, mark: Mark) -> None:
-        self._check(self.world.witness.compacted, self.node, mark)
+        known, log = self.world.witness.known, self.state.core.state.log
+        self._check(snapshot_safety.compacted, known, self.node, mark, log)
 
     def file_moved(self, part: int, operation: FileOperation) -> None:
         """The disk of the process renamed or deleted a file or folder."""
@@ -155,10 +160,11 @@ class Watching(Life):
         match operation:
             case Rename(name=name, to=to) if to.startswith(_SNAPSHOT) and to.removeprefix(_SNAPSHOT).isdigit():
                 index = int(to.removeprefix(_SNAPSHOT))
-                self._check(self.world.witness.snapshot_named, self.node, self.disk.log, self.disk.files, index)
+                known = self.world.witness.known
+                self._check(made_snapshots.named, known, self.node, self.disk.log, self.disk.files, index)
             case Rename(name=name) if name.startswith(_SNAPSHOT) and name.removeprefix(_SNAPSHOT).isdigit():
                 index = int(name.removeprefix(_SNAPSHOT))
-                self._check(self.world.witness.snapshot_removed, self.node, self.disk.files, index)
+                self._check(made_snapshots.removed, self.node, self.disk.files, index)
             case Delete(name=name) if name.startswith(_LOG) and name.endswith(".seg"):
                 self._segment_deleted(part, int(name[len(_LOG) : -4]))
 
@@ -171,11 +177,12 @@ class Watching(Life):
             (each for each in self.disk.segment_firsts if each > first), default=core.state.log.last.index + 1
         )
         self._check(
-            self.world.witness.segment_deleted,
+            files_stay.deleted,
             self.node,
             part,
-            (first, following - 1),
-            self.mark,
+            first,
+            following - 1,
+            applied=self.mark.index,
             oldest=self.state.machine.oldest,
             core_first=core.state.log.first,
             snapshots=self.disk.snapshots(),
@@ -214,7 +221,7 @@ class Watching(Life):
             case "log_deleted":
                 world.sometimes("trimmed segments deleted")
                 kept = (self.disk.first_index, self.state.machine.oldest, self.disk.view.base.index)
-                self._check(world.witness.kept, self.node, *kept)
+                self._check(one_oldest.kept, self.node, *kept)
             case "handing_over" if "why" in values:
                 self._hands_over()
             case "damage_stays":
@@ -239,4 +246,4 @@ class Watching(Life):
         handover: Handover = view.handed_over[0]
         self.world.sometimes(HANDS_OVER[handover.why])
         pause_ms = view.rules.slow_pause_ms if handover.why is Why.SLOW else view.rules.full_pause_ms
-        self._check(self.world.witness.handed_over, self.node, self.life, handover, view.handed_over[1], pause_ms)
+        self._check(self.world.witness.hand_overs.began, self.node, self.life, handover, view.handed_over[1], pause_ms)

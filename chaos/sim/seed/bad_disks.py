@@ -11,12 +11,13 @@ from random import Random
 from typing import Final, NamedTuple
 
 from raftlog.chaos.sim.ground.failure import Failure, NoProgress
-from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.seed.agreement import agree
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.protocol.disk_reports import Why
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.cluster.protocol.request import Settled
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
 
@@ -57,12 +58,11 @@ class Writer:
         if self.is_on:
             replica = world.leading()
             if replica is not None:
-                block = encode_block([BlockRecord(Operation.APPEND, None, VALUE)], plain=True)
-                replica.submit(block, 1, 0, 0, world.now_us + world.patience_us, self._answered)
+                replica.ask([BlockRecord(Operation.APPEND, None, VALUE)], self._answered, plain=True)
             world.after(EVERY_US, self._write)
 
     def _answered(self, answer: Answer) -> None:
-        if isinstance(answer, Applied):
+        if isinstance(answer, Settled):
             self.acknowledged += 1
             self.newest_us = self._world.now_us
 
@@ -75,7 +75,7 @@ def with_bad_disks(world: World) -> None:
         return
     random.choice((_full, _full, _slow, _wrong_clock))(world, random, voters)
     for disk in world.disks.values():
-        disk.full, disk.slow_us = False, 0
+        disk.files.is_full, disk.slow_us = False, 0
     agree(world)
 
 
@@ -98,7 +98,7 @@ def _full(world: World, random: Random, voters: list[NodeId]) -> None:
     full = sorted(first + random.sample(voters[1:], count - len(first)))
     world.note(0, "full disks", *full)
     for node in full:
-        world.disks[node].full = True
+        world.disks[node].files.is_full = True
     known: dict[NodeId, FullFollower] = {}
 
     def is_done() -> bool:
@@ -121,7 +121,6 @@ def _full(world: World, random: Random, voters: list[NodeId]) -> None:
 
 
 PROPERTY: Final = "while a majority has room on its disks, writes go on"
-HANDS_OVER: Final = "a leader with a wrong clock hands over"
 WRONG_MS: Final = 7_200_000
 HELD: Final = "a full follower is sent no entries while a majority can do without it"
 
@@ -168,18 +167,19 @@ def _slow(world: World, random: Random, voters: list[NodeId]) -> None:
     world.note(0, "slow disk", slow)
     world.disks[slow].slow_us = random.randint(SLOW_US, 2 * SLOW_US)
 
-    def is_done() -> bool:
-        leading = world.leading()
-        return leading is not None and leading.node != slow
-
-    writer = Writer(world)
-    if not world.run_until(world.now_us + SLOW_FOR_US, is_done):
-        raise NoProgress("a leader with a much slower disk hands over", f"node {slow} after {SLOW_FOR_US / 1e6:g} s")
-    before = writer.acknowledged
-    if not world.run_until(world.now_us + STILL_US, lambda: writer.acknowledged >= before + 20):
-        raise NoProgress("a leader with a much slower disk hands over", "and writes do not go on")
-    writer.is_on = False
+    _goes(world, leading, SLOW_FOR_US, "a leader with a much slower disk hands over")
     world.sometimes("a slow disk did not keep the leadership")
+
+
+def _goes(world: World, leading: Node, within_us: int, rule: str) -> None:
+    """Waits until another node leads, and writes go on."""
+    writer = Writer(world)
+    if not world.run_until(world.now_us + within_us, lambda: world.leading() not in (None, leading)):
+        raise NoProgress(rule, f"node {leading.node} after {within_us / 1e6:g} s")
+    before = writer.acknowledged
+    if not world.run_until(world.now_us + STILL_US, lambda: writer.acknowledged >= before + MORE):
+        raise NoProgress(rule, "and writes do not go on")
+    writer.is_on = False
 
 
 def _wrong_clock(world: World, random: Random, voters: list[NodeId]) -> None:
@@ -187,12 +187,6 @@ def _wrong_clock(world: World, random: Random, voters: list[NodeId]) -> None:
     leading = world.replicas[voters[0]]
     world.note(0, "wrong clock", leading.node)
     leading.clock.jump_wall(random.choice((-1, 1)) * WRONG_MS)
-    writer = Writer(world)
-    if not world.run_until(world.now_us + STILL_US, lambda: world.leading() not in (None, leading)):
-        raise NoProgress(HANDS_OVER, f"node {leading.node} after {STILL_US / 1e6:g} s")
-    before = writer.acknowledged
-    if not world.run_until(world.now_us + STILL_US, lambda: writer.acknowledged >= before + MORE):
-        raise NoProgress(HANDS_OVER, "and writes do not go on")
-    writer.is_on = False
+    _goes(world, leading, STILL_US, "a leader with a wrong clock hands over")
     leading.clock.jump_wall(-leading.clock.off_ms)
     world.sometimes("a wrong clock did not keep the leadership")

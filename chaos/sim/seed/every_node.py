@@ -11,10 +11,11 @@ from typing import Final
 
 from raftlog.chaos.judge.verdicts import EVERY_NODE_SERVES, SERVES_TIMEOUTS
 from raftlog.chaos.sim.ground.failure import NoProgress
-from raftlog.chaos.sim.replica.answers import Answer, Applied
+from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Problem
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.cluster.protocol.request import Settled
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
 
@@ -22,7 +23,8 @@ AGAIN_US: Final = 100_000
 WAIT_US: Final = 120_000_000
 """The deadline of reads that begin in trouble, in microseconds: behind the end of the world."""
 
-BLOCK: Final = encode_block([BlockRecord(Operation.APPEND, None, b"every node")], plain=True)
+READ: Final = "read"
+RECORD: Final = BlockRecord(Operation.APPEND, None, b"every node")
 
 Waiting = dict[NodeId, int]
 """The nodes whose read has not ended, each with the life of the process that took it."""
@@ -53,7 +55,7 @@ def every_node_serves(world: World, waiting: Waiting) -> None:
         replica = world.replicas[member.node]
         if replica.core is not None and not (replica.is_held or replica.is_retired):
             left[member.node] = "write"
-            _write(world, left, member.node)
+            _ask(world, left, member.node)
 
     def is_done() -> bool:
         return not left and not any(
@@ -68,26 +70,24 @@ def every_node_serves(world: World, waiting: Waiting) -> None:
         )
 
 
-def _write(world: World, left: dict[NodeId, str], node: NodeId) -> None:
-    world.replicas[node].submit(BLOCK, 1, 0, 0, world.now_us + world.patience_us, partial(_wrote, world, left, node))
+def _ask(world: World, left: dict[NodeId, str], node: NodeId) -> None:
+    """A write and then a read, each again until it is answered. `left` says which, and why it was refused."""
+    replica = world.replicas[node]
 
+    def answered(answer: Answer | int) -> None:
+        if isinstance(answer, int):
+            del left[node]
+        elif isinstance(answer, Settled):
+            left[node] = READ
+            again()
+        else:
+            left[node] = f"{left[node].partition(':')[0]}: {answer.code}"
+            world.after(AGAIN_US, again)
 
-def _wrote(world: World, left: dict[NodeId, str], node: NodeId, answer: Answer) -> None:
-    if not isinstance(answer, Applied):
-        left[node] = f"write: {answer.code}"
-        world.after(AGAIN_US, _write, world, left, node)
-        return
-    left[node] = "read"
-    _read(world, left, node)
+    def again() -> None:
+        if left[node].startswith(READ):
+            replica.read_barrier(answered, world.now_us + world.patience_us)
+        else:
+            replica.ask([RECORD], answered, plain=True)
 
-
-def _read(world: World, left: dict[NodeId, str], node: NodeId) -> None:
-    world.replicas[node].read_barrier(partial(_was_read, world, left, node), world.now_us + world.patience_us)
-
-
-def _was_read(world: World, left: dict[NodeId, str], node: NodeId, answer: int | Problem) -> None:
-    if isinstance(answer, int):
-        del left[node]
-    else:
-        left[node] = f"read: {answer.code}"
-        world.after(AGAIN_US, _read, world, left, node)
+    again()

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from raftlog.chaos.sim.disk.files import DiskSpace
 from raftlog.chaos.sim.ground.failure import NoProgress
-from raftlog.chaos.sim.replica.answers import Applied
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.seed.agreement import agree
 from raftlog.chaos.sim.seed.bad_disks import Writer, voters_of_today
 from raftlog.chaos.sim.world.world import World
+from raftlog.cluster.protocol.request import Settled
 from raftlog.cluster.replica.upkeep.disk_space import LOOK_S
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine.commands import Operation
 
 ONE_WORLD_IN: Final = 4
@@ -68,7 +68,7 @@ def with_full_disks(world: World) -> None:
     if now > term + 1 and writer.acknowledged == written:  # one that has room again takes over, and writes
         raise NoProgress(LEADS, f"term {term} became {now} within {STAYS_US / 1e6:g} s")
     has_log = all(len(each.disk.segment_firsts) >= SEGMENTS for each in voters)
-    _until_answered(world, TAKES_TRIM, _trim, Applied)
+    _until_answered(world, TAKES_TRIM, _trim, Settled)
     before = writer.acknowledged
     if has_log:  # else a policy trimmed it before, and the state fills the disks
         _wait(world, FREED_US, GOES_ON, lambda: writer.acknowledged > before)
@@ -117,8 +117,7 @@ def _fill(world: World, random: Random, voters: list[Node], writer: Writer) -> N
 
 def _trim(leading: Node, done: Callable[[Any], None]) -> None:
     """Asks the leader to trim all but its newest records."""
-    block = encode_block([BlockRecord(int(Operation.TRIM), argument=leading.applied_index - 1)])
-    leading.submit(block, 1, 0, 0, leading.world.now_us + ASK_US, done)
+    leading.ask([BlockRecord(int(Operation.TRIM), argument=leading.applied_index - 1)], done, for_us=ASK_US)
 
 
 def _until_answered(

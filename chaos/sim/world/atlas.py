@@ -51,13 +51,6 @@ class Atlas:
         self._mend()
         return self._has_majorities(configuration, {**self.lost, **self.doubtful, **self.unsound})
 
-    def replaced(self, node: NodeId) -> None:
-        """That node has a new disk, under a new incarnation."""
-        self.lost.pop(node, None)
-        self.doubtful.pop(node, None)
-        self.unsound.pop(node, None)
-        self._whole_disk.pop(node, None)
-
     # -- what may be hit
 
     def may_hit(self, node: NodeId, area: str) -> bool:
@@ -88,11 +81,6 @@ class Atlas:
         """Whether its disk as a whole is not the one that made its promises, or refuses to be opened."""
         return node in self._whole_disk or bool(self._disks[node].refused)
 
-    @property
-    def is_possible(self) -> bool:
-        """Whether a majority of every configuration that may be in force is left."""
-        return self._stays_possible_without(None)
-
     def _mend(self) -> None:
         """A node is whole again once its damaged files are gone (by a compaction or an install). A node is lost once
         it loses the log that made up for damage."""
@@ -107,8 +95,8 @@ class Atlas:
             elif node in self.lost and not (disk.is_hurt or self._whole_disk.get(node) or disk.is_half_repaired):
                 del self.lost[node]
 
-    def _stays_possible_without(self, node: NodeId | None) -> bool:
-        gone = {**self.lost, **self.doubtful, **self.unsound, **({node: ""} if node is not None else {})}
+    def _stays_possible_without(self, node: NodeId) -> bool:
+        gone = {**self.lost, **self.doubtful, **self.unsound, node: ""}
         return all(self._has_majorities(configuration, gone) for configuration in self._configurations)
 
     def _has_majorities(self, configuration: Configuration, gone: Collection[NodeId]) -> bool:

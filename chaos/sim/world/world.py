@@ -7,7 +7,7 @@ digest of the trace is equal for equal seeds, on every run and with every hash s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from raftlog.chaos.judge.history import History
 from raftlog.chaos.sim.disk.disk import SimDisk
@@ -17,6 +17,7 @@ from raftlog.chaos.sim.ground.outcome import Fault, Outcome
 from raftlog.chaos.sim.ground.swarm import Swarm, quiet
 from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.invariants import Witness
+from raftlog.chaos.sim.invariants.known import is_quorum
 from raftlog.chaos.sim.network.cluster import Cluster
 from raftlog.chaos.sim.network.dials import Dials
 from raftlog.chaos.sim.network.links import Links
@@ -28,7 +29,7 @@ from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.replica.scrubbing import PAUSES_US
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.chaos.sim.world.coverage import Coverage
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
@@ -45,15 +46,6 @@ from raftlog.statemachine.effects import Effects
 __all__ = ["Failure", "Fault", "Outcome", "World", "quiet"]
 
 MACHINE = "raftlog.statemachine.machine:StateMachine"
-
-
-class Audience(Protocol):
-    """The clients of a world (`raftlog.chaos.sim.clients.clients.Clients`)."""
-
-    @property
-    def history(self) -> History: ...
-    def ended(self, node: NodeId) -> None: ...
-    def applied(self, entry: Entry, effects: Effects, oldest: int) -> None: ...
 
 
 class World(Cluster):
@@ -97,7 +89,7 @@ class World(Cluster):
         self.witness = Witness(self.configuration, self.first)
         self.replicas = {node: Node(self, node, self.disks[node]) for node in nodes}
         self._atlas = Atlas(self.disks, self.configuration)
-        self.clients: Audience | None = None
+        self.clients: Any = None  # `raftlog.chaos.sim.clients.clients.Clients`
         self.acknowledged = 0  # the highest index that a client knows to be committed
 
     def _formatted(self, node: NodeId) -> SimDisk:
@@ -182,7 +174,7 @@ class World(Cluster):
         replica.corrupted = 0
         if NOTE not in replica.disk.damaged:  # else its next start may be refused
             self.atlas.unsound.pop(replica.node, None)
-        self.witness.another_state(replica.node)
+        self.witness.diverged.began(replica.node)
 
     def fenced(self, replica: Life) -> None:
         """A process found that its state is wrong, and ends. Raises Failure where the state is right."""
@@ -215,7 +207,7 @@ class World(Cluster):
         for event in ready.events:
             self.happened(replica.node, event)
         for read in ready.reads:
-            self.witness.read_ready(replica.node, read.context, read.index)
+            self.witness.reads.ready(replica.node, read.context, read.index)
 
     def applied(self, replica: Life, entry: Entry, command: LogEntry, effects: Effects) -> None:
         self.witness.applied(replica.node, entry, effects, replica.machine, is_sound=not replica.corrupted)
@@ -253,9 +245,8 @@ class World(Cluster):
 
     def write(self) -> None:
         """Sends a write to the leader, in the name of no client."""
-        block = encode_block([BlockRecord(Operation.APPEND, None, b"written")], plain=True)
         replica = self.leading() or self.random.choice(list(self.replicas.values()))
-        replica.submit(block, 1, 0, 0, self.now_us + self.patience_us, lambda _: None)
+        replica.ask([BlockRecord(Operation.APPEND, None, b"written")], plain=True)
 
     def leading(self) -> Node | None:
         """The node that believes itself the leader of the newest term."""
@@ -304,15 +295,14 @@ class World(Cluster):
         All of them where there is a learner: the change that it came with may go on, to voters that are not known here.
         """
         possible = self.witness.known.possible()
-        sides = [side for each in possible for side in (each.voters, each.outgoing)]
         kept = [node for node in self.replicas if not self._atlas.is_lost(node)] if among is None else list(among)
-        if not _is_majority(kept, sides):
+        if not _is_majority(kept, possible):
             return []
         if any(each.learners for each in possible) or self._atlas.unsound:
             return kept  # if two states differ, a third one shows which is right
         for node in self.random.sample(kept, len(kept)):
             fewer = [other for other in kept if other != node]
-            if _is_majority(fewer, sides):
+            if _is_majority(fewer, possible):
                 kept = fewer
         return kept
 
@@ -339,5 +329,5 @@ class World(Cluster):
         return min(applied, default=0) == max(applied, default=0) >= least
 
 
-def _is_majority(nodes: Collection[NodeId], sides: Iterable[Collection[NodeId]]) -> bool:
-    return all(2 * sum(voter in nodes for voter in side) > len(side) for side in sides if side)
+def _is_majority(nodes: list[NodeId], of: Iterable[Configuration]) -> bool:
+    return all(is_quorum(each, nodes) for each in of)

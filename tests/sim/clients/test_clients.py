@@ -22,6 +22,7 @@ from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.swarm import quiet
 from raftlog.chaos.sim.invariants import Witness
 from raftlog.chaos.sim.mutants import plant
+from raftlog.chaos.sim.replica.life import Life
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord
@@ -72,18 +73,12 @@ def test_a_quiet_world_answers_everything() -> None:
     assert check(outcome.history.operations(), MODELS["cas-register"]).verdict is Verdict.VALID
 
 
-def test_equal_seeds_give_equal_histories() -> None:
-    """To the last event: a failure can be shown again."""
-    one, two = (list(run_seed(11, 5).history.lines()) for _ in range(2))
-    assert one == two
-    assert len(one) > 20
-
-
 @contextmanager
 def blind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Worlds without a witness, whose readers of the log compare nothing: they would end the world first."""
     with monkeypatch.context() as patch:
         patch.setattr(world_module, "Witness", Blind)
+        patch.setattr(Life, "_check", lambda _, check, *arguments, **named: tolerant(check)(*arguments, **named))
         patch.setattr(LogReaders, "check", lambda *_: None)
         yield
 

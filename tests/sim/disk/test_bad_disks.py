@@ -9,12 +9,12 @@ import pytest
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.invariants.elections.hand_overs import HandOvers
 from raftlog.chaos.sim.mutants import plant
-from raftlog.chaos.sim.replica.answers import Applied
 from raftlog.chaos.sim.seed import bad_disks
 from raftlog.chaos.sim.seed.bad_disks import HELD, PROPERTY, with_bad_disks
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.protocol.disk_reports import Handover, Why
+from raftlog.cluster.protocol.request import Settled
 from raftlog.raft.consensus.invariants import InvariantBroken
 from tests.sim.world.test_world import agreed, leader_of, put, told, written
 
@@ -58,16 +58,16 @@ def test_a_leader_with_room_refuses_what_no_majority_has_room_for(nodes: int) ->
     leading = leader_of(world)
     followers = [replica for replica in world.replicas.values() if replica is not leading]
     for follower in followers:
-        follower.disk.full = True
+        follower.disk.files.is_full = True
     answers = [told(world, leading, put(b"k", bytes(900)), for_us=300_000) for _ in range(12)]
     assert Code.DISK_FULL in [answer.code for answer in answers if isinstance(answer, Problem)]
     assert leading is leader_of(world)
     assert leading.state.syncer.has_space
     assert world.stats["sometimes: no majority has room"] > 0
     for follower in followers:
-        follower.disk.full = False
+        follower.disk.files.is_full = False
     world.run_until(world.now_us + 1_000_000)
-    assert isinstance(told(world, leading, put(b"k", b"v")), Applied)
+    assert isinstance(told(world, leading, put(b"k", b"v")), Settled)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -77,9 +77,9 @@ def test_full_disks_whose_entries_wait_for_space_still_elect_and_keep_a_leader(s
     world = sound(seed)
     leading = leader_of(world)
     for replica in world.replicas.values():
-        replica.disk.full = True
+        replica.disk.files.is_full = True
     for _ in range(12):
-        leading.submit(put(b"k", bytes(900)), 1, 0, 0, world.now_us + 1_000_000, lambda answer: None)
+        leading.ask([put(b"k", bytes(900))], for_us=1_000_000)
     world.run_until(world.now_us + 1_000_000)
     others = [replica for replica in world.replicas.values() if replica is not leading]
     assert any(replica.state.syncer.is_waiting for replica in others)
@@ -92,7 +92,7 @@ def test_full_disks_whose_entries_wait_for_space_still_elect_and_keep_a_leader(s
     world.run_until(world.now_us + 20_000_000)
     assert (leader_of(world), new.core.state.term) == (new, term)
     for replica in world.replicas.values():
-        replica.disk.full = False
+        replica.disk.files.is_full = False
     assert world.run_until(world.now_us + 10_000_000, written(world))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.mutants import plant
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import NodeId
 from raftlog.raft.wal.formats import SEGMENT_HEADER_SIZE, segment_name
 from raftlog.statemachine.commands import Operation
@@ -30,10 +30,9 @@ class Damaged(Story):
 
     def write(self) -> None:
         """An append to the leader."""
-        block = encode_block([BlockRecord(Operation.APPEND, None, b"v" * 1_000)], plain=True)
         leading = self.world.leading()
         if leading is not None:
-            leading.submit(block, 1, 0, 0, self.world.now_us + 2_000_000, lambda _: None)
+            leading.ask([BlockRecord(Operation.APPEND, None, b"v" * 1_000)], for_us=2_000_000, plain=True)
         self.wait(20)
 
     def flip(self, node: NodeId) -> None:

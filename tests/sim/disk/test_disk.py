@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
-from raftlog.chaos.sim.disk import faults
-from raftlog.chaos.sim.disk.disk import DiskFailed, DiskFull, DiskRefused, SimDisk
+from raftlog.chaos.sim.disk import faults, snapshots
+from raftlog.chaos.sim.disk.disk import DiskRefused, SimDisk
 from raftlog.chaos.sim.disk.faults import AREAS, flip_bit
 from raftlog.chaos.sim.disk.reading import read_entries
-from raftlog.chaos.sim.disk.snapshots import save
 from raftlog.chaos.sim.disk.view import SilentlyWrong
+from raftlog.chaos.sim.mutants import plant
+from raftlog.cluster.files.errors import DiskFenced, NoSpace
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import GENESIS, NEW_DISK, Entry, HardState
-from raftlog.raft.wal import journal, opening as storage_open, recovery, storage
+from raftlog.raft.types import GENESIS, NEW_DISK, Entry, HardState, Mark
+from raftlog.raft.wal import journal, opening as storage_open, storage
 from raftlog.raft.wal.formats import HARD_STATE, LogIdentity, Slot, segment_name
 from raftlog.raft.wal.opening import OpenedShard
-from raftlog.raft.wal.operations import FileOperation, Sync
+from raftlog.raft.wal.operations import Sync
 from raftlog.raft.wal.recovery import Damaged
+from raftlog.raft.wal.snapshot_files import SnapshotPlan
+from raftlog.raft.wal.storage import StepKind
 from raftlog.statemachine.effects import Effects, encode_effects
 from tests.raft.wal.journal_driver import CONFIGURATION, FIRST, make_entries
 from tests.sim.world.property_lab import SECOND, Disk
@@ -56,6 +61,19 @@ def twin_of(disk: SimDisk, seed: int) -> SimDisk:
 def frames_of(entries: Sequence[Entry]) -> list[tuple[int, bytes]]:
     """Effects of plain entries, as the state machine gives them."""
     return [(entry.index, encode_effects(Effects(entry.index, 1, (), True))) for entry in entries]
+
+
+def save(
+    disk: SimDisk, mark: Mark, chunks: Sequence[bytes], configuration: Configuration = CONFIGURATION
+) -> Iterator[str]:
+    """Keeps the state after the entry of `mark`, as `NodeDisk.save_snapshot` does, in one row of operations."""
+    storage, plan = disk.running(), SnapshotPlan(disk.log, mark.index)
+    yield from disk.steps(storage.flush())
+    yield from disk.steps(storage.sync_ledgers())
+    for operations in (plan.begin(), *map(plan.add, chunks)):
+        yield from disk.execute(StepKind.SPARES, operations)
+    disk.view.snapshots[mark.index] = mark
+    yield from snapshots.name(disk, plan, mark, configuration, 1)
 
 
 class Node:
@@ -117,7 +135,7 @@ class Node:
     def save_snapshot(self) -> Iterator[str]:
         """Of all that was applied."""
         entry = self.log[self.applied - 1]
-        yield from save(self.disk, entry.mark, CONFIGURATION, 1, [b"state", bytes(700)])
+        yield from save(self.disk, entry.mark, [b"state", bytes(700)])
 
 
 def read(disk: SimDisk, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
@@ -126,7 +144,7 @@ def read(disk: SimDisk, after: int, to: int, bytes_max: int) -> tuple[Entry, ...
         if to > disk.running().journal.indexed and not disk.is_busy and disk.failed is None:
             list(disk.flush())
         return read_entries(disk, after, to, bytes_max)
-    except (DiskFailed, DiskFull, Damaged, OSError):
+    except (DiskFenced, NoSpace, Damaged, OSError):
         return ()
 
 
@@ -237,7 +255,7 @@ def test_damage_under_a_running_node_is_never_served() -> None:
         try:
             for _ in steps:
                 pass
-        except DiskFailed:
+        except DiskFenced:
             assert hit  # a cut could not read what it keeps
         found(node.disk, node.opened)
         node.disk.crash(power=True)
@@ -293,9 +311,9 @@ def test_an_error_fences_the_disk(kind: str) -> None:
         for _ in range(20 + skip):
             next(steps)
         node.disk.fail_next(kind)
-        with pytest.raises(DiskFailed):
+        with pytest.raises(DiskFenced):
             list(steps)
-        with pytest.raises(DiskFailed):
+        with pytest.raises(DiskFenced):
             next(node.disk.carry_out(SyncBatch(None, None, tuple(node.more(7, 10)), ())))
         node.disk.crash(power=False)
         check(node, node.disk, f"{kind} failed at {20 + skip}")
@@ -311,13 +329,13 @@ def test_a_full_disk_is_back_pressure() -> None:
     """Without room for the next segment not a byte of an entry is written; the same batch succeeds once there is."""
     node = Node(new_disk())
     batch = SyncBatch(HardState(2, 1), None, tuple(node.more(2, 3_000, 3_000)), ())
-    node.disk.full = True
+    node.disk.files.is_full = True
     for _ in range(2):
-        with pytest.raises(DiskFull):
+        with pytest.raises(NoSpace):
             list(node.disk.carry_out(batch))
     assert node.disk.view.durable_last == 1
     assert node.disk.view.hard_state.term == 2
-    node.disk.full = False
+    node.disk.files.is_full = False
     assert "Allocate" in list(node.disk.carry_out(batch))
     assert node.disk.view.durable_last == batch.entries[-1].index
     assert list(node.disk.finish(frames_of([FIRST, *batch.entries])))
@@ -331,19 +349,6 @@ def test_a_read_that_fails_gives_nothing() -> None:
     disk.fail_next("read")
     assert read(disk, 0, 2, 1_000) == ()
     assert read(disk, 0, 2, 1_000)
-
-
-def test_equal_seeds_give_equal_disks() -> None:
-    """Torn writes come from the disk's own random source alone."""
-    images = []
-    for _ in range(2):
-        node = Node(new_disk(5))
-        for nth, _ in enumerate(node.story()):
-            if nth == 100:
-                break
-        node.disk.crash(power=True)
-        images.append(node.disk.files.content())
-    assert images[0] == images[1]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -379,56 +384,38 @@ def test_the_right_code_passes() -> None:
     crash_everywhere()
 
 
-def without_syncs(operations: list[FileOperation]) -> list[FileOperation]:
-    return [operation for operation in operations if not isinstance(operation, Sync)]
-
-
-def append_without_sync(self: journal.Journal, entries: Sequence[Entry], groups: object = None) -> object:
-    operations, placed = REAL_APPEND(self, entries)
-    return without_syncs(operations), placed
-
-
 def keep_without_sync(log: LogIdentity, slot: Slot) -> object:
-    promise, repeat = REAL_KEEP(log, slot)
-    return without_syncs(promise), without_syncs(repeat)
+    return [[each for each in half if not isinstance(each, Sync)] for half in REAL_KEEP(log, slot)]
 
 
-def recover_without_writing_anew(*arguments: object) -> object:
-    found = REAL_RECOVER(*arguments)  # type: ignore[arg-type]
-    found.operations = [each for each in found.operations if not (hasattr(each, "name") and each.name.endswith(".seg"))]
-    return found
-
-
-REAL_APPEND, REAL_KEEP, REAL_RECOVER = journal.Journal.append, journal.keep_slot, recovery.recover_log
+REAL_KEEP = journal.keep_slot
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "wrong"),
+    "mistake",
     [
-        (journal.Journal, "append", append_without_sync),  # 7: acknowledged before the sync
-        (journal, "keep_slot", keep_without_sync),  # 2: a vote before it is durable
-        (recovery, "synced_until", lambda *_: (0, "")),  # 22: damage in the middle taken for a torn tail
-        (storage_open, "count_boot", lambda _, slot, _term: (slot, [])),  # the boot is not counted
+        plant("log_not_synced"),
+        patch.object(journal, "keep_slot", keep_without_sync),  # a vote before it is durable
+        plant("damage_taken_for_a_torn_tail"),
+        patch.object(storage_open, "count_boot", lambda _, slot, _term: (slot, [])),
     ],
 )
-def test_a_planted_mistake_is_seen(where: object, name: str, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_mistake_is_seen(mistake: AbstractContextManager[object]) -> None:
     """Recovery and writing are looked at closely enough to notice classical mistakes."""
-    monkeypatch.setattr(where, name, wrong)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
+    with mistake, pytest.raises((AssertionError, pytest.fail.Exception)):
         crash_everywhere()
 
 
-def test_what_was_only_read_back_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_only_read_back_is_not_durable() -> None:
     """27: after a sync that failed, a start must write the entries behind the last mark again. Otherwise they do not
     count as durable, and a node that acknowledges them breaks a property."""
     node = Node(new_disk())
     node.disk.fail_next("sync")
-    with pytest.raises(DiskFailed):
+    with pytest.raises(DiskFenced):
         list(node.disk.carry_out(SyncBatch(None, None, tuple(node.more(1, 100)), ())))
     node.disk.crash(power=False)
     wrong = twin_of(node.disk, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(storage_open, "recover_log", recover_without_writing_anew)
+    with plant("recovery_trusts_the_page_cache"):
         assert wrong.open().log.last.index == 2
     assert wrong.view.durable_last == 1
     right = twin_of(node.disk, 1)
@@ -442,7 +429,7 @@ def test_going_on_after_a_failed_sync_is_seen(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(storage.Storage, "is_final", lambda *_, **__: False)
     batch = SyncBatch(None, None, tuple(node.more(1, 100)), ())
     node.disk.fail_next("sync")
-    with pytest.raises(DiskFull):
+    with pytest.raises(NoSpace):
         list(node.disk.carry_out(batch))
     with pytest.raises(journal.ImpossibleBatch):
         list(node.disk.carry_out(batch))

@@ -17,9 +17,7 @@ from raftlog.chaos.sim.nemesis.promises import Peers, put_back, start_until_take
 from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import World, quiet
-from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.types import Now
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.wal.operations import Sync, Write
 from raftlog.statemachine.commands import Operation
 from tests.sim.world.test_stories import Story
@@ -155,11 +153,7 @@ def test_a_disk_that_lost_a_vote_counts_as_lost_until_it_votes_again(cut: Links,
     story.until(lambda: world.has_agreed(world.acknowledged))
     told: list[str] = []
     disk.files.lie = Lie(disk, "hard state", answered=lambda: told.append("vote"), may_lose=lambda: True)
-
-    def hand_over(core: RaftCore, now: Now) -> None:
-        core.transfer(3, now)
-
-    world.replicas[1].tell(hand_over)
+    world.replicas[1].tell(lambda core, now: core.transfer(3, now))
     story.until(lambda: bool(told))
     story.cut(cut)
     story.until(lambda: story.leads(3) and (bool(cut) or disk.view.durable_last == story.state(3).log.last.index))
@@ -250,8 +244,7 @@ def test_a_rolled_back_node_commits_nothing_with_the_leader_before_the_one_that_
     start_until_taken(world, 3)
     world.replicas[3].is_held = False
     story.until(lambda: story.leads(1))
-    block = encode_block([BlockRecord(Operation.APPEND, None, b"beside it")], plain=True)
-    world.replicas[1].submit(block, 1, 0, 0, world.now_us + 1_000_000, lambda _: None)
+    world.replicas[1].ask([BlockRecord(Operation.APPEND, None, b"beside it")], for_us=1_000_000, plain=True)
     story.wait(150)
     assert story.leads(1)
     assert story.state(3).leader == 1

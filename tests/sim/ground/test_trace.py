@@ -1,5 +1,6 @@
 """The trace: equal digests from both kinds, columns that stay in place, messages that a reader can follow."""
 
+from raftlog.chaos.sim.ground.outcome import Fault
 from raftlog.chaos.sim.ground.trace import Recorder, Trace, describe, header
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.messages import (
@@ -32,7 +33,7 @@ def tell(trace: Trace, core: RaftCore) -> None:
     trace.delivered(1, 2_500)
     trace.delivered(1, 2_600)
     trace.lost(2, 2_700, "cut")
-    trace.fault(3_000, 9, "cut", (1, 2), "both ways", 500_000)
+    trace.fault(Fault(9, 3_000, "cut", (1, 2), "both ways", 500_000))
     trace.state(4_000, 1, None)
 
 

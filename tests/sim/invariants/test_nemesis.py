@@ -118,7 +118,7 @@ def test_faults_end_by_themselves() -> None:
     world.run_until(world.now_us + 12_000_000)
     pairs = [(a, b) for a in world.replicas for b in world.replicas if a != b]
     assert not any(world.network.is_cut(*pair) or world.network.link(*pair).clogs for pair in pairs)
-    assert not any(disk.full or disk.slow_us for disk in world.disks.values())
+    assert not any(disk.files.is_full or disk.slow_us for disk in world.disks.values())
     assert not any(replica.is_paused for replica in world.replicas.values())
     assert world.has_agreed(1)
 
@@ -128,13 +128,13 @@ def test_healing_ends_what_would_last() -> None:
     world = World(1, quiet(3))
     world.start()
     world.run_until(2_000_000)
-    world.disks[1].full, world.disks[2].slow_us = True, 5_000
+    world.disks[1].files.is_full, world.disks[2].slow_us = True, 5_000
     world.replicas[3].crash("wiped", power=False)
     world.witness.lost(3)
     world.disks[3].wipe()
     world.atlas.hit(3, "wipe", "for this test")
     heal_disks(world)
-    assert (world.disks[1].full, world.disks[2].slow_us) == (False, 0)
+    assert (world.disks[1].files.is_full, world.disks[2].slow_us) == (False, 0)
     world.restart(3)
     assert world.replicas[3].core is None
 

@@ -7,7 +7,7 @@ from raftlog.chaos.sim.nemesis import states
 from raftlog.chaos.sim.nemesis.states import KEPT, flip
 from raftlog.chaos.sim.replica.answers import settings_of
 from raftlog.cluster.api.errors import Code, Problem
-from raftlog.raft.codec.block import BlockRecord, encode_block
+from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
@@ -31,11 +31,10 @@ class Wrong(Story):
     def write(self, count: int) -> list[object]:
         """Appends so many records to the leader, one after the other; returns the answers."""
         answers: list[object] = []
-        block = encode_block([BlockRecord(Operation.APPEND, None, b"v")], plain=True)
         for _ in range(count):
             leading = self.world.leading()
             if leading is not None:
-                leading.submit(block, 1, 0, 0, self.world.now_us + 2_000_000, answers.append)
+                leading.ask([BlockRecord(Operation.APPEND, None, b"v")], answers.append, for_us=2_000_000, plain=True)
             self.wait(50)
         return answers
 

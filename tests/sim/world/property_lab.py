@@ -79,15 +79,7 @@ def appends(**fields: Any) -> AppendEntries:
 
 def replies(**fields: Any) -> AppendEntriesReply:
     """A follower's answer."""
-    values: dict[str, Any] = {
-        "sender": 2,
-        "to": 1,
-        "term": 2,
-        "success": True,
-        "match": 6,
-        "prev_index": 5,
-        "round": 0,
-    }
+    values: dict[str, Any] = {"sender": 2, "to": 1, "term": 2, "success": True, "match": 6, "prev_index": 5, "round": 0}
     return AppendEntriesReply(**values | fields)
 
 
@@ -102,14 +94,14 @@ def grants(sender: int, term: int = 3) -> RequestVoteReply:
     return RequestVoteReply(sender=sender, to=1, term=2, request_term=term, granted=True, pre=True)
 
 
-Cases = tuple[Callable[[], object], Callable[[], object]]
-"""A legal case, then the smallest breach."""
+Case = tuple[Callable[..., object], tuple[Any, ...], tuple[Any, ...]]
+"""A check, its arguments in a legal case, and those of the smallest breach."""
 
 
-def sees(legal: Callable[[], object], breach: Callable[[], object]) -> None:
+def sees(check: Callable[..., object], legal: tuple[Any, ...], breach: tuple[Any, ...]) -> None:
     """What the rule allows passes; the smallest breach of it raises InvariantBroken with its section."""
-    legal()
+    check(*legal)
     with pytest.raises(InvariantBroken) as broken:
-        breach()
+        check(*breach)
     assert broken.value.what
     assert broken.value.section

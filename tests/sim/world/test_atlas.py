@@ -9,7 +9,6 @@ import pytest
 
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.faults import flip_bit
-from raftlog.chaos.sim.disk.snapshots import save
 from raftlog.chaos.sim.invariants.durability import healing_has_no_vote
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.raft.codec.configuration import encode_configuration
@@ -20,8 +19,8 @@ from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import GENESIS, EntryKind, HardState
 from raftlog.raft.wal.formats import LogIdentity, segment_name
 from raftlog.raft.wal.operations import Delete
-from tests.raft.wal.journal_driver import CONFIGURATION, make_entries
-from tests.sim.disk.test_disk import frames_of
+from tests.raft.wal.journal_driver import make_entries
+from tests.sim.disk.test_disk import frames_of, save
 from tests.sim.world.property_lab import Disk, known
 
 
@@ -64,7 +63,6 @@ def test_a_majority_is_left_alone(count: int, spared: int, area: str) -> None:
         assert atlas.is_lost(node)
         assert atlas.may_hit(node, area)  # it could not become worse
     assert not any(atlas.may_hit(node, area) for node in nodes[spared:])
-    assert atlas.is_possible
     # what the promise needs, said once more without counting: every majority of the others meets every majority
     left = nodes[spared:]
     majority = count // 2 + 1
@@ -88,9 +86,9 @@ def test_both_majorities_of_a_joint_configuration_count() -> None:
     assert not atlas.may_hit(5, "log")
     assert atlas.may_hit(1, "log")
     atlas.configured(configuration(3, 4, 5))
-    damage(atlas, 1, "wipe")
-    assert atlas.is_possible
-    atlas.replaced(4)
+    assert not atlas.may_hit(5, "log")
+    damage(atlas, 1, "wipe")  # it is no voter any more
+    atlas.configured(configuration(2, 3, 5))
     assert atlas.may_hit(5, "log")
 
 
@@ -127,7 +125,7 @@ def test_a_snapshot_counts_as_the_log_that_may_go_for_it() -> None:
     list(disk.finish(frames_of([disk.first, *entries])))
     atlas = Atlas(disks, configuration(1, 2, 3))
     for entry in entries:
-        list(save(disk, entry.mark, CONFIGURATION, 1, [b"state"]))
+        list(save(disk, entry.mark, [b"state"]))
     assert disk.snapshots() == [3, 2]
     assert not Atlas({1: disks[1], 2: disks[2]}, configuration(1, 2)).may_hit(1, "snapshot")
     assert atlas.may_hit(1, "snapshot")
@@ -166,7 +164,7 @@ def test_a_repair_that_did_not_end_is_a_loss() -> None:
     entries = make_entries(disk.first.mark, 1, (10, 20, 30))
     list(disk.carry_out(SyncBatch(None, None, tuple(entries), ())))
     list(disk.finish(frames_of([disk.first, *entries])))
-    list(save(disk, entries[-1].mark, configuration(1, 2, 3), 1, [b"state"]))
+    list(save(disk, entries[-1].mark, [b"state"], configuration(1, 2, 3)))
     atlas.hit(1, "log", disk.hit(flip_bit(disk, "log", Random(2))))
     disk.crash(power=False)
     for _ in disk.opening():

@@ -11,8 +11,6 @@ from raftlog.chaos.sim.nemesis.forged import HELLO_EVERY_US, say, strike
 from raftlog.chaos.sim.seed.bad_disks import EVERY_US, Writer
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.changes import AddLearners, MemberChange, Remove
-from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.types import Now
 from tests.sim.world.test_world import agreed, leader_of
 
 FOR_US = 5_000_000
@@ -25,11 +23,7 @@ def sound(nodes: int, delay_us: int = 100) -> World:
 
 def change(world: World, wanted: MemberChange) -> None:
     """The leader changes the members, and every member has applied it."""
-
-    def ask(core: RaftCore, now: Now) -> None:
-        core.propose_configuration(wanted, now)
-
-    leader_of(world).tell(ask)
+    leader_of(world).tell(lambda core, now: core.propose_configuration(wanted, now))
     assert world.run_until(world.now_us + 10_000_000, lambda: world.acknowledged > 0 and _is_over(world))
 
 

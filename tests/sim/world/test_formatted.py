@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from raftlog.chaos.sim.nemesis.damage import lose_and_format
-from raftlog.chaos.sim.replica.answers import Applied
 from raftlog.chaos.sim.world.world import World
+from raftlog.cluster.protocol.request import Settled
 from tests.sim.world.test_forged import sound
 from tests.sim.world.test_world import leader_of, put, told
 
@@ -31,7 +31,7 @@ def test_a_vote_that_no_disk_heard_of_is_lost_with_the_folder() -> None:
     for each in world.replicas:
         down(world, each)
     term = world.disks[node].view.hard_state.term
-    votes = world.witness._votes
+    votes = world.witness.votes
     votes.votes_for(node, term, leader)
     votes.votes_for(node, term + 1, node)
     lose_and_format(world, node)
@@ -45,7 +45,7 @@ def test_a_folder_that_is_formatted_again_elects_no_leader_without_the_last_copy
     world = sound(3)
     lagging = next(node for node in world.replicas if node != leader_of(world).node)
     down(world, lagging)
-    assert isinstance(told(world, leader_of(world), put(b"k", b"v")), Applied)
+    assert isinstance(told(world, leader_of(world), put(b"k", b"v")), Settled)
     last, index = leader_of(world).node, world.acknowledged
     (lost,) = set(world.replicas) - {lagging, last}
     for node in (last, lost):

@@ -1,6 +1,6 @@
 """Every property of the simulator raises at the breach that it is there for, and at nothing less."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +51,7 @@ from tests.sim.world.property_lab import (
     SECOND,
     THIRD,
     THREE,
-    Cases,
+    Case,
     Disk,
     appends,
     asks,
@@ -65,217 +65,178 @@ from tests.sim.world.property_lab import (
     sees,
 )
 
-# -- a legal case, then a breach: (legal, breach)
+# -- a check, its arguments in a legal case, and those of the smallest breach
 
 
-def breach_election() -> Cases:
+def breach_election() -> Case:
     property = ElectionSafety()
     property.became_leader(1, 5)
-    return lambda: property.became_leader(2, 6), lambda: property.became_leader(2, 5)
+    return property.became_leader, (2, 6), (2, 5)
 
 
-def breach_append_only() -> Cases:
+def breach_append_only() -> Case:
     property = LeaderAppendOnly()
     property.leads(1, 2, log_of(FIRST, SECOND))
-    return lambda: property.leads(1, 2, log_of(*ENTRIES)), lambda: property.leads(1, 2, log_of(FIRST, SECOND, OTHER))
+    return property.leads, (1, 2, log_of(*ENTRIES)), (1, 2, log_of(FIRST, SECOND, OTHER))
 
 
-def breach_append_only_shorter() -> Cases:
+def breach_append_only_shorter() -> Case:
     property = LeaderAppendOnly()
     property.leads(1, 2, log_of(FIRST, SECOND))
-    return lambda: property.leads(1, 2, log_of(*ENTRIES)), lambda: property.leads(1, 2, log_of(FIRST, SECOND))
+    return property.leads, (1, 2, log_of(*ENTRIES)), (1, 2, log_of(FIRST, SECOND))
 
 
-def breach_matching() -> Cases:
+def breach_matching() -> Case:
     seen = known()
     forged = sealed(SECOND.mark, 2, data=b"")
     forged = replace(forged, mark=replace(forged.mark, header_crc=0))
-    return lambda: log_matching.appended(seen, 2, [THIRD, OTHER]), lambda: log_matching.appended(seen, 2, [forged])
+    return log_matching.appended, (seen, 2, [THIRD, OTHER]), (seen, 2, [forged])
 
 
-def breach_matching_at_start() -> Cases:
+def breach_matching_at_start() -> Case:
     seen = known()
-    return (
-        lambda: log_matching.started(seen, 1, log_of(*ENTRIES)),
-        lambda: log_matching.started(seen, 1, log_of(FIRST, SECOND, OTHER)),
-    )
+    return log_matching.started, (seen, 1, log_of(*ENTRIES)), (seen, 1, log_of(FIRST, SECOND, OTHER))
 
 
-def breach_completeness() -> Cases:
+def breach_completeness() -> Case:
     seen = known(committed=3)
-    return (
-        lambda: leader_completeness.became_leader(seen, 1, 4, log_of(*ENTRIES)),
-        lambda: leader_completeness.became_leader(seen, 1, 4, log_of(FIRST, SECOND)),
-    )
+    return leader_completeness.became_leader, (seen, 1, 4, log_of(*ENTRIES)), (seen, 1, 4, log_of(FIRST, SECOND))
 
 
-def breach_machine() -> Cases:
+def breach_machine() -> Case:
     seen, property = known(committed=3), StateMachineSafety()
     property.restored(seen, 1, 1, 1)
-    return lambda: property.applied(seen, 1, SECOND), lambda: property.applied(seen, 1, OTHER)
+    return property.applied, (seen, 1, SECOND), (seen, 1, OTHER)
 
 
-def breach_machine_order() -> Cases:
+def breach_machine_order() -> Case:
     seen, property = known(committed=3), StateMachineSafety()
     property.restored(seen, 1, 1, 1)
     property.restored(seen, 2, 1, 1)
-    return lambda: property.applied(seen, 1, SECOND), lambda: property.applied(seen, 2, THIRD)
+    return property.applied, (seen, 1, SECOND), (seen, 2, THIRD)
 
 
-def breach_durable_quorum() -> Cases:
+def breach_durable_quorum() -> Case:
     log = log_of(*ENTRIES, committed=6)
     enough = known(Disk(), Disk(), Disk([FIRST]))
     too_few = known(Disk(), Disk([FIRST]), Disk([FIRST]))
-    return (
-        lambda: committed_is_durable.commit_rose(enough, 1, log, THREE),
-        lambda: committed_is_durable.commit_rose(too_few, 1, log, THREE),
-    )
+    return committed_is_durable.commit_rose, (enough, 1, log, THREE), (too_few, 1, log, THREE)
 
 
-def breach_durable_quorum_of_both_sides() -> Cases:
+def breach_durable_quorum_of_both_sides() -> Case:
     log = log_of(*ENTRIES, committed=6)
     disks = [Disk(), Disk(), Disk([FIRST]), Disk([FIRST]), Disk([FIRST])]
     return (
-        lambda: committed_is_durable.commit_rose(known(*disks), 1, log, configuration(1, 2, outgoing=(1, 2, 3))),
-        lambda: committed_is_durable.commit_rose(known(*disks), 1, log, configuration(3, 4, outgoing=(1, 2, 3))),
+        committed_is_durable.commit_rose,
+        (known(*disks), 1, log, configuration(1, 2, outgoing=(1, 2, 3))),
+        (known(*disks), 1, log, configuration(3, 4, outgoing=(1, 2, 3))),
     )
 
 
-def breach_still_held() -> Cases:
+def breach_still_held() -> Case:
     seen = known(Disk(), Disk(), Disk([FIRST]), committed=3)
     lost = known(Disk(), Disk(), Disk([FIRST]), committed=3)
     lost.lost = {1: frozenset(), 2: frozenset()}
-    return (
-        lambda: committed_is_durable.still_held(seen, 1),
-        lambda: committed_is_durable.still_held(lost, 1),
-    )
+    return committed_is_durable.still_held, (seen, 1), (lost, 1)
 
 
-def breach_marks() -> Cases:
+def breach_marks() -> Case:
     seen = known()
-    return (
-        lambda: marks_at_ends.appends(seen, appends()),
-        lambda: marks_at_ends.appends(seen, appends(prev_index=4)),
-    )
+    return marks_at_ends.appends, (seen, appends()), (seen, appends(prev_index=4))
 
 
-def breach_announced() -> Cases:
+def breach_announced() -> Case:
     seen = known(committed=2)
-    return (
-        lambda: marks_at_ends.appends(seen, appends(commit=5)),
-        lambda: marks_at_ends.appends(seen, appends(commit=6)),
-    )
+    return marks_at_ends.appends, (seen, appends(commit=5)), (seen, appends(commit=6))
 
 
-def breach_hints() -> Cases:
+def breach_hints() -> Case:
     seen = known()
     fields = {"success": False, "match": 0, "hint_term": 1}
-    return (
-        lambda: marks_at_ends.replies(seen, replies(**fields, hint_index=5)),
-        lambda: marks_at_ends.replies(seen, replies(**fields, hint_index=3)),
-    )
+    return marks_at_ends.replies, (seen, replies(**fields, hint_index=5)), (seen, replies(**fields, hint_index=3))
 
 
-def breach_term() -> Cases:
+def breach_term() -> Case:
     property = MonotonicTerm()
     property.promises(1, 4)
-    return lambda: property.started(1, 4), lambda: property.started(1, 3)
+    return property.started, (1, 4), (1, 3)
 
 
-def breach_vote() -> Cases:
+def breach_vote() -> Case:
     property = OneVote()
     property.votes_for(1, 4, 2)
-    return lambda: property.votes_for(1, 5, 3), lambda: property.votes_for(1, 4, 3)
+    return property.votes_for, (1, 5, 3), (1, 4, 3)
 
 
-def breach_vote_forgotten() -> Cases:
+def breach_vote_forgotten() -> Case:
     property = OneVote()
     property.votes_for(1, 4, 2)
-    return lambda: property.started(1, 4, 2), lambda: property.started(1, 4, 0)
+    return property.started, (1, 4, 2), (1, 4, 0)
 
 
-def breach_synced() -> Cases:
+def breach_synced() -> Case:
     log = log_of(*ENTRIES)
-    return (
-        lambda: durable_first.persisted_moved(1, log, Disk().view),
-        lambda: durable_first.persisted_moved(1, log, Disk([FIRST, SECOND]).view),
-    )
+    return durable_first.persisted_moved, (1, log, Disk().view), (1, log, Disk([FIRST, SECOND]).view)
 
 
-def breach_promised_vote() -> Cases:
-    return (
-        lambda: persist_then_promise.votes(1, 2, 3, HardState(2, 3)),
-        lambda: persist_then_promise.votes(1, 2, 3, HardState(2, 0)),
-    )
+def breach_promised_vote() -> Case:
+    return persist_then_promise.votes, (1, 2, 3, HardState(2, 3)), (1, 2, 3, HardState(2, 0))
 
 
-def breach_promised_leadership() -> Cases:
-    return (
-        lambda: persist_then_promise.leads(appends(), HardState(2, 1)),
-        lambda: persist_then_promise.leads(appends(), HardState(1, 1)),
-    )
+def breach_promised_leadership() -> Case:
+    return persist_then_promise.leads, (appends(), HardState(2, 1)), (appends(), HardState(1, 1))
 
 
-def breach_promised_entries() -> Cases:
-    return (
-        lambda: persist_then_promise.acknowledges(replies(), Disk().view),
-        lambda: persist_then_promise.acknowledges(replies(), Disk([FIRST, SECOND]).view),
-    )
+def breach_promised_entries() -> Case:
+    return persist_then_promise.acknowledges, (replies(), Disk().view), (replies(), Disk([FIRST, SECOND]).view)
 
 
-def breach_promised_term() -> Cases:
-    return (
-        lambda: persist_then_promise.acknowledges(replies(), Disk().view),
-        lambda: persist_then_promise.acknowledges(replies(term=3), Disk().view),
-    )
+def breach_promised_term() -> Case:
+    return persist_then_promise.acknowledges, (replies(), Disk().view), (replies(term=3), Disk().view)
 
 
-def leader(**matches: int) -> Any:
-    """A leader's role with these match indexes, by n1, n2…"""
-    return SimpleNamespace(
-        progress={int(name[1:]): SimpleNamespace(match=match, round_first=0) for name, match in matches.items()}
-    )
-
-
-def progress_of(*disks: Disk, **answers: int) -> Callable[..., object]:
-    """Looks at leader 1 of term 2 after these answers, by n2, n3…"""
+def progress_of(*disks: Disk, answers: Sequence[int]) -> Callable[..., object]:
+    """Looks at leader 1 of term 2, whose match indexes it takes, after these answers: both of node 2, node 3…"""
     property = ProgressIsTrue()
-    for name, match in answers.items():
-        property.answers(replies(sender=int(name[1:]), match=match))
-    return lambda **matches: property.leads(known(*disks), 1, 2, leader(**matches), log_of(*ENTRIES))
+    for node, match in enumerate(answers, 2):
+        property.answers(replies(sender=node, match=match))
+
+    def leads(*matches: int) -> None:
+        progress = {node: SimpleNamespace(match=match, round_first=0) for node, match in enumerate(matches, 2)}
+        role: Any = SimpleNamespace(progress=progress)
+        property.leads(known(*disks), 1, 2, role, log_of(*ENTRIES))
+
+    return leads
 
 
-def breach_progress() -> Cases:
-    leads = progress_of(Disk(), Disk(), Disk([FIRST]), n2=6, n3=6)
-    return lambda: leads(n2=6, n3=1), lambda: leads(n2=6, n3=6)
+def breach_progress() -> Case:
+    leads = progress_of(Disk(), Disk(), Disk([FIRST]), answers=(6, 6))
+    return leads, (6, 1), (6, 6)
 
 
-def breach_progress_back() -> Cases:
-    leads = progress_of(Disk(), Disk(), Disk(), n2=6)
-    return lambda: leads(n2=6), lambda: leads(n2=5)
+def breach_progress_back() -> Case:
+    leads = progress_of(Disk(), Disk(), Disk(), answers=(6,))
+    return leads, (6,), (5,)
 
 
-def breach_progress_unanswered() -> Cases:
-    leads = progress_of(Disk(), Disk(), Disk(), n2=5)
-    return lambda: leads(n2=5), lambda: leads(n2=6)
+def breach_progress_unanswered() -> Case:
+    leads = progress_of(Disk(), Disk(), Disk(), answers=(5,))
+    return leads, (5,), (6,)
 
 
-def breach_pre_vote() -> Cases:
+def breach_pre_vote() -> Case:
     seen, property = known(), PreVote()
     property.grants(grants(2))
-    return lambda: property.campaigns(seen, asks()), lambda: property.campaigns(seen, asks(term=4))
+    return property.campaigns, (seen, asks()), (seen, asks(term=4))
 
 
-def breach_handed_over() -> Cases:
+def breach_handed_over() -> Case:
     seen, property = known(), PreVote()
     property.hands_over(TimeoutNow(sender=2, to=1, term=2, last_index=6))
-    return (
-        lambda: property.campaigns(seen, asks(transfer=True)),
-        lambda: property.campaigns(seen, asks(transfer=True, sender=3)),
-    )
+    return property.campaigns, (seen, asks(transfer=True)), (seen, asks(transfer=True, sender=3))
 
 
-def breach_quorum() -> Cases:
+def breach_quorum() -> Case:
     options = SimpleNamespace(election_timeout_max_ms=600, heartbeat_ms=60)
 
     property = CheckQuorum()
@@ -287,32 +248,32 @@ def breach_quorum() -> Cases:
         state: Any = SimpleNamespace(node=1, now=now, options=options, configuration=THREE)
         property.leads(state, role)
 
-    return lambda: looked_at(1, 4_400), lambda: looked_at(2, 4_300)
+    return looked_at, (1, 4_400), (2, 4_300)
 
 
-def breach_reads() -> Cases:
-    property = ReadLinearizability()
-    property.began(known(committed=2), 1, 7)
-    property.began(known(committed=2), 1, 8)
-    return lambda: property.ready(1, 7, 5), lambda: property.ready(1, 8, 1)
+def breach_reads() -> Case:
+    property = ReadLinearizability(known(committed=2))
+    property.began(1, 7)
+    property.began(1, 8)
+    return property.ready, (1, 7, 5), (1, 8, 1)
 
 
-def breach_effects() -> Cases:
+def breach_effects() -> Case:
     property = EqualEffects()
     property.applied(1, 5, Effects(5, 2), (0,))
-    return lambda: property.applied(2, 5, Effects(5, 2), (0,)), lambda: property.applied(3, 5, Effects(5, 3), (0,))
+    return property.applied, (2, 5, Effects(5, 2), (0,)), (3, 5, Effects(5, 3), (0,))
 
 
-def breach_digests() -> Cases:
+def breach_digests() -> Case:
     property = EqualEffects()
     property.applied(1, 5, Effects(5, 2), (0,))
-    return lambda: property.restored(2, 5, (0,)), lambda: property.restored(2, 5, (1,))
+    return property.restored, (2, 5, (0,)), (2, 5, (1,))
 
 
-def breach_snapshots() -> Cases:
+def breach_snapshots() -> Case:
     property = EqualEffects()
     property.saved(1, 5, b"a")
-    return lambda: property.saved(2, 5, b"a"), lambda: property.saved(2, 5, b"b")
+    return property.saved, (2, 5, b"a"), (2, 5, b"b")
 
 
 def in_session(before: Mark, sequence: int) -> Entry:
@@ -337,100 +298,96 @@ def did(index: int, result: Result, first: int = 0) -> Effects:
     return Effects(index, 1, (RequestEffect(result, 1, first_answer_index=first),))
 
 
-def breach_twice() -> Cases:
+def breach_twice() -> Case:
     property, mark = session_of()
     return (
-        lambda: property.applied(1, in_session(mark, 1), did(3, Result.REPEATED, 2)),
-        lambda: property.applied(1, in_session(mark, 1), did(3, Result.APPLIED)),
+        property.applied,
+        (1, in_session(mark, 1), did(3, Result.REPEATED, 2)),
+        (1, in_session(mark, 1), did(3, Result.APPLIED)),
     )
 
 
-def breach_never() -> Cases:
+def breach_never() -> Case:
     property, mark = session_of()
     return (
-        lambda: property.applied(1, in_session(mark, 3), did(3, Result.APPLIED)),
-        lambda: property.applied(1, in_session(mark, 2), did(3, Result.REPEATED, 2)),
+        property.applied,
+        (1, in_session(mark, 3), did(3, Result.APPLIED)),
+        (1, in_session(mark, 2), did(3, Result.REPEATED, 2)),
     )
 
 
-def breach_expired() -> Cases:
+def breach_expired() -> Case:
     late = replace(in_session(session_of()[1], 2), clock_ms=1_000)
     return (
-        lambda: session_of()[0].applied(1, late, did(3, Result.EXPIRED)),
-        lambda: session_of(1_001)[0].applied(1, late, did(3, Result.EXPIRED)),
+        ExactlyOnce.applied,
+        (session_of()[0], 1, late, did(3, Result.EXPIRED)),
+        (session_of(1_001)[0], 1, late, did(3, Result.EXPIRED)),
     )
 
 
-def breach_overlapping() -> Cases:
+def breach_overlapping() -> Case:
     learning = replace(THREE, learners=(4,))
     change = of_configuration(THIRD.mark, 2, learning)
     again = of_configuration(change.mark, 2, replace(THREE, learners=(4, 5)))
     seen = known(committed=3)
     log = log_of(*ENTRIES, change, again)
-    return (
-        lambda: configuration_safety.appended(seen, 1, change, log_of(*ENTRIES, change)),
-        lambda: configuration_safety.appended(seen, 1, again, log),
-    )
+    return configuration_safety.appended, (seen, 1, change, log_of(*ENTRIES, change)), (seen, 1, again, log)
 
 
-def breach_disjoint() -> Cases:
+def breach_disjoint() -> Case:
     joint = of_configuration(THIRD.mark, 2, configuration(4, 5, outgoing=(1, 2, 3)))
     jump = of_configuration(THIRD.mark, 2, configuration(4, 5))
     return (
-        lambda: configuration_safety.appended(known(committed=3), 1, joint, log_of(*ENTRIES, joint)),
-        lambda: configuration_safety.appended(known(committed=3), 1, jump, log_of(*ENTRIES, jump)),
+        configuration_safety.appended,
+        (known(committed=3), 1, joint, log_of(*ENTRIES, joint)),
+        (known(committed=3), 1, jump, log_of(*ENTRIES, jump)),
     )
 
 
-def breach_hasty() -> Cases:
+def breach_hasty() -> Case:
     learning = replace(THREE, learners=(4,))
     change = of_configuration(THIRD.mark, 2, learning)
     return (
-        lambda: configuration_safety.appended(known(committed=3), 1, change, log_of(*ENTRIES, change)),
-        lambda: configuration_safety.appended(known(committed=2), 1, change, log_of(*ENTRIES, change)),
+        configuration_safety.appended,
+        (known(committed=3), 1, change, log_of(*ENTRIES, change)),
+        (known(committed=2), 1, change, log_of(*ENTRIES, change)),
     )
 
 
-def breach_in_force() -> Cases:
+def breach_in_force() -> Case:
     learning = replace(THREE, learners=(4,))
     change = of_configuration(THIRD.mark, 2, learning)
     seen = known(committed=3)
     seen.add_configuration(change)
     state: Any = SimpleNamespace(node=1, log=log_of(*ENTRIES, change), configurations=[(1, THREE), (7, learning)])
     stale: Any = SimpleNamespace(node=1, log=log_of(*ENTRIES, change), configurations=[(1, THREE)])
-    return lambda: configuration_safety.in_force(seen, state), lambda: configuration_safety.in_force(seen, stale)
+    return configuration_safety.in_force, (seen, state), (seen, stale)
 
 
-def breach_compacted() -> Cases:
+def breach_compacted() -> Case:
     seen = known(committed=2)
     log = log_of(*ENTRIES, committed=6, applied=6)
-    return (
-        lambda: snapshot_safety.compacted(seen, 1, SECOND.mark, log),
-        lambda: snapshot_safety.compacted(seen, 1, THIRD.mark, log),
-    )
+    return snapshot_safety.compacted, (seen, 1, SECOND.mark, log), (seen, 1, THIRD.mark, log)
 
 
-def breach_installed() -> Cases:
+def breach_installed() -> Case:
     seen, mark = known(committed=2), SECOND.mark
     kept, cut = log_of(*ENTRIES, committed=5), log_of(FIRST, SECOND, committed=5)
-    return (
-        lambda: snapshot_safety.installed(seen, 1, mark, (1, 6), True, kept),
-        lambda: snapshot_safety.installed(seen, 1, mark, (1, 6), True, cut),
-    )
+    return snapshot_safety.installed, (seen, 1, mark, (1, 6), True, kept), (seen, 1, mark, (1, 6), True, cut)
 
 
-def breach_oldest() -> Cases:
+def breach_oldest() -> Case:
     seen = OneOldest()
     seen.stands(1, 7, 7)
-    return lambda: seen.stands(2, 7, 7), lambda: seen.stands(2, 7, 6)
+    return seen.stands, (2, 7, 7), (2, 7, 6)
 
 
-def breach_deleted() -> Cases:
-    return lambda: one_oldest.kept(1, 5, 5, 0), lambda: one_oldest.kept(1, 6, 5, 0)
+def breach_deleted() -> Case:
+    return one_oldest.kept, (1, 5, 5, 0), (1, 6, 5, 0)
 
 
-def breach_deleted_behind_a_snapshot() -> Cases:
-    return lambda: one_oldest.kept(1, 10, 5, 9), lambda: one_oldest.kept(1, 11, 5, 9)
+def breach_deleted_behind_a_snapshot() -> Case:
+    return one_oldest.kept, (1, 10, 5, 9), (1, 11, 5, 9)
 
 
 LOG = LogIdentity(b"l" * 16)
@@ -444,16 +401,13 @@ def written(files: MemoryFiles, mark: Mark, index: int, value: Configuration = T
     return files
 
 
-def breach_snapshot_of_another_log() -> Cases:
+def breach_snapshot_of_another_log() -> Case:
     seen, forged = known(committed=2), sealed(FIRST.mark, 1, 4, data=b"forged").mark
     good, bad = written(MemoryFiles(), SECOND.mark, 1), written(MemoryFiles(), forged, 1)
-    return (
-        lambda: made_snapshots.named(seen, 1, LOG, good, 5),
-        lambda: made_snapshots.named(seen, 1, LOG, bad, 5),
-    )
+    return made_snapshots.named, (seen, 1, LOG, good, 5), (seen, 1, LOG, bad, 5)
 
 
-def breach_snapshot_with_an_older_configuration() -> Cases:
+def breach_snapshot_with_an_older_configuration() -> Case:
     changed = of_configuration(SECOND.mark, 1, configuration(1, 2))
     seen = known(committed=2)
     seen.add_configuration(changed)
@@ -461,35 +415,29 @@ def breach_snapshot_with_an_older_configuration() -> Cases:
     seen.committed.append((changed.index, 1))
     good = written(MemoryFiles(), changed.mark, changed.index, configuration(1, 2))
     bad = written(MemoryFiles(), changed.mark, 1)
-    return (
-        lambda: made_snapshots.named(seen, 1, LOG, good, changed.index),
-        lambda: made_snapshots.named(seen, 1, LOG, bad, changed.index),
-    )
+    return made_snapshots.named, (seen, 1, LOG, good, changed.index), (seen, 1, LOG, bad, changed.index)
 
 
-def breach_newest_snapshot_removed() -> Cases:
+def breach_newest_snapshot_removed() -> Case:
     files = written(MemoryFiles(), SECOND.mark, 1)
-    return lambda: made_snapshots.removed(1, files, 1), lambda: made_snapshots.removed(1, files, 6)
+    return made_snapshots.removed, (1, files, 1), (1, files, 6)
 
 
-def gone(
-    part: int, last: int, *, core_first: int = 11, oldest: int = 11, snapshots: tuple[int, ...] = (30, 20)
-) -> object:
+def gone(part: int, last: int, core_first: int = 11, snapshots: tuple[int, ...] = (30, 20)) -> None:
     """The segment from 1 to `last` goes, at a node that has applied up to 15."""
-    files_stay.deleted(1, part, 1, last, oldest=oldest, core_first=core_first, applied=15, snapshots=snapshots)
-    return None
+    files_stay.deleted(1, part, 1, last, oldest=11, core_first=core_first, applied=15, snapshots=snapshots)
 
 
-def breach_needed_by_the_core() -> Cases:
-    return lambda: gone(StepKind.COMPACT, 10), lambda: gone(StepKind.COMPACT, 10, core_first=10)
+def breach_needed_by_the_core() -> Case:
+    return gone, (StepKind.COMPACT, 10), (StepKind.COMPACT, 10, 10)
 
 
-def breach_covered_once() -> Cases:
-    return lambda: gone(StepKind.COMPACT, 10), lambda: gone(StepKind.COMPACT, 10, snapshots=(30,))
+def breach_covered_once() -> Case:
+    return gone, (StepKind.COMPACT, 10), (StepKind.COMPACT, 10, 11, (30,))
 
 
-def breach_applied_and_gone() -> Cases:
-    return lambda: gone(StepKind.CUT, 20), lambda: gone(StepKind.INSTALL, 20)
+def breach_applied_and_gone() -> Case:
+    return gone, (StepKind.CUT, 20), (StepKind.INSTALL, 20)
 
 
 def group_entry(before: Mark, command: ConsumerCommand) -> Entry:
@@ -518,27 +466,29 @@ def moved(index: int, consumer: ConsumerGroup) -> Effects:
     return Effects(index, 1, (RequestEffect(Result.APPLIED, 1, answer=answer),))
 
 
-def breach_fenced_owner() -> Cases:
+def breach_fenced_owner() -> Case:
     property, machine, mark = group_of()
     late = group_entry(mark, ConsumerCommand(ConsumerAction.COMMIT, 1, 3))
     return (
-        lambda: property.applied(1, late, machine.apply(log_entry(late)), machine),
-        lambda: property.applied(1, late, moved(4, ConsumerGroup(3, 1, b"", 0, 0)), machine),
+        property.applied,
+        (1, late, machine.apply(log_entry(late)), machine),
+        (1, late, moved(4, ConsumerGroup(3, 1, b"", 0, 0)), machine),
     )
 
 
-def breach_position_back() -> Cases:
+def breach_position_back() -> Case:
     property, machine, mark = group_of()
     back = group_entry(mark, ConsumerCommand(ConsumerAction.COMMIT, 3, 1))
     return (
-        lambda: property.applied(1, back, machine.apply(log_entry(back)), machine),
-        lambda: property.applied(1, back, moved(4, ConsumerGroup(1, 3, b"", 0, 0)), machine),
+        property.applied,
+        (1, back, machine.apply(log_entry(back)), machine),
+        (1, back, moved(4, ConsumerGroup(1, 3, b"", 0, 0)), machine),
     )
 
 
-def breach_groups_lost() -> Cases:
+def breach_groups_lost() -> Case:
     property, machine, _ = group_of()
-    return lambda: property.restored(1, 3, machine), lambda: property.restored(1, 3, StateMachine())
+    return property.restored, (1, 3, machine), (1, 3, StateMachine())
 
 
 CASES = [name for name in globals() if name.startswith("breach_")]

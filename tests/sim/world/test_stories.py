@@ -16,12 +16,11 @@ from raftlog.chaos.sim.network import topologies
 from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.raft.consensus import election
-from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.consensus.state import State
 from raftlog.raft.options import Options
-from raftlog.raft.types import NodeId, Now
+from raftlog.raft.types import NodeId
 
 STEP_US = 20
 
@@ -91,11 +90,7 @@ class Story:
         self.until(lambda: self.world.leading() is not None)
         leading = self.world.leading()
         if leading is not None and leading.node != node:
-
-            def ask(core: RaftCore, now: Now) -> None:
-                core.transfer(node, now)
-
-            leading.tell(ask)
+            leading.tell(lambda core, now: core.transfer(node, now))
             self.until(lambda: self.leads(node))
         self.until(lambda: self.state(node).log.committed == self.state(node).log.last.index)
         self.wait(150)
@@ -198,11 +193,11 @@ def changes_in_howards_topology(story: Story) -> tuple[int, int]:
     world = story.world
     story.cut(topologies.howard(story.nodes))
     story.wait(SETTLE_MS)
-    leaders, committed = world.stats["leaders"], len(world.witness.committed)
+    leaders, committed = world.stats["leaders"], len(world.witness.known.committed)
     for _ in range(LOOK_MS // 100):
         world.write()
         story.wait(100)
-    return world.stats["leaders"] - leaders, len(world.witness.committed) - committed
+    return world.stats["leaders"] - leaders, len(world.witness.known.committed) - committed
 
 
 @pytest.mark.parametrize("leader", range(1, 6))
@@ -242,11 +237,11 @@ def test_a_leader_that_nobody_answers_goes_only_with_check_quorum(monkeypatch: p
         story = Story(3, seed=3)
         story.make_leader(1)
         story.cut(topologies.inbound(story.nodes, 1))
-        before = len(story.world.witness.committed)
+        before = len(story.world.witness.known.committed)
         for _ in range(50):
             story.world.write()
             story.wait(100)
-        return len(story.world.witness.committed) - before
+        return len(story.world.witness.known.committed) - before
 
     assert committed_behind_a_deaf_leader() >= 30
     monkeypatch.setattr(election, "agreed", lambda configuration, contacts: 1 << 50)

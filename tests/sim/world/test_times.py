@@ -16,10 +16,7 @@ def test_an_entry_stamped_beyond_the_bound_breaks_the_property() -> None:
     core: Any = SimpleNamespace(state=SimpleNamespace(node=1, term=2, role=Leader.__new__(Leader)))
     entry: Any = SimpleNamespace(index=5, term=2, time_ms=100_000, kind=EntryKind.COMMANDS)
     right_ms = entry.time_ms - times.OFF_MS
-    sees(
-        lambda: Times(known()).stamped(core, [entry], 0, right_ms),
-        lambda: Times(known()).stamped(core, [entry], 0, right_ms - 1),
-    )
+    sees(lambda right_ms: Times(known()).stamped(core, [entry], 0, right_ms), (right_ms,), (right_ms - 1,))
 
 
 def test_a_trim_of_a_younger_record_breaks_the_property() -> None:
@@ -28,7 +25,4 @@ def test_a_trim_of_a_younger_record_breaks_the_property() -> None:
     core: Any = SimpleNamespace(state=SimpleNamespace(node=1, term=1, role=None))
     property.stamped(core, [replace(SECOND, kind=EntryKind.COMMANDS)], 5_000, 0)
     age_ms, old_ms = 3 * times.OFF_MS, 5_000 + times.OFF_MS
-    sees(
-        lambda: property.trims(1, SECOND.index + 1, age_ms, old_ms),
-        lambda: property.trims(1, SECOND.index + 1, age_ms, old_ms - 1),
-    )
+    sees(property.trims, (1, SECOND.index + 1, age_ms, old_ms), (1, SECOND.index + 1, age_ms, old_ms - 1))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from raftlog.raft.codec.block import BLOCK_PLAIN, decode_blocks, decode_records
+from raftlog.chaos.sim.ground.requests import requests_of
+from raftlog.raft.codec.block import BLOCK_PLAIN, decode_records
 from raftlog.raft.consensus.invariants import InvariantBroken
-from raftlog.raft.types import Entry, EntryKind, NodeId
+from raftlog.raft.types import Entry, NodeId
 from raftlog.statemachine.answers import decode_answer
 from raftlog.statemachine.commands import ConsumerGroup, Operation, Result
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, decode_consumer
@@ -33,12 +34,9 @@ class ConsumerGroups:
 
     def applied(self, node: NodeId, entry: Entry, effects: Effects, machine: Any) -> None:
         """An entry was applied for the first time. Raises InvariantBroken."""
-        if entry.kind is not EntryKind.COMMANDS or not effects.requests:
-            return
-        index, is_touched = entry.before, False
-        for block, effect in zip(decode_blocks(entry.data), effects.requests, strict=True):
-            index += block.count
-            if block.flags & BLOCK_PLAIN or block.count != 1:
+        is_touched = False
+        for index, block, effect in requests_of(entry, effects):
+            if effect is None or block.flags & BLOCK_PLAIN or block.count != 1:
                 continue
             (record,) = decode_records(block)
             if record.operation == Operation.CONSUMER and effect.result in (Result.APPLIED, Result.COMPARE_FAILED):

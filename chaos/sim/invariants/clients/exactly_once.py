@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from raftlog.chaos.sim.ground.requests import requests_of
 from raftlog.chaos.sim.invariants.clients.permitted import deleted_user, reason_of
-from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, Block, decode_blocks, decode_records
+from raftlog.raft.codec.block import BLOCK_PLAIN, BLOCK_SESSION, Block, decode_records
 from raftlog.raft.consensus.invariants import InvariantBroken
-from raftlog.raft.types import Entry, EntryKind, NodeId
+from raftlog.raft.types import Entry, NodeId
 from raftlog.statemachine.answers import Reason
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.effects import Effects, RequestEffect
@@ -41,16 +42,10 @@ class ExactlyOnce:
     def applied(self, node: NodeId, entry: Entry, effects: Effects, principals: Sequence[str | None] = ()) -> None:
         """An entry was applied for the first time. `principals`: whose sessions each of its requests may use; None or
         none given: everybody's. Raises InvariantBroken."""
-        if entry.kind is not EntryKind.COMMANDS:
-            return
-        rows = effects.requests
-        last = entry.before
-        for number, block in enumerate(decode_blocks(entry.data)):
-            last += block.count
-            result = rows[number].result if rows else Result.APPLIED
+        for number, (last, block, effect) in enumerate(requests_of(entry, effects)):
+            result = Result.APPLIED if effect is None else effect.result
             principal = principals[number] if principals else None
             if block.flags & BLOCK_SESSION:
-                effect = rows[number] if rows else None
                 self._in_session(node, entry, block, last, result, effect, principal)
             elif result is Result.APPLIED and not block.flags & BLOCK_PLAIN:
                 self._of_sessions(entry, block, last, principal)

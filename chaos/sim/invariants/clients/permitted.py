@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import msgpack
 
-from raftlog.raft.codec.block import BLOCK_PLAIN, Block, BlockRecord, decode_blocks, decode_records
+from raftlog.chaos.sim.ground.requests import requests_of
+from raftlog.raft.codec.block import BLOCK_PLAIN, Block, BlockRecord, decode_records
 from raftlog.raft.consensus.invariants import InvariantBroken
-from raftlog.raft.types import Entry, EntryKind, NodeId
+from raftlog.raft.types import Entry, NodeId
 from raftlog.statemachine.answers import Reason, decode_answer
 from raftlog.statemachine.commands import Operation, Result
 from raftlog.statemachine.effects import Effects, RequestEffect
@@ -106,13 +107,8 @@ class Permitted:
     def applied(self, node: NodeId, entry: Entry, effects: Effects) -> list[str | None]:
         """An entry was applied for the first time. Returns the principal's name for each request, None while access
         control is off. Raises InvariantBroken."""
-        if entry.kind is not EntryKind.COMMANDS:
-            return []
         principals: list[str | None] = []
-        last = entry.before
-        for number, block in enumerate(decode_blocks(entry.data)):
-            last += block.count
-            effect = effects.requests[number] if effects.requests else None
+        for last, block, effect in requests_of(entry, effects):
             principals.append(_name(block.admission) if self.now.is_on else None)
             records = tuple(decode_records(block))
             self._judge(node, block, records, last, effect)

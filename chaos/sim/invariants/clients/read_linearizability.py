@@ -13,12 +13,13 @@ SECTION = "thesis 6.4"
 class ReadLinearizability:
     """What each waiting read must at least see."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Known) -> None:
+        self._known = known
         self._floors: dict[tuple[NodeId, int], int] = {}
 
-    def began(self, known: Known, node: NodeId, context: int) -> None:
+    def began(self, node: NodeId, context: int) -> None:
         """A node takes a read. Whatever any node calls committed by now may have been acknowledged, or read."""
-        self._floors[node, context] = known.newest[0]
+        self._floors[node, context] = self._known.newest[0]
 
     def ready(self, node: NodeId, context: int, index: int) -> None:
         """It may be answered from a state that has applied `index`. Raises InvariantBroken."""
