@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from raftlog.cluster.api.errors import ApiError, Code, Problem
-from raftlog.cluster.api.problems import make_problem
+from raftlog.cluster.api.errors import ApiError, Code, Problem, make_problem
 from raftlog.cluster.protocol.request import Settled, code_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.answers import Answer, StepAnswer, answer_of
