@@ -10,11 +10,11 @@ from enum import StrEnum
 from raftlog.raft.types import NOBODY, NodeId
 
 
-class Refused(Exception):
+class ProposalRefused(Exception):
     """The core took nothing; the same request may be made again, here or at the leader."""
 
 
-class NotLeader(Refused):
+class NotLeader(ProposalRefused):
     """Only a leader does this. `leader` is the known leader, or NOBODY."""
 
     def __init__(self, leader: NodeId = NOBODY) -> None:
@@ -22,16 +22,16 @@ class NotLeader(Refused):
         self.leader = leader
 
 
-class Busy(Refused):
+class Busy(ProposalRefused):
     """`Options.uncommitted_bytes_max` is reached (pitfall 29: endless growth of an isolated leader's log): wait for
     commits."""
 
 
-class ReadsFull(Refused):
+class ReadsFull(ProposalRefused):
     """`Options.reads_pending_max` reads wait for their round."""
 
 
-class TransferInProgress(Refused):
+class TransferInProgress(ProposalRefused):
     """Leadership is being handed to `to`: a new entry would keep it from catching up (pitfall 82: a transfer that
     leaves a trace)."""
 
@@ -40,7 +40,7 @@ class TransferInProgress(Refused):
         self.to = to
 
 
-class CannotTransfer(Refused):
+class CannotTransfer(ProposalRefused):
     """No node can take the leadership, or the named one cannot."""
 
 
@@ -59,7 +59,7 @@ class WhyRefused(StrEnum):
     NOTHING_CHANGES = "nothing_changes"
 
 
-class ConfigurationRefused(Refused):
+class ConfigurationRefused(ProposalRefused):
     """A refused change of the members; the text names the error and the fix."""
 
     def __init__(self, why: WhyRefused, what: str, mend: str) -> None:

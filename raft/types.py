@@ -94,7 +94,7 @@ class HardState:
     floor: int = 0  # not 0: no vote before an entry of this term or later is here, or a leader lifts it
 
 
-class Replaced(NamedTuple):
+class ReplacedEnd(NamedTuple):
     """The newest end of a log of which a leader replaced what came after `after`.
 
     Up to (`held_term`, `held_index`) the disk had kept its promises then. Those of them that can be committed are in
@@ -111,7 +111,7 @@ class Replaced(NamedTuple):
         return max(held, (last.term, last.index))
 
 
-NEVER_REPLACED: Final = Replaced()
+NEVER_REPLACED: Final = ReplacedEnd()
 
 
 @dataclass(frozen=True, slots=True)

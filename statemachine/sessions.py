@@ -71,7 +71,7 @@ class Session:
         return Session(self.id, self.ttl_ms, self.expires_ms, self.low, self.kept.copy(), self.owner)
 
 
-class Holding:
+class OwnerShare:
     """The number of one owner's sessions, and the size of their kept answers."""
 
     __slots__ = ("answer_bytes", "sessions")
@@ -81,7 +81,7 @@ class Holding:
         self.answer_bytes = 0
 
 
-_NOTHING: Final = Holding()
+_NOTHING: Final = OwnerShare()
 
 
 class SessionTable:
@@ -91,7 +91,7 @@ class SessionTable:
 
     def __init__(self) -> None:
         self.answer_bytes = 0  # of all sessions
-        self._held: dict[str, Holding] = {}  # by owner, of those that have a session; only `_count` changes it
+        self._held: dict[str, OwnerShare] = {}  # by owner, of those that have a session; only `_count` changes it
         self._sessions: dict[int, Session] = {}  # in order of their ids, which only grow
         # (a time at or before which it does not expire, session): put right when it comes up
         self.due: list[tuple[int, int]] = []
@@ -189,7 +189,7 @@ class SessionTable:
         """The owner has so many more sessions, and bytes of kept answers."""
         held = self._held.get(owner)
         if held is None:
-            held = self._held[owner] = Holding()
+            held = self._held[owner] = OwnerShare()
         held.sessions += sessions
         held.answer_bytes += answer_bytes
         self.answer_bytes += answer_bytes

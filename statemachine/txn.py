@@ -206,7 +206,7 @@ class TxnDone(NamedTuple):
     changes: tuple[KeyChange, ...]
 
 
-class _Refused(Exception):
+class _TxnRefused(Exception):
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -220,15 +220,15 @@ def run_txn(store: Store, txn: Txn, index: int, limits: Limits) -> TxnDone | Rea
     if compared > limits.request_keys_max:
         return Reason.TOO_MANY_KEYS
     succeeded = all(holds(store, compare) for compare in txn.compare)
-    staged = _Staged(store, index, limits)
+    staged = _StagedWrites(store, index, limits)
     try:
         responses = tuple(staged.run(step) for step in (txn.then if succeeded else txn.orelse))
-    except _Refused as refused:
+    except _TxnRefused as refused:
         return refused.reason
     return TxnDone(succeeded, responses, staged.carry_out())
 
 
-class _Staged:
+class _StagedWrites:
     """The writes of a branch beside the store, and its reads over both."""
 
     def __init__(self, store: Store, index: int, limits: Limits) -> None:
@@ -256,7 +256,7 @@ class _Staged:
     def _pass_over(self, keys: int) -> None:
         self._keys_left -= keys
         if self._keys_left < 0:
-            raise _Refused(Reason.TOO_MANY_KEYS)
+            raise _TxnRefused(Reason.TOO_MANY_KEYS)
 
     def _delete(self, keys: list[bytes]) -> int:
         here = [key for key in keys if key not in self._writes and self._store.mod(key)]
@@ -293,7 +293,7 @@ class _Staged:
         for key, version in items:
             self._bytes_left -= ITEM_BYTES + len(key) + len(version.value)
         if self._bytes_left < 0:
-            raise _Refused(Reason.ANSWER_TOO_LARGE)
+            raise _TxnRefused(Reason.ANSWER_TOO_LARGE)
 
     def _version(self, key: bytes) -> Version | None:
         """The key as this branch sees it."""

@@ -18,9 +18,9 @@ from raftlog.chaos.nemesis import (
     signals,
     sinks,
 )
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis
 
-__all__ = ["FAMILIES", "NEMESES", "Field", "Injection", "Nemesis", "Skipped", "UnknownNemesis", "chosen"]
+__all__ = ["FAMILIES", "NEMESES", "FaultSkipped", "Field", "Injection", "Nemesis", "UnknownNemesis", "chosen"]
 
 FAMILIES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "partitions": partitions.NEMESES,

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from raftlog.chaos.deploy import membership
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis
 from raftlog.chaos.shim.clock import Clock
 from raftlog.chaos.shim.library import ShimMissing
 
@@ -50,7 +50,7 @@ def _wrong(
         try:
             clock = Clock(deployment.folder / "clocks", f"node-{node}")
         except ShimMissing as error:
-            raise Skipped(str(error)) from error
+            raise FaultSkipped(str(error)) from error
         deployment.prepare(node, **clock.environment)
         try:
             _again(field, node)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, both_ways, swallow
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, both_ways, swallow
 from raftlog.chaos.shim.driver import CallName
 from raftlog.cluster.api.status import Status
 
@@ -58,7 +58,7 @@ def _met(field: Field, rule: int, seconds: float = HIT_S) -> int:
     """Waits until the rule has met a call: how many by now. Raises Skipped when none came."""
     if not field.wait(lambda: bool(field.shim.hits(rule)), seconds):
         field.forget()
-        raise Skipped(f"no such call came within {seconds:g} s")
+        raise FaultSkipped(f"no such call came within {seconds:g} s")
     return len(field.shim.hits(rule))
 
 
@@ -188,7 +188,7 @@ def _killed_at(call: CallName) -> Callable[[Field], Injection]:
         code = field.gone(node)
         if code is None:
             field.forget()
-            raise Skipped(f"{call} {nth} did not come")
+            raise FaultSkipped(f"{call} {nth} did not come")
         met = len(field.shim.hits(rule))
         field.forget()
         if code != -signal.SIGKILL or met != 1:
@@ -203,7 +203,7 @@ def _power(field: Field, nodes: Sequence[int]) -> Injection:
     cluster, _ = field.deployment.cluster, field.shim
     nodes = [node for node in nodes if cluster.pid(node) is not None]
     if not nodes:
-        raise Skipped("no node runs")
+        raise FaultSkipped("no node runs")
     since_ns = time.monotonic_ns()
     cluster.kill(*nodes)
     return Injection(f"nodes {nodes}", _lose_power(field, nodes), _up_again(field, nodes), since_ns)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, both_ways, swallow
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, both_ways, swallow
 
 LASTS_S: Final = (1.0, 2.5)
 BEHIND_S: Final = (0.3, 1.0)
@@ -41,7 +41,7 @@ def _last(field: Field, node: int) -> int:
     status = field.deployment.cluster.status(node)
     if status is None:
         field.forget()
-        raise Skipped(f"node {node} does not answer")
+        raise FaultSkipped(f"node {node} does not answer")
     return status.last
 
 
@@ -50,14 +50,14 @@ def _stale_candidate(field: Field) -> Injection:
     leader = field.leader()
     running = [node for node in field.deployment.cluster.running if node != leader]
     if not running or field.deployment.cluster.pid(leader) is None:
-        raise Skipped("there is no leader with a follower")
+        raise FaultSkipped("there is no leader with a follower")
     stale = field.chance.choice(running)
     _cut_off(field, stale)
     field.ended.wait(field.chance.uniform(*BEHIND_S))
     has, behind = _last(field, leader), _last(field, stale)
     if behind >= has:
         field.forget()
-        raise Skipped(f"node {stale} missed nothing")
+        raise FaultSkipped(f"node {stale} missed nothing")
     since_ns, heal = _kill(field, leader, stale)
     proof = f"node {stale} ended at {behind} when leader {leader}, at {has}, was killed: gone"
     return Injection(f"node {stale} stands against nodes that have more", proof, heal, since_ns)
@@ -68,7 +68,7 @@ def _stale_leader(field: Field) -> Injection:
     old = field.leader()
     before = field.deployment.cluster.status(old)
     if before is None:
-        raise Skipped(f"leader {old} does not answer")
+        raise FaultSkipped(f"leader {old} does not answer")
     _cut_off(field, old)
 
     def others() -> list[int]:
@@ -77,11 +77,11 @@ def _stale_leader(field: Field) -> Injection:
 
     if not field.wait(lambda: bool(others()), OTHER_LEADER_S):
         field.forget()
-        raise Skipped(f"no other node led within {OTHER_LEADER_S:g} s")
+        raise FaultSkipped(f"no other node led within {OTHER_LEADER_S:g} s")
     found = others()
     if not found or field.deployment.cluster.pid(found[0]) is None:
         field.forget()
-        raise Skipped("the new leader is gone again")
+        raise FaultSkipped("the new leader is gone again")
     has = _last(field, old)
     since_ns, heal = _kill(field, found[0], old)
     proof = f"node {old} led until it was cut off and ended at {has}; leader {found[0]} after it was killed: gone"

@@ -2,7 +2,7 @@
 
 `inject` returns once the fault is there, with a proof and with the function that removes it. A proof is the toxics that
 the server itself lists, the state letter of a process, an exit code, or the failure of a connection of our own.
-`inject` raises `Skipped` when the fault has no target. Any other error may leave half of the fault: it counts as
+`inject` raises `FaultSkipped` when the fault has no target. Any other error may leave half of the fault: it counts as
 indeterminate, and `Field.forget` removes the placed parts.
 """
 
@@ -39,7 +39,7 @@ TURN_S: Final = 45.0
 """Longest wait in seconds for the last turn of a fault that repeats."""
 
 
-class Skipped(Exception):
+class FaultSkipped(Exception):
     """This fault cannot be done here, or not now; the message says why."""
 
 
@@ -76,14 +76,14 @@ class Field:
         try:
             return self.deployment.cluster.leader(LEADER_WAIT_S)
         except LocalClusterError:
-            raise Skipped(f"no leader within {LEADER_WAIT_S:g} s") from None
+            raise FaultSkipped(f"no leader within {LEADER_WAIT_S:g} s") from None
 
     def leader_or_any(self) -> int:
         """A node; every second time the leader, if there is one."""
         if self.chance.random() < 0.5:
             try:
                 return self.leader()
-            except Skipped:
+            except FaultSkipped:
                 pass
         return self.chance.choice(self.nodes)
 
@@ -101,20 +101,20 @@ class Field:
     def shim(self) -> Shim:
         """The preload library that every node carries. Raises Skipped."""
         if self.deployment.shim is None:
-            raise Skipped(self.deployment.no_shim)
+            raise FaultSkipped(self.deployment.no_shim)
         return self.deployment.shim
 
     def running(self, node: int) -> int:
         """The pid of a node. Raises Skipped when it does not run."""
         pid = self.deployment.cluster.pid(node)
         if pid is None:
-            raise Skipped(f"node {node} does not run")
+            raise FaultSkipped(f"node {node} does not run")
         return pid
 
     def may_lose(self, node: int) -> None:
         """Raises Skipped where that node's disk may not be lost now."""
         if (refusal := self.deployment.disks.refusal(node, self.nodes)) is not None:
-            raise Skipped(refusal)
+            raise FaultSkipped(refusal)
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Waits for something; whether it came."""

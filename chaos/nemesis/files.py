@@ -22,7 +22,7 @@ import msgspec
 
 from raftlog.chaos.deploy import membership
 from raftlog.chaos.nemesis.damage import Area, Hit, flip, truncate
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.api.status import fingerprint
 
@@ -56,7 +56,7 @@ def _stop(field: Field) -> int:
     field.running(node)
     field.may_lose(node)
     if not field.wait(lambda: cluster.status(node) is not None, START_S):
-        raise Skipped(f"node {node} does not serve: it cannot be stopped cleanly")
+        raise FaultSkipped(f"node {node} does not serve: it cannot be stopped cleanly")
     _stop_cleanly(field, node)
     return node
 
@@ -67,7 +67,7 @@ def _stop_cleanly(field: Field, node: int) -> None:
     code = cluster.stop_node(node)
     if code == -signal.SIGKILL:
         cluster.start_node(node)
-        raise Skipped(f"node {node} took so long to stop that it was killed: its newest mark may be missing")
+        raise FaultSkipped(f"node {node} took so long to stop that it was killed: its newest mark may be missing")
     if code != 0:
         raise RuntimeError(f"node {node} ended with {code} at SIGTERM")
 
@@ -101,7 +101,7 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
         deployment.changed_disk(node)
         if hit is None:
             deployment.cluster.start_node(node)
-            raise Skipped(f"node {node} has none of {', '.join(areas)} yet")
+            raise FaultSkipped(f"node {node} has none of {', '.join(areas)} yet")
         deployment.disks.lose(node, hit.what)
         since = deployment.cluster.log_file(node).stat().st_size
         code = _started(field, node)
@@ -149,7 +149,7 @@ def _newest(field: Field) -> Injection:
     hit = flip(cluster.data(node), "newest", field.chance)
     if hit is None:
         cluster.start(field.nodes)
-        raise Skipped(f"behind the newest durable mark of node {node} is nothing")
+        raise FaultSkipped(f"behind the newest durable mark of node {node} is nothing")
     deployment.changed_disk(node)
     deployment.disks.lose(node, hit.what)
     others = field.chance.sample([each for each in field.nodes if each != node], len(field.nodes) // 2)
@@ -254,7 +254,7 @@ def _rolled_back(field: Field) -> Injection:
     try:
         for _ in range(COPY_AGE):
             _meet_again(field, node)
-    except Skipped:
+    except FaultSkipped:
         shutil.rmtree(copy)
         raise
     shutil.rmtree(data)
@@ -276,7 +276,7 @@ def _meet_again(field: Field, node: int) -> None:
     cluster.start_node(node)
     cluster.wait_ready([node], START_S)
     if not field.wait(lambda: all(_has_met(field, each, node, since[each]) for each in others), REFUSED_S):
-        raise Skipped(f"not every peer met node {node} again within {REFUSED_S:g} s")
+        raise FaultSkipped(f"not every peer met node {node} again within {REFUSED_S:g} s")
     _stop_cleanly(field, node)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from raftlog.chaos.deploy.deployment import client_proxy
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, Toxic, both_ways, peers
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, Toxic, both_ways, peers
 
 LASTS_S: Final = (1.0, 3.0)
 HELD_S: Final = (0.8, 2.0)  # longer than an election takes: bytes that are released then are of an old term
@@ -90,7 +90,7 @@ def _broken(chosen: Callable[[Field], Sequence[tuple[int, int]]], whose: str) ->
             try:
                 own = [opened.enter_context(_dialled(field.deployment.peer_address(*pair))) for pair in pairs]
             except OSError as error:  # the proxy is disabled by another fault
-                raise Skipped(f"a link is not open to dials: {_named(error)}") from None
+                raise FaultSkipped(f"a link is not open to dials: {_named(error)}") from None
             before, since_ns = _term(field), time.monotonic_ns()
             field.deployment.toxiproxy.drop(peers(pairs), f"f{field.number}")
             ended = sum(map(_has_ended, own))

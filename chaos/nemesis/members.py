@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from raftlog.chaos.deploy import membership
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis
 from raftlog.cluster.api.status import fingerprint
 from raftlog.cluster.client.errors import ClientError
 
@@ -33,7 +33,7 @@ def _added(field: Field) -> Injection:
     deployment = field.deployment
     node = next((each for each in deployment.spares if each not in deployment.cluster.nodes), None)
     if node is None:
-        raise Skipped("every number to spare is in use")
+        raise FaultSkipped("every number to spare is in use")
     field.leader()  # every change needs one
     membership.add(deployment, node)
 
@@ -83,7 +83,7 @@ def _handed_over(field: Field) -> Injection:
     try:
         transferred = membership.transfer(field.deployment, to)
     except ClientError as error:
-        raise Skipped(f"node {leader} leads on: {error}") from error
+        raise FaultSkipped(f"node {leader} leads on: {error}") from error
     proof = f"node {transferred.leader.node} leads, {transferred.elapsed_ms:.0f} ms later"
     return Injection(f"leader {transferred.old} to node {to}", proof, lambda: None)
 

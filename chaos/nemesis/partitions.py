@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, repeated, swallow
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, repeated, swallow
 from raftlog.chaos.sim.network import topologies
 
 LASTS_S: Final = (1.5, 4.0)  # from two to several election timeouts
@@ -125,7 +125,7 @@ def _left_behind(field: Field) -> Injection:
 
     if not field.wait(is_behind, BEHIND_S):
         field.forget()
-        raise Skipped(f"the others have not saved enough snapshots behind {last} within {BEHIND_S:g} s")
+        raise FaultSkipped(f"the others have not saved enough snapshots behind {last} within {BEHIND_S:g} s")
     behind = f"node {node} ended at {last}; the others saved snapshots up to {max(set().union(*saved.values()))}"
     return Injection(f"follower {node} needs a snapshot", f"{proof}; {behind}", field.forget, since_ns)
 

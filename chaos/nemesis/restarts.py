@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped, repeated
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, repeated
 
 LASTS_S: Final = (2.0, 4.0)
 STORM_UP_S: Final = (0.05, 0.8)  # killed while it starts, while it catches up, and while it serves
@@ -16,7 +16,7 @@ def _transfer(field: Field) -> Injection:
     cluster = field.deployment.cluster
     leader = field.leader()
     if cluster.pid(leader) is None:
-        raise Skipped(f"leader {leader} does not run any more")
+        raise FaultSkipped(f"leader {leader} does not run any more")
     code = cluster.stop_node(leader)
     if code != 0:
         raise RuntimeError(f"node {leader} ended with {code} at SIGTERM\n{cluster.tail(leader)}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis
 
 DOWN_S: Final = (0.3, 3.0)  # down for shorter and longer than an election takes
 SHORT_S: Final = (0.05, 0.25)  # below the shortest election timeout
@@ -66,7 +66,7 @@ def _running(field: Field, choice: Choice, what: str) -> list[int]:
     """The chosen nodes whose processes run. Raises Skipped if none does."""
     nodes = [node for node in choice(field) if field.deployment.cluster.pid(node) is not None]
     if not nodes:
-        raise Skipped(f"no node to {what} runs")
+        raise FaultSkipped(f"no node to {what} runs")
     return nodes
 
 

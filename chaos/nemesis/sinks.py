@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from raftlog.chaos.deploy.sink_process import SinkProcess, end
-from raftlog.chaos.nemesis.fault import Field, Injection, Nemesis, Skipped
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis
 
 LASTS_S: Final = (0.1, 2.0)
 FENCED_S: Final = 3.0
@@ -20,21 +20,21 @@ FENCED_S: Final = 3.0
 
 def _sink(field: Field) -> SinkProcess:
     if field.deployment.sink is None:
-        raise Skipped("this run has no sink")
+        raise FaultSkipped("this run has no sink")
     return field.deployment.sink
 
 
 def _kill(field: Field) -> Injection:
     sink = _sink(field)
     if (pid := sink.kill()) is None:
-        raise Skipped("no runner of the sink runs")
+        raise FaultSkipped("no runner of the sink runs")
     return Injection("the sink", f"pid {pid}: waited for and gone", lambda: f"started again as {sink.start().pid}")
 
 
 def _pause(field: Field) -> Injection:
     sink = _sink(field)
     if (paused := sink.pause()) is None:
-        raise Skipped("no runner of the sink runs")
+        raise FaultSkipped("no runner of the sink runs")
     younger = sink.start()
 
     def heal() -> str:

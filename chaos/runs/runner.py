@@ -21,7 +21,7 @@ from raftlog.chaos.deploy import membership
 from raftlog.chaos.deploy.deployment import NODE_COMMAND, Deployment
 from raftlog.chaos.deploy.processes import waited_s
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
-from raftlog.chaos.nemesis import NEMESES, Field, Skipped
+from raftlog.chaos.nemesis import NEMESES, FaultSkipped, Field
 from raftlog.chaos.nemesis.fault import Need
 from raftlog.chaos.record.times import Stretch
 from raftlog.chaos.runs.aftermath import Aftermath, examine
@@ -255,7 +255,7 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asynci
         fault.began_ns = arena.now_ns()
         try:
             injected = await asyncio.to_thread(NEMESES[planned.nemesis].inject, here)
-        except Skipped as why:
+        except FaultSkipped as why:
             fault.outcome, fault.note, fault.healed_ns = "skipped", str(why), arena.now_ns()
             return
         except Exception as error:  # any error: half of the fault may be there

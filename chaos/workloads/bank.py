@@ -14,7 +14,7 @@ from typing import Any, Final
 from raftlog import Client, ClientError, compare, prefix_end, step
 from raftlog.chaos.judge.history import Operation
 from raftlog.chaos.judge.log_truth import LogTruth
-from raftlog.chaos.workloads.workload import Answer, Refused, Workload, placed
+from raftlog.chaos.workloads.workload import Answer, OperationGivenUp, Workload, placed
 from raftlog.cluster.api.kv import TxnIn
 
 PREFIX: Final = "b/"
@@ -135,4 +135,4 @@ async def _transfer(client: Client, process: str, bank: str, value: dict[str, An
         )
         if done.succeeded:
             return Answer(value, True, done.index, done.term, repeated=done.result == "repeated")
-    raise Refused
+    raise OperationGivenUp

@@ -22,7 +22,7 @@ from raftlog.chaos.judge.log_checker import records_of
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.workloads.direct_client import Direct
 from raftlog.chaos.workloads.tracer import COMPACTED, Tracer
-from raftlog.chaos.workloads.workload import DIRECT, Answer, Refused, Workload, placed
+from raftlog.chaos.workloads.workload import DIRECT, Answer, OperationGivenUp, Workload, placed
 from raftlog.cluster.api.errors import ERRORS, Code
 from raftlog.cluster.api.headers import H_KEY, JSON
 from raftlog.cluster.api.kv import KeyAnswer, RangeAnswer, TxnAnswer
@@ -160,7 +160,7 @@ class DirectLog(Workload):
             if reply.status != 200:
                 if reply.status == COMPACTED and (oldest := reply.problem.oldest) is not None:
                     self.gone.append((node, start, oldest))
-                raise Refused(f"{reply.status}")
+                raise OperationGivenUp(f"{reply.status}")
             page = self.tracer.take(f"node {node}", start, _page(reply.body))
             if not is_linearizable:  # a linearizable one waits for a round of its leader, however far the state is
                 self._is_in_time(node, target, max(min_index, start if wait_s else 0), before)
@@ -221,14 +221,14 @@ class DirectStore:
         if reply.status == NOT_FOUND:
             return Answer(None)
         if reply.status != 200:
-            raise Refused(f"{reply.status}")
+            raise OperationGivenUp(f"{reply.status}")
         got = _got(reply.body)
         return Answer(int(got.kv.value or ""), index=got.index)
 
     async def read_with_index(self, key: str) -> Answer:
         reply = await self.direct.ask("GET", f"{self.url}/v1/kv?prefix={key}&limit=1", deadline_s=DEADLINE_S)
         if reply.status != 200:
-            raise Refused(f"{reply.status}")
+            raise OperationGivenUp(f"{reply.status}")
         page = _range(reply.body)
         return Answer(int(page.kvs[0].value or "") if page.kvs else None, index=page.index)
 

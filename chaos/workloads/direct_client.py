@@ -16,7 +16,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from raftlog.chaos.workloads.workload import Refused
+from raftlog.chaos.workloads.workload import OperationGivenUp
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.api.headers import H_DEADLINE
 from raftlog.cluster.client.errors import NotApplied, OutcomeUnknown
@@ -74,7 +74,7 @@ class Direct:
                 async with self._http.request(method, url, data=data, headers=all_headers) as answer:
                     return Reply(answer.status, await answer.read())
         except aiohttp.ClientConnectorError as error:
-            raise Refused(str(error)) from error
+            raise OperationGivenUp(str(error)) from error
         except TimeoutError as error:
             self.late.append(
                 f"{method} {url} was not answered within {time.monotonic() - began:.1f} s; its own deadline was "

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from raftlog.chaos.workloads.direct_client import Direct
-from raftlog.chaos.workloads.workload import AFTER_FAILURE_S, Refused
+from raftlog.chaos.workloads.workload import AFTER_FAILURE_S, OperationGivenUp
 from raftlog.cluster.api.errors import ERRORS, Code
 from raftlog.cluster.api.records import LogPageJson, LogRecord
 from raftlog.cluster.client.errors import OutcomeUnknown
@@ -51,7 +51,7 @@ class Tracer:
             )
             try:
                 reply = await self.direct.ask("GET", target, deadline_s=2 * WAIT_S)
-            except (Refused, OutcomeUnknown):
+            except (OperationGivenUp, OutcomeUnknown):
                 await asyncio.sleep(AFTER_FAILURE_S)
                 continue
             if reply.status == 200:

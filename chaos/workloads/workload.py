@@ -50,7 +50,7 @@ class Answer:
     repeated: bool = False
 
 
-class Refused(Exception):
+class OperationGivenUp(Exception):
     """The workload gave an operation up before anything of it was sent: it did not happen."""
 
 
@@ -127,7 +127,7 @@ class Recorder:
             answer = await call()
         except OutcomeUnknown:
             self.history.complete(process, "info", time_ns=arena.now_ns(), node=node)
-        except (NotApplied, Refused):
+        except (NotApplied, OperationGivenUp):
             self.history.complete(process, "fail", time_ns=arena.now_ns(), node=node)
         else:
             now_ns = arena.now_ns()

@@ -16,7 +16,7 @@ import typer
 
 from raftlog.cluster.api.access import AccessAnswer, AccessIn, RoleView
 from raftlog.cluster.api.text import as_row, as_time
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import Column, View, lines_of, view
 from raftlog.cluster.cli.frame.profiles import Profile, Profiles, read_profiles, save_profiles
 from raftlog.cluster.client import access_requests as requests
@@ -216,7 +216,7 @@ def _create_token(
     """Make a token of a user. It is shown once; the cluster keeps only its hash."""
     is_needed = certificate or _needs_certificate(*_place(cli))
     if is_needed and certificate is False:
-        raise Failed(
+        raise CommandFailed(
             f"the nodes require a certificate of every client, so with the token alone {user} gets no answer. Make a "
             f"certificate (raftlog cert client {user}), or let all nodes take clients without one "
             "(security.client_certificates, docs/security.md)"
@@ -237,7 +237,7 @@ def _revoke_token(
 ) -> None:
     """Revoke a token. Requests under way that it admitted are refused as well."""
     if len(token) > 8:
-        raise Failed("name the token by its id, the 8 digits after rl_: a secret is no argument", Exit.USAGE)
+        raise CommandFailed("name the token by its id, the 8 digits after rl_: a secret is no argument", Exit.USAGE)
     _switch(cli, AccessIn("delete_token", token=token))
 
 
@@ -297,7 +297,7 @@ def _use_profile(cli: Cli, name: Annotated[str, typer.Argument(help="The name; -
     """Use a profile for all commands from now on. RAFTLOG_PROFILE and --endpoints go before it."""
     known = read_profiles()
     if name != "-" and name not in known.profiles:
-        raise Failed(
+        raise CommandFailed(
             f"there is no profile {name!r}: {', '.join(sorted(known.profiles)) or 'none was made'}", Exit.USAGE
         )
     save_profiles(Profiles("" if name == "-" else name, known.profiles))
@@ -309,7 +309,7 @@ def _profile_variables(cli: Cli, name: Annotated[str, typer.Argument(help="The n
     """Print the variables of a profile, for other programs: eval "$(raftlog profile env NAME)"."""
     profile = read_profiles().profiles.get(name)
     if profile is None:
-        raise Failed(f"there is no profile {name!r}", Exit.USAGE)
+        raise CommandFailed(f"there is no profile {name!r}", Exit.USAGE)
     variables = {"RAFTLOG_ENDPOINTS": ",".join(profile.endpoints), **profile.variables()}
     if cli.printer.is_json:
         cli.printer.one(variables, View(tuple(map(Column, variables)), lines_of("RAFTLOG_ENDPOINTS")))
@@ -329,7 +329,7 @@ def _node(config: Path) -> tuple[str, TlsFiles | None]:
     loaded = load_settings(config, os.environ)
     own = loaded.cluster.of(loaded.settings.node) if loaded.cluster is not None else None
     if own is None:
-        raise Failed(f"{config}: it names no node of a cluster file", Exit.USAGE)
+        raise CommandFailed(f"{config}: it names no node of a cluster file", Exit.USAGE)
     return own.url, loaded.tls_files()
 
 

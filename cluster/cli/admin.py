@@ -17,7 +17,7 @@ from raftlog.cluster.api.explain import Leaderless
 from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.text import as_row
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import Column, Format, view
 from raftlog.cluster.cli.frame.status_table import COLUMNS, print_status, status_table
 from raftlog.cluster.client import requests
@@ -177,7 +177,9 @@ def status_command(
             if row.get("is_insecure"):
                 say(f"node {row['node']} runs with --insecure: each machine that reaches it may do everything")
         if shown["leader"] is None:
-            raise Failed("there is no leader now", Exit.UNREACHABLE, "Watch for one with: raftlog status --watch")
+            raise CommandFailed(
+                "there is no leader now", Exit.UNREACHABLE, "Watch for one with: raftlog status --watch"
+            )
         return
     from rich.console import Console  # here: rich takes long to import
     from rich.live import Live
@@ -214,7 +216,7 @@ def dialled(url: str) -> str:
     try:
         return normal_url(url)
     except ValueError as error:
-        raise Failed(f"the cluster names a node's URL that cannot be used: {error}") from error
+        raise CommandFailed(f"the cluster names a node's URL that cannot be used: {error}") from error
 
 
 def _print_status(cli: Cli, shown: dict[str, Any]) -> None:

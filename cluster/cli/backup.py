@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from raftlog.cluster.api.text import as_time
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import Column, bar, view
 from raftlog.cluster.config.cluster_file import ClusterFile
 from raftlog.cluster.config.joining import TLS_FOLDER
@@ -101,14 +101,14 @@ def backup_command(
     pace = Pace(1_000_000 * rate)
     if state_only:
         if "://" in target:
-            raise Failed(f"{target}: --state-only writes a file of this machine; name one", Exit.USAGE)
+            raise CommandFailed(f"{target}: --state-only writes a file of this machine; name one", Exit.USAGE)
         _save_state(cli, Path(target), stale, force, pace)
         return
     if stale or force:
-        raise Failed("--stale and --force are for --state-only: a folder only grows", Exit.USAGE)
+        raise CommandFailed("--stale and --force are for --state-only: a folder only grows", Exit.USAGE)
     place = place_of(target)
     if isinstance(place, Path) and place.exists() and not place.is_dir():
-        raise Failed(
+        raise CommandFailed(
             f"{target}: it is a file, and a backup with the log is a folder; name another, or give --state-only",
             Exit.USAGE,
         )
@@ -132,15 +132,15 @@ def _save_state(cli: Cli, file: Path, stale: bool, force: bool, pace: Pace) -> N
     from raftlog.cluster.offline.take_backup import receive_state
 
     if file.is_dir():
-        raise Failed(f"{file}: it is a folder; name the file to write", Exit.USAGE)
+        raise CommandFailed(f"{file}: it is a folder; name the file to write", Exit.USAGE)
     if file.exists() and not force:
-        raise Failed(f"{file}: it is there already; name another file, or give --force", Exit.USAGE)
+        raise CommandFailed(f"{file}: it is there already; name another file, or give --force", Exit.USAGE)
     aside = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
         with bar("saving") as progress, cli.client(sessions=False) as client:
             cursor = receive_state(client, aside, "stale" if stale else "linearizable", pace, progress)
         if file.exists() and not force:
-            raise Failed(f"{file}: it was made meanwhile; name another file, or give --force")
+            raise CommandFailed(f"{file}: it was made meanwhile; name another file, or give --force")
         aside.rename(file)
         sync_folder(file.absolute().parent)
     finally:
@@ -200,9 +200,9 @@ def restore_command(
         elif place.is_file():
             seed, log = read_backup(place, progress), None
         else:
-            raise Failed(f"{backup}: there is no such backup; `raftlog backup` makes one", Exit.USAGE)
+            raise CommandFailed(f"{backup}: there is no such backup; `raftlog backup` makes one", Exit.USAGE)
     if log is None and keep_log:
-        raise Failed(f"{backup}: it has no log, and --keep-log is for a backup with the log", Exit.USAGE)
+        raise CommandFailed(f"{backup}: it has no log, and --keep-log is for a backup with the log", Exit.USAGE)
     _make(cli, seed, cluster, new_ids, nodes or (), segment_bytes, log, keep_log)
     if log is not None:
         say(
@@ -248,10 +248,12 @@ def _confirm(log_id: str, *, is_given: bool) -> None:
         return
     words = f"lose data of {log_id[:8]}"
     if not sys.stdin.isatty():
-        raise Failed("nothing was done: give --yes-lose-data, or run it on a terminal, where it asks", Exit.USAGE)
+        raise CommandFailed(
+            "nothing was done: give --yes-lose-data, or run it on a terminal, where it asks", Exit.USAGE
+        )
     say(f"To go on, write: {words}")
     if sys.stdin.readline().strip() != words:
-        raise Failed("nothing was done")
+        raise CommandFailed("nothing was done")
 
 
 def _make(
@@ -323,4 +325,4 @@ def _newer() -> Iterator[None]:
     try:
         yield
     except UnknownVersion as error:
-        raise Failed(str(error)) from error
+        raise CommandFailed(str(error)) from error

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, find_endpoints, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, find_endpoints, say
 from raftlog.cluster.cli.frame.hints import SESSION_TTL_MS
 from raftlog.cluster.cli.frame.last_cluster import state_folder
 from raftlog.cluster.cli.frame.output import Column, Format, bar, view
@@ -204,7 +204,7 @@ def read_last(path: Path) -> BenchRun | None:
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
-        raise Failed(
+        raise CommandFailed(
             f"{path} is no result of `raftlog bench`, and would be overwritten: name another file", Exit.USAGE
         ) from error
 
@@ -268,7 +268,7 @@ def _clean_up(client: SyncClient, prefix: str, clients: int, url: str) -> None:
             client.delete_range(start, prefix_end(start))
     except ClientError as error:
         again = f"raftlog del {prefix} --prefix -e {url}"
-        raise Failed(
+        raise CommandFailed(
             f"keys of the load are left below {prefix}: {error}", Exit.FAILURE, f"Delete them: {again}"
         ) from error
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import view
 
 commands = Commands()
@@ -59,7 +59,7 @@ def _node(
         place = known.of(node)
         if place is None:
             ids = ", ".join(str(each.id) for each in known.node)
-            raise Failed(f"node {node} is not in the cluster file, which has the nodes {ids}", Exit.USAGE)
+            raise CommandFailed(f"node {node} is not in the cluster file, which has the nodes {ids}", Exit.USAGE)
         hosts = [*hosts_of(place), *(names or ())]
         _show(cli, make_node(folder, known.cluster.log, node, hosts, days or HOLDER_DAYS))
 
@@ -130,7 +130,7 @@ def _add(revoked: Path, certificates: list[Any]) -> None:
             added += f"sha256:{facts.fingerprint}  # {holder}, until {facts.not_after:%Y-%m-%d}\n"
         digests = parse_revoked(before.decode() + added).digests
     except ValueError as error:
-        raise Failed(
+        raise CommandFailed(
             f"{revoked}: {error}; nothing was revoked: nodes could not read this list. Correct it, or name another one "
             "with --list"
         ) from error
@@ -146,7 +146,7 @@ def _list(cli: Cli, folder: FolderOption = FOLDER) -> None:
 
     files = sorted(folder.glob("*.pem"))
     if not files:
-        raise Failed(
+        raise CommandFailed(
             f"{folder}: no certificate (*.pem) is there; --folder names another place. Only a cluster without an "
             "authority gets a new one (raftlog cert ca): nodes refuse the certificates of a second one",
             Exit.NOT_FOUND,
@@ -169,7 +169,7 @@ def _check(
 
     wrong = check_files(ca or certificate.with_name("ca.pem"), certificate, key or certificate.with_suffix(".key"))
     if wrong:
-        raise Failed("\n".join(wrong))
+        raise CommandFailed("\n".join(wrong))
     facts = read_facts(certificate)
     cli.printer.all([_row(facts)], LISTED)
     if facts.days_left() < WARN_DAYS:

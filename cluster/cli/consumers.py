@@ -12,7 +12,7 @@ import typer
 from raftlog.cluster.api.consumers import PositionIn
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.api.values import SHARD
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit
 from raftlog.cluster.cli.frame.output import Column, Format, view
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -124,7 +124,7 @@ def delete_command(
     with cli.client() as client:
         done = client.call(requests.delete(name, generation))
     if not done.deleted:
-        raise Failed(f"there is no consumer group {name!r}: raftlog consumers list", Exit.NOT_FOUND)
+        raise CommandFailed(f"there is no consumer group {name!r}: raftlog consumers list", Exit.NOT_FOUND)
     cli.printer.one(as_row(done), DELETED)
 
 

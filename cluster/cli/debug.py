@@ -16,7 +16,7 @@ import typer
 from raftlog.cluster.cli.admin import ask_all
 from raftlog.cluster.cli.disk import as_object
 from raftlog.cluster.cli.explain import explain_leader
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit
 from raftlog.cluster.cli.frame.output import bar, view
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -89,7 +89,9 @@ def bundle_command(
                 _add_local(archive, each)
             archive.add("troubles.txt", "".join(f"{each}\n" for each in archive.troubles).encode())
     except OSError as error:
-        raise Failed(f"{file}: {error.strerror or error}", Exit.FAILURE, "Name another file with --out.") from error
+        raise CommandFailed(
+            f"{file}: {error.strerror or error}", Exit.FAILURE, "Name another file with --out."
+        ) from error
     cli.printer.one({"file": str(file), "bytes": file.stat().st_size, "troubles": len(archive.troubles)}, BUNDLE)
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from raftlog.cluster.cli.frame.common import Commands, Exit, Failed, ended
+from raftlog.cluster.cli.frame.common import CommandFailed, Commands, Exit, ended
 from raftlog.cluster.cli.nodes import browse, choose_ports
 
 commands = Commands()
@@ -55,7 +55,7 @@ def _demo(
     if source is not None and not source.is_file():
         other = "is a folder, not a file" if source.is_dir() else "is no file that can be read twice: copy it into one"
         what = other if source.exists() else "is not there"
-        raise Failed(f"--input {source} {what}", Exit.USAGE)
+        raise CommandFailed(f"--input {source} {what}", Exit.USAGE)
     signal.signal(signal.SIGTERM, _interrupted)
     console = Console(stderr=True, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="raftlog-demo-"))
@@ -68,7 +68,7 @@ def _demo(
             with console.status("…") as status:
                 demo.prepare(story.input, _Teller(console, status))
         except demo.BadInput as error:
-            raise Failed(f"the demo did not begin: {error}", Exit.USAGE) from error
+            raise CommandFailed(f"the demo did not begin: {error}", Exit.USAGE) from error
         try:
             with console.status("…") as status:
                 tell = _Teller(console, status)
@@ -80,7 +80,7 @@ def _demo(
         except (demo.DemoFailed, LocalClusterError) as error:
             keep = True
             tails = cluster.tails() if cluster is not None else ""
-            raise Failed(f"the demo failed: {error}", hint=f"Everything is in {folder}:\n{tails}") from error
+            raise CommandFailed(f"the demo failed: {error}", hint=f"Everything is in {folder}:\n{tails}") from error
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -93,7 +93,7 @@ def _demo(
         try:
             pid = demo.keep_up(cluster, folder / "up.log")
         except demo.DemoFailed as error:
-            raise Failed(str(error)) from error
+            raise CommandFailed(str(error)) from error
         console.print(f"the cluster is up: {', '.join(cluster.urls)}; its folder {folder}")
         console.print(f"stop it with: kill {pid}; start it again with: raftlog up --data {folder / 'data'}")
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import TIME, Format, Printer, bar, view
 from raftlog.cluster.cli.log import RECORD
 from raftlog.cluster.files.errors import DiskError
@@ -135,7 +135,7 @@ def dump_command(
     from raftlog.cluster.offline.dump import Dump, DumpPart
 
     if what not in VIEWS:
-        raise Failed(f"{what!r}: it must be one of {', '.join(VIEWS)}", Exit.USAGE)
+        raise CommandFailed(f"{what!r}: it must be one of {', '.join(VIEWS)}", Exit.USAGE)
     if as_json:
         cli = dataclasses.replace(cli, printer=Printer(Format.JSON))
     with _looking(), held(directory, even_if_locked=force_read), closing(Dump(directory, first, to)) as dump:
@@ -145,7 +145,7 @@ def dump_command(
         else:
             cli.printer.each(rows, VIEWS[what])
     if dump.troubles:
-        raise Failed("; ".join(dump.troubles), Exit.FAILURE, "`raftlog disk check` says what to do.")
+        raise CommandFailed("; ".join(dump.troubles), Exit.FAILURE, "`raftlog disk check` says what to do.")
 
 
 @contextmanager
@@ -153,4 +153,4 @@ def _looking() -> Iterator[None]:
     try:
         yield
     except DiskError as error:
-        raise Failed(str(error), Exit.NOT_CHECKED) from error
+        raise CommandFailed(str(error), Exit.NOT_CHECKED) from error

@@ -18,7 +18,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit
 from raftlog.cluster.cli.frame.output import view
 from raftlog.cluster.config.cluster_file import split_address
 from raftlog.cluster.config.settings import LimitSettings, LoadedSettings, load_settings
@@ -235,4 +235,4 @@ def doctor_command(
     cli.printer.all([each._asdict() for each in found], FINDING)
     problems = [each.check for each in found if each.state == "problem"]
     if problems:
-        raise Failed(f"{len(problems)} of {len(found)} need you: {', '.join(problems)}", Exit.FAILURE)
+        raise CommandFailed(f"{len(problems)} of {len(found)} need you: {', '.join(problems)}", Exit.FAILURE)

@@ -11,7 +11,7 @@ from raftlog.cluster.api.diagnosis import diagnose, leader_of, tell_record
 from raftlog.cluster.api.explain import Cause, EntryView, Leaderless, NodeView
 from raftlog.cluster.api.text import as_row, as_time
 from raftlog.cluster.cli.admin import ask_all, why_silent
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit
 from raftlog.cluster.cli.frame.output import Format, view
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -40,11 +40,11 @@ def explain_command(
         answer = explain_leader(cli)
         _print_leader(cli, answer)
         if not answer.leader:
-            raise Failed("there is no leader now", Exit.UNREACHABLE)
+            raise CommandFailed("there is no leader now", Exit.UNREACHABLE)
     elif what.isascii() and what.isdigit() and int(what) > 0:
         _print_record(cli, explain_record(cli, int(what)))
     else:
-        raise Failed(f"{what!r}: write `leader`, or the index of a record", Exit.USAGE)
+        raise CommandFailed(f"{what!r}: write `leader`, or the index of a record", Exit.USAGE)
 
 
 def explain_leader(cli: Cli) -> Leaderless:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.cluster.cli.frame.output import Row, view
 from raftlog.cluster.cli.importing import (
@@ -20,7 +20,7 @@ from raftlog.cluster.cli.importing import (
     names,
     printed,
 )
-from raftlog.cluster.importer.sources import Copied, copy
+from raftlog.cluster.importer.sources import CopyProgress, copy
 
 commands = Commands()
 register = commands.register
@@ -60,7 +60,7 @@ def import_postgres_command(
 
     state = options.state or Path(f"{slot}.raftlog-import")
     started = time.monotonic()
-    newest: Copied | None = None
+    newest: CopyProgress | None = None
     here = 0  # records of this run
 
     def rows() -> Iterator[Row]:
@@ -88,7 +88,7 @@ def import_postgres_command(
     except KeyboardInterrupt:
         done = "nothing new" if newest is None else f"{newest.records:,} records (up to index {newest.last})"
         how = continuing(again=options.again)
-        raise Failed(f"interrupted: {done} of {slot} in the log; {how}", Exit.INTERRUPTED) from None
+        raise CommandFailed(f"interrupted: {done} of {slot} in the log; {how}", Exit.INTERRUPTED) from None
     if newest is None:
         say(f"nothing new in the tables of the slot {slot}")
     else:
@@ -103,9 +103,9 @@ def _conninfo(given: str) -> str:
         try:
             return Path(given[1:]).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise Failed(f"{given[1:]} cannot be read: {error}") from error
+            raise CommandFailed(f"{given[1:]} cannot be read: {error}") from error
     if {"password", "sslpassword"} & {*parse_conninfo(given)}:
-        raise Failed(
+        raise CommandFailed(
             "CONNINFO has a password, which every user of this machine can see: put it into PGPASSWORD, into a pgpass "
             "file, or the whole string into a file that only you can read, and give @FILE",
             Exit.USAGE,
@@ -113,7 +113,7 @@ def _conninfo(given: str) -> str:
     return given
 
 
-def _copied_row(copied: Copied, here: int, seconds: float) -> dict[str, Any]:
+def _copied_row(copied: CopyProgress, here: int, seconds: float) -> dict[str, Any]:
     return {
         "records": copied.records,
         "before": copied.records - here,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from raftlog.cluster.api.text import as_row, as_time
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.cluster.cli.frame.output import Column, Format, Row, View, bar, view
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -150,7 +150,7 @@ def import_command(
     Rows and changes of tables of PostgreSQL: `raftlog import-postgres`.
     """
     if not files:
-        raise Failed("name the files to import, or - for standard input", Exit.USAGE)
+        raise CommandFailed("name the files to import, or - for standard input", Exit.USAGE)
     source = files[0]
     name = "raftlog-stdin" if source == importer.STDIN else _file_name(source)
     state, rejects = options.state or Path(f"{name}.raftlog-import"), rejects or Path(f"{name}.rejected")
@@ -163,7 +163,7 @@ def import_command(
     }
     if rejected:
         if reading != ReadingOptions() or options.follow or len(files) > 1:
-            raise Failed("--rejected reads the lines as the import of FILE did: give no such option", Exit.USAGE)
+            raise CommandFailed("--rejected reads the lines as the import of FILE did: give no such option", Exit.USAGE)
         plan = importer.ImportPlan(
             str(rejects), Path(f"{rejects}.raftlog-import"), Path(f"{rejects}.rejected"), rejected_of=state, **shared
         )
@@ -174,7 +174,7 @@ def import_command(
             source, state, rejects, more=tuple(files[1:]), follow=options.follow, **given, **shared
         )
     if from_line > 1 and (plan.more or Path(source).is_dir()):
-        raise Failed("--from-line is of one file: import the others by themselves", Exit.USAGE)
+        raise CommandFailed("--from-line is of one file: import the others by themselves", Exit.USAGE)
     if dry_run:
         _dry_run(cli, plan)
         return
@@ -232,7 +232,7 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
     try:
         printed(cli, rows(), IMPORTED)
     except KeyboardInterrupt:
-        raise Failed(f"interrupted: {_standing(plan, newest)}", Exit.INTERRUPTED) from None
+        raise CommandFailed(f"interrupted: {_standing(plan, newest)}", Exit.INTERRUPTED) from None
     except (ClientError, InputError, OSError) as error:
         if isinstance(error, Forbidden):
             say("an import needs `append on log` and `write on keys:raftlog/import/*`")
@@ -240,7 +240,7 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
             say(_standing(plan, newest))
         raise
     if newest is None:
-        raise Failed(f"{plan.source} has no line to import beyond its first")
+        raise CommandFailed(f"{plan.source} has no line to import beyond its first")
     cli.printer.one(_progress_row(newest, before, time.monotonic() - started) | {"done": True}, IMPORTED)
     if before and before == newest.records:
         say("an earlier run has imported all of it; --again imports it once more")

@@ -15,7 +15,7 @@ import typer
 
 from raftlog.cluster.api.kv import CompareIn, OperationIn, TxnIn
 from raftlog.cluster.api.text import as_row
-from raftlog.cluster.cli.frame.common import Base64Option, Cli, Commands, Exit, Failed, bytes_of, say
+from raftlog.cluster.cli.frame.common import Base64Option, Cli, CommandFailed, Commands, Exit, bytes_of, say
 from raftlog.cluster.cli.frame.output import TIME, Column, Row, View, view
 from raftlog.cluster.client.answers import Page
 from raftlog.cluster.client.decisions import SessionBook
@@ -69,7 +69,7 @@ NoSession = Annotated[
 def write(cli: Cli, request: ApiRequest[Any], session: int | None, sequence: int | None, no_session: bool) -> Any:
     """Carries out a write, in a session of its own, in a given one, or without a session."""
     if (session is None) != (sequence is None):
-        raise Failed("--session and --sequence go together", Exit.USAGE)
+        raise CommandFailed("--session and --sequence go together", Exit.USAGE)
     with cli.client(sessions=not no_session) as client:
         if session is None or sequence is None:
             return client.call(request)
@@ -86,7 +86,7 @@ def value_of(text: str | None, is_base64: bool) -> bytes:
         say("reading the value from the terminal; end it with Ctrl-D")
     value = sys.stdin.buffer.read()
     if not value:  # a script that forgot its input would replace the value by nothing
-        raise Failed("standard input has no value. To write an empty value, name it: ''", Exit.USAGE)
+        raise CommandFailed("standard input has no value. To write an empty value, name it: ''", Exit.USAGE)
     return value
 
 
@@ -125,7 +125,7 @@ def get_command(
     with cli.client() as client:
         item = client.get(name, at=at, consistency=stale(is_stale), min_index=min_index)
     if item is None:
-        raise Failed(f"no key {key!r}", Exit.NOT_FOUND)
+        raise CommandFailed(f"no key {key!r}", Exit.NOT_FOUND)
     cli.printer.one(as_row(item), BARE)
 
 
@@ -146,9 +146,9 @@ def del_command(
     request: ApiRequest[Any]
     if prefix or end is not None:
         if if_revision is not None or (prefix and end is not None):
-            raise Failed("give one of END, --prefix and --if-revision", Exit.USAGE)
+            raise CommandFailed("give one of END, --prefix and --if-revision", Exit.USAGE)
         if end == "":  # a script with an unset variable would delete everything behind KEY
-            raise Failed("END is empty: name the key to stop before, or give --prefix", Exit.USAGE)
+            raise CommandFailed("END is empty: name the key to stop before, or give --prefix", Exit.USAGE)
         request = delete_range(first, prefix_end(first) if end is None else bytes_of(end, base64, "END"))
     else:
         request = delete(first, if_revision=if_revision)
@@ -176,7 +176,7 @@ def range_command(
     last = None if end is None else bytes_of(end, base64, "END")
     if prefix:
         if end is not None:
-            raise Failed("give END or --prefix, not both", Exit.USAGE)
+            raise CommandFailed("give END or --prefix, not both", Exit.USAGE)
         last = prefix_end(first)
     with cli.client() as client:
         read = partial(client.range_page, first, last, at=at, consistency=stale(is_stale), min_index=min_index)
@@ -216,13 +216,13 @@ def txn_command(
 ) -> None:
     """Compare, then carry out one of two branches, at once. Both branches exit with 0; `succeeded` says which ran."""
     if (document is None) == (conditions is None and then is None and orelse is None):
-        raise Failed("give either a JSON document or --if, --then and --else", Exit.USAGE)
+        raise CommandFailed("give either a JSON document or --if, --then and --else", Exit.USAGE)
     if document is not None:
         text = sys.stdin.buffer.read() if document == "-" else os.fsencode(document)
         try:
             transaction = _transaction(text)
         except msgspec.MsgspecError as error:
-            raise Failed(
+            raise CommandFailed(
                 f"the transaction is not what it should be: {error}; give the JSON itself, or - for standard input: "
                 "raftlog txn - < FILE",
                 Exit.USAGE,
@@ -240,7 +240,7 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise Failed(f"{text!r}: {error}; quote as in a shell", Exit.USAGE) from error
+        raise CommandFailed(f"{text!r}: {error}; quote as in a shell", Exit.USAGE) from error
 
 
 def _condition(text: str) -> CompareIn:
@@ -250,10 +250,10 @@ def _condition(text: str) -> CompareIn:
             if target == "value":
                 return compare(os.fsencode(key), "value", cast(Any, operator), os.fsencode(operand))
             if not (operand.isascii() and operand.isdigit()):
-                raise Failed(f"--if {text!r}: {target} is compared with a number", Exit.USAGE)
+                raise CommandFailed(f"--if {text!r}: {target} is compared with a number", Exit.USAGE)
             return compare(os.fsencode(key), cast(Any, target), cast(Any, operator), int(operand))
         case _:
-            raise Failed(f"--if {text!r}: write KEY value|version|create|mod =|!=|<|> OPERAND", Exit.USAGE)
+            raise CommandFailed(f"--if {text!r}: write KEY value|version|create|mod =|!=|<|> OPERAND", Exit.USAGE)
 
 
 def _step(text: str) -> OperationIn:
@@ -268,7 +268,7 @@ def _step(text: str) -> OperationIn:
         case ["del", key, end]:
             return step("delete_range", os.fsencode(key), end=os.fsencode(end))
         case _:
-            raise Failed(f"{text!r} is no step: write put KEY VALUE, get KEY, or del KEY [END]", Exit.USAGE)
+            raise CommandFailed(f"{text!r} is no step: write put KEY VALUE, get KEY, or del KEY [END]", Exit.USAGE)
 
 
 @commands("watch")
@@ -285,7 +285,7 @@ def watch_command(
 ) -> None:
     """Print changes as they happen, until Ctrl-C. Goes on by itself when a node is lost."""
     if from_index is not None and from_revision is not None:
-        raise Failed("give --from or --from-revision, not both", Exit.USAGE)
+        raise CommandFailed("give --from or --from-revision, not both", Exit.USAGE)
     name = None if key is None else bytes_of(key, base64, "KEY")
     with cli.client() as client:
         events = client.watch(

@@ -12,7 +12,7 @@ import typer
 
 from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.consumers import owner_here
-from raftlog.cluster.cli.frame.common import Base64Option, Cli, Commands, Exit, Failed, bytes_of, say
+from raftlog.cluster.cli.frame.common import Base64Option, Cli, CommandFailed, Commands, Exit, bytes_of, say
 from raftlog.cluster.cli.frame.output import TIME, Column, view
 from raftlog.cluster.cli.kv import NoSession, Sequence, SessionOption, value_of, write
 from raftlog.cluster.client.access_requests import show
@@ -74,7 +74,7 @@ def append_command(
 def _header(text: str) -> tuple[str, bytes]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise Failed(f"--header {text!r}: write NAME=VALUE", Exit.USAGE)
+        raise CommandFailed(f"--header {text!r}: write NAME=VALUE", Exit.USAGE)
     return name, os.fsencode(value)
 
 
@@ -97,7 +97,9 @@ def log_command(
     """Print the log in order. With -o raw: the values, one a line."""
     if group is not None:
         if (from_index, to, from_time) != (None, None, None):
-            raise Failed("--group goes on where the group stands: move it with raftlog consumers reset", Exit.USAGE)
+            raise CommandFailed(
+                "--group goes on where the group stands: move it with raftlog consumers reset", Exit.USAGE
+            )
         with cli.client() as client:
             consumer = client.consumer(group)
             consumer.claim(owner=owner_here(), start=client.status().oldest)
@@ -106,7 +108,7 @@ def log_command(
                 cli.printer.each((as_row(record) for record in found), RECORD)
         return
     if from_index is not None and from_time is not None:
-        raise Failed("give --from or --from-time, not both", Exit.USAGE)
+        raise CommandFailed("give --from or --from-time, not both", Exit.USAGE)
     time_ms = None if from_time is None else unix_ms(from_time, "--from-time")
     with cli.client() as client:
         status = client.status()
@@ -209,5 +211,7 @@ def unix_ms(text: str, option: str) -> int:
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
-        raise Failed(f"{option} {text!r}: write Unix ms or ISO 8601, as in 2026-01-31T12:00", Exit.USAGE) from error
+        raise CommandFailed(
+            f"{option} {text!r}: write Unix ms or ISO 8601, as in 2026-01-31T12:00", Exit.USAGE
+        ) from error
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)

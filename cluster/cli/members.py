@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from raftlog.cluster.api.members import ChangeAnswer, ChangeIn, MemberAnswer, Members, TransferAnswer
 from raftlog.cluster.api.text import as_row
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import Column, Format, view
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, NotApplied
@@ -112,7 +112,7 @@ def remove_command(cli: Cli, node: Node, wait: Wait = 30.0) -> None:
 def address_command(cli: Cli, node: Node, peer: Peer = None, url: Url = None, wait: Wait = 30.0) -> None:
     """Change the addresses of a member; its disk and its data stay."""
     if peer is None and url is None:
-        raise Failed("nothing changes: give --peer, --url or both", Exit.USAGE)
+        raise CommandFailed("nothing changes: give --peer, --url or both", Exit.USAGE)
     change = ChangeIn("address", node, peer=peer, url=url)
     with cli.client() as client:
         old = next((each for each in client.members().members if each.node == node), None)
@@ -138,7 +138,7 @@ def transfer_command(
             answer = client.transfer_leadership(to)
     cli.printer.one(as_row(answer), TRANSFER)
     if to is not None and answer.leader.node != to:
-        raise Failed(f"node {answer.leader.node} leads now, not node {to}: it was faster; try again")
+        raise CommandFailed(f"node {answer.leader.node} leads now, not node {to}: it was faster; try again")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None
     settings = settings_file_of(file)
     for each in (settings, file):
         if each.exists():
-            raise Failed(f"{each} is there already: name another --join-file, or remove it", Exit.USAGE)
+            raise CommandFailed(f"{each} is there already: name another --join-file, or remove it", Exit.USAGE)
     file.touch(exist_ok=False)
     with cli.client() as client:
         try:
@@ -255,9 +255,9 @@ def _wait(client: SyncClient, change: ChangeIn, wait_s: float) -> Members:
                 return members
             if member is not None and member.given_up:
                 mend = f"Say it again: raftlog members {change.change} {change.node}"
-                raise Failed(f"node {change.node}: given up: {member.given_up}", hint=mend)
+                raise CommandFailed(f"node {change.node}: given up: {member.given_up}", hint=mend)
         if time.monotonic() >= end:
-            raise Failed(
+            raise CommandFailed(
                 f"{change.change} of node {change.node} has begun and was not done within {wait_s:g} s",
                 hint="It goes on by itself; how far it is: raftlog members list",
             )

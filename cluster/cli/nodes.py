@@ -19,7 +19,7 @@ import typer
 from msgspec.structs import replace
 
 from raftlog.cluster.cli.admin import look, node_flags
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, ended, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, ended, say
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remember
 from raftlog.cluster.cli.frame.output import view
 from raftlog.cluster.cli.frame.profiles import Profile, use_files
@@ -111,16 +111,18 @@ def _up(
         try:
             cluster = LocalCluster(folder, count, settings=settings, ports=ports, secure=secure)
         except DiskError as error:
-            raise Failed(str(error), Exit.USAGE) from error
+            raise CommandFailed(str(error), Exit.USAGE) from error
         urls = {node: normal_url(cluster.place(node).url) for node in cluster.nodes}
         first = next(iter(urls.values()))
         if is_old:
             if nodes not in (None, len(cluster.nodes)):
-                raise Failed(f"{folder} holds a cluster of {len(cluster.nodes)} nodes; leave --nodes out", Exit.USAGE)
+                raise CommandFailed(
+                    f"{folder} holds a cluster of {len(cluster.nodes)} nodes; leave --nodes out", Exit.USAGE
+                )
             if port not in (None, urlsplit(first).port):
-                raise Failed(f"{folder} holds a cluster that is at {first}; leave --port out", Exit.USAGE)
+                raise CommandFailed(f"{folder} holds a cluster that is at {first}; leave --port out", Exit.USAGE)
             if secure and not cluster.is_secure:
-                raise Failed(
+                raise CommandFailed(
                     f"{folder} holds a cluster without TLS; leave --secure out, or use a new folder", Exit.USAGE
                 )
             _await_ports([address for each in cluster.cluster.node for address in (each.peer, each.url)])
@@ -137,7 +139,7 @@ def _up(
                     say(f"node {node} serves at {url} after {time.monotonic() - began:.1f} s")
                 access = AccessState(is_on=False, token=None) if tls is None else ensure_first_admin(cluster)
             except LocalClusterError as error:
-                raise Failed(str(error)) from error
+                raise CommandFailed(str(error)) from error
             if access.token is not None:
                 use_token(access.token)
             if access.is_on:
@@ -187,7 +189,7 @@ def _held(where: Path | str) -> Iterator[Path]:
     folder = Path(where)
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     taken = f"another `raftlog up` runs the cluster in {folder}: use that one (raftlog status), or give another --data"
-    with locked(folder, Failed(taken)):
+    with locked(folder, CommandFailed(taken)):
         yield folder
 
 
@@ -201,7 +203,7 @@ def _await_ports(addresses: list[str]) -> None:
         port = urlsplit(address if "//" in address else f"//{address}").port
         while port and not is_free(port):
             if time.monotonic() >= end:
-                raise Failed(
+                raise CommandFailed(
                     f"port {port} is in use, where this cluster has a node: if it is this very node, stop it "
                     "(it was started by `raftlog node`), else stop what listens there"
                 )
@@ -217,7 +219,7 @@ def choose_ports(nodes: int, port: int | None) -> list[int]:
     if not taken:
         return ports
     if port is not None:
-        raise Failed(f"port {taken[0]} is in use: stop what listens there, or give another --port")
+        raise CommandFailed(f"port {taken[0]} is in use: stop what listens there, or give another --port")
     say(f"port {taken[0]} is in use: taking free ones")
     return free_ports(2 * nodes)
 
@@ -272,7 +274,7 @@ def _show_until(
                     gone.add(node)
                     console.print(_obituary(cluster, node), style="red", soft_wrap=True)
             if len(gone) == len(cluster.nodes):
-                raise Failed("every node of this cluster has ended: see their logs")
+                raise CommandFailed("every node of this cluster has ended: see their logs")
             if console.is_terminal:
                 live.update(Group(status_table(look(urls, 0.5)), tips), refresh=True)
             elif turn % TROUBLE_TURNS == 0 and (now := look(urls, 0.5).get("trouble")) != trouble:
@@ -406,19 +408,19 @@ def format_command(
 
     if join is not None:
         if file is not None or nodes:
-            raise Failed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
+            raise CommandFailed("--join FILE goes without a cluster file and without --node", Exit.USAGE)
         if again:
-            raise Failed(f"{AGAIN} is for a cluster file: a join file is for a new disk", Exit.USAGE)
+            raise CommandFailed(f"{AGAIN} is for a cluster file: a join file is for a new disk", Exit.USAGE)
         if cli.discover:
             _take_addresses(cli, join)
         if not force:
             _ask_members(join, ())
         folders = [format_join(join, data, segment_bytes=segment_bytes)]
     elif file is None or data is not None:
-        raise Failed("name a cluster file, or a join file: --join FILE [--data FOLDER]", Exit.USAGE)
+        raise CommandFailed("name a cluster file, or a join file: --join FILE [--data FOLDER]", Exit.USAGE)
     else:
         if again and force:
-            raise Failed(f"{AGAIN} and {FORCE} contradict each other: give one of them", Exit.USAGE)
+            raise CommandFailed(f"{AGAIN} and {FORCE} contradict each other: give one of them", Exit.USAGE)
         if not force and not again:
             _ask_members(file, nodes or ())
         folders = format_file(file, segment_bytes=segment_bytes, nodes=nodes or (), is_forced=force, is_again=again)
@@ -440,7 +442,7 @@ def _take_addresses(cli: Cli, join: Path) -> None:
     with cli.client(sessions=False) as client:
         found = client.members()
     if found.log != cluster.cluster.log:
-        raise Failed(
+        raise CommandFailed(
             f"the SRV records of {cli.discover} name no member of the cluster of {join}: they lead to log {found.log}, "
             f"and the file is of log {cluster.cluster.log}"
         )

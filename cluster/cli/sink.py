@@ -15,7 +15,7 @@ import typer
 
 from raftlog.cluster.api.text import as_row
 from raftlog.cluster.cli.consumers import owner_here
-from raftlog.cluster.cli.frame.common import Cli, Commands, Exit, Failed, say
+from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import Row, view
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.errors import ClientError, ConsumerNotFound
@@ -67,7 +67,7 @@ def run_command(
         errors = _run_all(runs, stop, once=once)
     cli.printer.all([_done(run, time.monotonic() - started) for run in runs], DONE)
     if errors:
-        raise Failed(f"{len(errors)} of {len(runs)} sinks stopped; the messages are above")
+        raise CommandFailed(f"{len(errors)} of {len(runs)} sinks stopped; the messages are above")
 
 
 def _run_all(runs: list[SinkRun], stop: threading.Event, *, once: bool) -> list[Exception]:
@@ -121,7 +121,9 @@ def status_command(cli: Cli, file: File, names: Names = None) -> None:
             try:
                 group = as_row(client.consumer(f"sink/{name}").status())
             except ConsumerNotFound:
-                raise Failed(f"the sink {name} never ran: raftlog sink run {file} {name}", Exit.NOT_FOUND) from None
+                raise CommandFailed(
+                    f"the sink {name} never ran: raftlog sink run {file} {name}", Exit.NOT_FOUND
+                ) from None
             rows.append(_status(found, name, group))
         cli.printer.all(rows, STATUS)
 
@@ -145,7 +147,7 @@ def verify_command(cli: Cli, file: File, names: Names = None) -> None:
         found = read_sinks(file)
         cli.printer.all(rows(), VERIFIED)
     if differ:
-        raise Failed("; ".join(differ), Exit.NOT_VERIFIED)
+        raise CommandFailed("; ".join(differ), Exit.NOT_VERIFIED)
 
 
 @_sink("rebuild", writes=True)
@@ -206,7 +208,7 @@ def drop_command(
 ) -> None:
     """Delete what a sink has in its store, its position, and its consumer group."""
     if not yes:
-        raise Failed(f"this deletes the rows of {name} in its store: give --yes", Exit.USAGE)
+        raise CommandFailed(f"this deletes the rows of {name} in its store: give --yes", Exit.USAGE)
     with cli.client() as client:
         found = read_sinks(file)
         sink = found.chosen([name])[name]

@@ -171,23 +171,23 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostAnswer:
     """No answer."""
 
     failure: Failure
     reason: str
 
 
-def unreached(error: OSError, timeout_s: float, *, is_accepted: bool) -> Lost:
+def unreached(error: OSError, timeout_s: float, *, is_accepted: bool) -> LostAnswer:
     """The failure of a connection that was not made, or of its handshake once a program has accepted it."""
     why = f" within {timeout_s:g} s" if isinstance(error, TimeoutError) else f": {error}"
     if is_accepted:
-        return Lost(Failure.NO_HANDSHAKE, f"{NO_TLS}{why}")
+        return LostAnswer(Failure.NO_HANDSHAKE, f"{NO_TLS}{why}")
     is_refused = isinstance(error, ConnectionRefusedError)
-    return Lost(Failure.NOT_SENT, "connection refused" if is_refused else f"no connection{why}")
+    return LostAnswer(Failure.NOT_SENT, "connection refused" if is_refused else f"no connection{why}")
 
 
-Happened = tuple[int, Response | Lost | None]
+Happened = tuple[int, Response | LostAnswer | None]
 """The time in monotonic ms after a command, and its result (None after a Sleep)."""
 
 Flow = Generator[Send | Sleep, Happened, T]
@@ -263,7 +263,7 @@ def _carry_on(
                 try:
                     result = request.decode(happened.head, happened.body)
                 except (msgspec.MsgspecError, ValueError, KeyError) as error:
-                    happened = Lost(Failure.GARBLED, f"an answer that cannot be read: {error}")
+                    happened = LostAnswer(Failure.GARBLED, f"an answer that cannot be read: {error}")
                 else:
                     term = happened.head.headers.get(_TERM, "")
                     leader = getattr(result, "leader", None)
@@ -278,17 +278,17 @@ def _carry_on(
 
 
 def _after(
-    state: ClientState, policy: Policy, call: ClientCall, happened: Response | Lost | None, now_ms: int
+    state: ClientState, policy: Policy, call: ClientCall, happened: Response | LostAnswer | None, now_ms: int
 ) -> tuple[ClientCall, Step]:
     match happened:
         case Response(head, body):
             try:
                 problem = _problem(body)
             except msgspec.MsgspecError:
-                lost = Lost(Failure.GARBLED, f"HTTP {head.status} that is not raftlog's: {_glimpse(body)}")
+                lost = LostAnswer(Failure.GARBLED, f"HTTP {head.status} that is not raftlog's: {_glimpse(body)}")
             else:
                 return refused(state.routes, policy, call, problem, now_ms=now_ms, random=state.random)
-        case Lost():
+        case LostAnswer():
             lost = happened
         case None:
             raise AssertionError("a Send was answered as a Sleep")

@@ -68,7 +68,7 @@ class PieceWrong(ValueError):
     """The entries of a peer are not the history of this log; the message says how they differ."""
 
 
-class Overtaken(Exception):
+class LogMoved(Exception):
     """The log begins elsewhere now: it was trimmed, or a snapshot replaced it."""
 
 
@@ -282,7 +282,7 @@ class Backfill:
         journal = self._journal
         with self._background.structure:
             if journal.segments[0].previous != segment.last:
-                raise Overtaken
+                raise LogMoved
             self._background.reader.refresh()  # the reader may know older ledgers of these names
             self._reading.close()  # and the files too
             self._reading.execute(operations)

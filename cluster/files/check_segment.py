@@ -44,7 +44,7 @@ from raftlog.raft.wal.formats import (
 )
 from raftlog.raft.wal.journal import Segment, row_position
 from raftlog.raft.wal.operations import Files, Zero, end_of_bytes
-from raftlog.raft.wal.recovery import Found, recover_log, scan
+from raftlog.raft.wal.recovery import ScannedEntry, recover_log, scan
 
 _MOVE = "move it to where it belongs, or away"
 _ROWS_BYTES = 1 << 16  # bytes of rows compared in one step
@@ -138,7 +138,7 @@ def looking_at_segment(
     looked = SegmentReport(segment)
     rows = _Rows(files, segment)
     tell = looked.findings.append
-    ended = Found(SEGMENT_HEADER_SIZE, None, SEGMENT_HEADER_SIZE)
+    ended = ScannedEntry(SEGMENT_HEADER_SIZE, None, SEGMENT_HEADER_SIZE)
     try:
         for found in scan(files, name, header, stop_after=cut or None):
             ended = found
@@ -196,7 +196,7 @@ def _contents(looked: SegmentReport) -> str:
     return f"records {segment.first} to {segment.last.index} in {len(looked.ends)} entries, {span}"
 
 
-def _check_sealed(files: Files, looked: SegmentReport, ended: Found, header: SegmentHeader, end: Mark) -> None:
+def _check_sealed(files: Files, looked: SegmentReport, ended: ScannedEntry, header: SegmentHeader, end: Mark) -> None:
     """A sealed segment must end with the entry that the header of the next one names."""
     segment, name = looked.segment, segment_name(header.first)
     if segment.last != end:

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags, set_span_in_context
 
 from raftlog.cluster.config.settings import Settings
-from raftlog.cluster.http.exchange.traces import Traced, TracedAnswer, attributes_of, parent_of, steps_of
+from raftlog.cluster.http.exchange.traces import TracedAnswer, TracedRequest, attributes_of, parent_of, steps_of
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.runtime import build, clock
 from raftlog.cluster.runtime.line_limit import LineLimit
@@ -55,7 +55,7 @@ class Tracer:
         lines = logging.getLogger("opentelemetry")
         lines.handlers[:], lines.propagate = [_ExporterLines(logger)], False
 
-    def begin(self, traceparent: str | None, started: float) -> Traced | None:
+    def begin(self, traceparent: str | None, started: float) -> TracedRequest | None:
         """The request's span, if its `traceparent` is sampled, or it has none and is one of `trace.every`."""
         parent = None if traceparent is None else parent_of(traceparent)
         self._count += parent is None
@@ -69,7 +69,7 @@ class Tracer:
         offset_ns = clock.offset_ns()
         span = self._tracer.start_span("", above, SpanKind.SERVER, start_time=int(started * 1e9) + offset_ns)
         own = span.get_span_context()
-        return Traced(span, f"00-{own.trace_id:032x}-{own.span_id:016x}-01", started, offset_ns)
+        return TracedRequest(span, f"00-{own.trace_id:032x}-{own.span_id:016x}-01", started, offset_ns)
 
     def end(self, answer: TracedAnswer, node: NodeInterface) -> None:
         """That node answered the request."""

@@ -59,7 +59,7 @@ class Unacceptable(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BatchEnds:
     """Where batches end. `first_bytes`: the first batch has exactly these bytes, because it may have been sent. For the
     same reason it is read exactly as it was.
     """
@@ -71,7 +71,7 @@ class Cut:
 
 
 def batches(
-    lines: Iterable[Line], reading: InputOptions, cut: Cut, hasher: Hash, latest_ms: LatestMs | None = None
+    lines: Iterable[Line], reading: InputOptions, cut: BatchEnds, hasher: Hash, latest_ms: LatestMs | None = None
 ) -> Iterator[ImportBatch]:
     """The batches of the lines. Raises Unacceptable, with `strict`, after the batch before the bad line.
 
@@ -103,7 +103,7 @@ def _dated(reading: InputOptions, latest_ms: LatestMs | None) -> InputOptions:
     return replace(reading, times=replace(times, latest_ms=latest_ms()))
 
 
-def _batch(lines: Sequence[Line], reading: InputOptions, cut: Cut, hasher: Hash) -> Iterator[ImportBatch]:
+def _batch(lines: Sequence[Line], reading: InputOptions, cut: BatchEnds, hasher: Hash) -> Iterator[ImportBatch]:
     found = read_batch(lines, reading)
     refusal = None
     if cut.strict or (reading.times is not None and reading.times.twice == "stop"):

@@ -48,7 +48,7 @@ class Events:
                     if part.position != last:  # some servers begin with the last event again
                         yield part
                     last = part.position
-            except _Ended:
+            except _StreamEnded:
                 return
             except (OSError, http.client.HTTPException):
                 pass  # the connection is lost
@@ -64,7 +64,7 @@ class Events:
             connection.request("GET", f"{place.path or '/'}{f'?{place.query}' if place.query else ''}", headers=given)
             with connection.getresponse() as response:
                 if response.status == http.client.NO_CONTENT:
-                    raise _Ended
+                    raise _StreamEnded
                 if response.status >= http.client.INTERNAL_SERVER_ERROR:
                     return
                 content_type = response.getheader("Content-Type", "")
@@ -106,5 +106,5 @@ class Events:
                 self._retry_s = int(value) / 1000
 
 
-class _Ended(Exception):
+class _StreamEnded(Exception):
     """The server says that the stream has ended (204)."""

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from raftlog.cluster.api.encoding import as_text, to_b64
 from raftlog.cluster.importer.ahead import Ahead
-from raftlog.cluster.importer.batches import Cut, Hash, ImportBatch, batches
+from raftlog.cluster.importer.batches import BatchEnds, Hash, ImportBatch, batches
 from raftlog.cluster.importer.files import InputFile, InputFiles
 from raftlog.cluster.importer.formats.lines import InputError, RejectedLine
 from raftlog.cluster.importer.formats.schema import Schema, schema_of
@@ -135,7 +135,7 @@ class FileSource:
         plan, files = self._plan, self.files
         if self._is_import:
             _truncate(plan.rejects, at.rejected_bytes)
-        cut = Cut(plan.batch_lines, BATCH_BYTES_MAX, until.offset - at.offset if until else None, plan.strict)
+        cut = BatchEnds(plan.batch_lines, BATCH_BYTES_MAX, until.offset - at.offset if until else None, plan.strict)
         found = batches(source.lines, files.reading, cut, hasher, source.latest_ms)
         ahead = Ahead(_with_seen(found, source.seen), lambda _: 1, AHEAD)
         try:

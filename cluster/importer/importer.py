@@ -27,7 +27,7 @@ from raftlog.cluster.importer.plan import BATCH_LINES, ImportPlan, ImportProgres
 from raftlog.cluster.importer.resuming import changed, expired, old_state
 from raftlog.cluster.importer.session_file import CopyState, CopyStep, SessionFileError, read_state, remove_state
 from raftlog.cluster.importer.source import SourceChanged
-from raftlog.cluster.importer.sources import Copied, copy
+from raftlog.cluster.importer.sources import CopyProgress, copy
 
 __all__ = ["BATCH_LINES", "STDIN", "CopyStep", "ImportPlan", "ImportProgress", "ListedFile", "listed", "preview", "run"]
 
@@ -73,7 +73,9 @@ def _state(plan: ImportPlan) -> CopyState:
     return state
 
 
-def _progress(done: CopyState | Copied, at: FilePosition, share: float | None, result: str = "") -> ImportProgress:
+def _progress(
+    done: CopyState | CopyProgress, at: FilePosition, share: float | None, result: str = ""
+) -> ImportProgress:
     """The progress up to a position; `result` is that of a new batch."""
     return ImportProgress(
         done.records,

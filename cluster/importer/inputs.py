@@ -150,12 +150,12 @@ def open_input(
     """Opens a file or standard input. Raises InputError, OSError. Waiting for a pipe ends when `stopped` is set."""
     raw = stdin if name == STDIN else Path(name).open("rb", buffering=0)  # noqa: SIM115  # `OpenInput.close`
     try:
-        counted = _Counted(raw)
+        counted = _CountingStream(raw)
         head = counted.peek(6)
         compression = next((found for mark, found in _COMPRESSIONS.items() if head.startswith(mark)), None)
         if head.startswith(_ZIP) and format is None:
             raise InputError(f"a zip archive: unzip it, or: unzip -p {name} | raftlog import - …")
-        peeked = _Counted(_decompressed(counted, compression))
+        peeked = _CountingStream(_decompressed(counted, compression))
         with _damage_told():
             first = peeked.peek(6)  # also takes over the bytes of an earlier peek, so that a wait for a pipe sees them
         container = _container(name, first)
@@ -193,7 +193,7 @@ def _container(name: str, head: bytes) -> InputFormat | None:
     return None
 
 
-class _Counted(io.RawIOBase):
+class _CountingStream(io.RawIOBase):
     """A stream that counts the bytes read, and whose first bytes can be looked at."""
 
     def __init__(self, source: Any) -> None:
@@ -231,7 +231,7 @@ class _Counted(io.RawIOBase):
         return self._count
 
 
-def _decompressed(source: _Counted, compression: str | None) -> Any:
+def _decompressed(source: _CountingStream, compression: str | None) -> Any:
     """A stream of the bytes that the source holds. Raises ModuleNotFoundError for zstd without pyarrow."""
     file = cast(BinaryIO, source)
     match compression:
@@ -249,7 +249,7 @@ def _decompressed(source: _Counted, compression: str | None) -> Any:
             return source
 
 
-def _seekable(raw: BinaryIO, source: _Counted, compression: str | None, name: str) -> BinaryIO:
+def _seekable(raw: BinaryIO, source: _CountingStream, compression: str | None, name: str) -> BinaryIO:
     """The file itself, or a copy of its decompressed bytes. Raises InputError for standard input."""
     if name == STDIN:
         raise InputError("Parquet and Arrow cannot be read from standard input: save the input to a file")
@@ -272,7 +272,7 @@ def _waiter(raw: BinaryIO) -> Callable[[], bool] | None:
     return lambda: bool(select.select([descriptor], [], [], IDLE_S)[0])
 
 
-def _chunks(source: _Counted, wait: Callable[[], bool] | None, stopped: threading.Event) -> Iterator[bytes]:
+def _chunks(source: _CountingStream, wait: Callable[[], bool] | None, stopped: threading.Event) -> Iterator[bytes]:
     while True:
         if wait is not None and not source.has_head and not wait():
             if stopped.is_set():

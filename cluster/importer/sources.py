@@ -55,7 +55,7 @@ from raftlog.cluster.importer.session_file import (
 )
 from raftlog.cluster.importer.source import Part, Source, SourceError
 
-__all__ = ["Copied", "CopyStep", "Events", "FileSource", "NewRecord", "Part", "Source", "SourceError", "copy"]
+__all__ = ["CopyProgress", "CopyStep", "Events", "FileSource", "NewRecord", "Part", "Source", "SourceError", "copy"]
 
 _BYTES_AHEAD: Final = 4 * BATCH_BYTES_MAX
 """Most bytes of records that are read and not yet sent, but at least one part."""
@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
         ) from error
 
 
-class Copied(NamedTuple):
+class CopyProgress(NamedTuple):
     """The progress after an acknowledged batch, counted over all runs."""
 
     records: int
@@ -94,7 +94,7 @@ def copy(
     at: Callable[[CopyStep], None] = lambda _: None,
     again: bool = False,
     renews: bool = True,
-) -> Iterator[Copied]:
+) -> Iterator[CopyProgress]:
     """Copies a source into the log; yields after each batch. Raises SourceError, ClientError, OSError.
 
     A source that `reads_ahead` is read in a thread: then records that are there go together, at most `batch_records` in
@@ -112,7 +112,7 @@ def copy(
     elif begun.about is not None:
         source.about = begun.about  # type: ignore[attr-defined]  # it gave this
     notes = CopyNotes(state, begun, at)
-    work = _Copying(source, client, notes, at)
+    work = _CopyRun(source, client, notes, at)
     work.writer = OnceWriter(client, notes, ttl_ms=session_ttl_ms, prepare=work.describe, renews=renews)
     kept = begun.kept
     if kept is not None and kept.records is not None:
@@ -133,7 +133,7 @@ def copy(
         notes.keep()
 
 
-class _Copying:
+class _CopyRun:
     """One run of a copy: its source, its notes, and the writer."""
 
     writer: OnceWriter
@@ -174,7 +174,7 @@ class _Copying:
         self._notes.keep(position=_before(part, now.position), kept=kept)
         return kept
 
-    def sent(self, kept: SentBatch, records: Sequence[NewRecord]) -> Copied:
+    def sent(self, kept: SentBatch, records: Sequence[NewRecord]) -> CopyProgress:
         """Sends the kept batch. That it is answered is kept with the next change of the notes."""
         self._at(CopyStep.NOTED)
         now = self._notes.state
@@ -195,7 +195,7 @@ class _Copying:
         )
         self.confirm(kept.position)
         done = self._notes.state
-        return Copied(done.records, done.first, done.last, done.position, result, len(records))
+        return CopyProgress(done.records, done.first, done.last, done.position, result, len(records))
 
 
 def _before(part: Part, position: Any) -> Any:

@@ -39,7 +39,7 @@ BACKLOG: Final = 128
 """Connections that wait to be accepted: members, probes, and clients that try again."""
 
 
-class _Waiting(SmallServer):
+class _WaitingServer(SmallServer):
     """Answers members, probes and clients while this node has no data folder."""
 
     def __init__(self, cluster: ClusterFile, node: int, connections_max: int) -> None:
@@ -92,7 +92,7 @@ async def make_folder(
         reason += f"raftlog format {settings.cluster_file}"
     if reason:
         raise StartError(NodeExit.SETTINGS, f"--format-new makes no folder here: {reason}")
-    server = _Waiting(cluster, settings.node, settings.limits.probe_connections_max)
+    server = _WaitingServer(cluster, settings.node, settings.limits.probe_connections_max)
     if manager is not None:
         manager.look = lambda: (False, f"no data folder yet, waits for {server.waits_for}")
     doors = await _open(loaded, tls, server)
@@ -122,7 +122,7 @@ async def make_folder(
         await server.shutdown()
 
 
-async def _open(loaded: LoadedSettings, tls: NodeTls | None, server: _Waiting) -> list[Door]:
+async def _open(loaded: LoadedSettings, tls: NodeTls | None, server: _WaitingServer) -> list[Door]:
     """Listens where the node will listen, for clients and probes. Raises StartError."""
     http, doors = loaded.settings.http, list[Door]()
     encryption = None if tls is None else tls.encryption(loaded.settings.limits)
@@ -132,7 +132,7 @@ async def _open(loaded: LoadedSettings, tls: NodeTls | None, server: _Waiting) -
 
 
 async def _all_wait(
-    loaded: LoadedSettings, cluster: ClusterFile, server: _Waiting, logger: Logger, stop: asyncio.Event
+    loaded: LoadedSettings, cluster: ClusterFile, server: _WaitingServer, logger: Logger, stop: asyncio.Event
 ) -> bool:
     """Asks the other members until all answer at once. Returns False if `stop` is set before. Raises WasLed."""
     node, named, again_at = loaded.settings.node, dict[int, str](), 0.0

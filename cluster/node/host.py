@@ -24,7 +24,7 @@ from raftlog.cluster.replica import gauges, shutdown
 from raftlog.cluster.replica.opening import ReplicaParts
 from raftlog.cluster.replica.parts import link_events
 from raftlog.cluster.replica.replica import Replica
-from raftlog.cluster.replica.state import Ending
+from raftlog.cluster.replica.state import ReplicaEnd
 from raftlog.cluster.replica.status import VERSION
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
@@ -42,13 +42,13 @@ LATE_S: Final = 0.1
 SILENCE_S: Final = 0.05  # seconds between two checks for peers that fell silent
 _shard_of: Final = attrgetter("shard")
 _EXITS: Final = {
-    Ending.STOPPED: NodeExit.OK,
-    Ending.REMOVED: NodeExit.REMOVED,
-    Ending.FENCED: NodeExit.FENCED,
-    Ending.DIVERGED: NodeExit.DIVERGED,
-    Ending.DAMAGED: NodeExit.DAMAGED,
-    Ending.UNKNOWN_VERSION: NodeExit.UNKNOWN_VERSION,
-    Ending.FAILED: NodeExit.FAILURE,
+    ReplicaEnd.STOPPED: NodeExit.OK,
+    ReplicaEnd.REMOVED: NodeExit.REMOVED,
+    ReplicaEnd.FENCED: NodeExit.FENCED,
+    ReplicaEnd.DIVERGED: NodeExit.DIVERGED,
+    ReplicaEnd.DAMAGED: NodeExit.DAMAGED,
+    ReplicaEnd.UNKNOWN_VERSION: NodeExit.UNKNOWN_VERSION,
+    ReplicaEnd.FAILED: NodeExit.FAILURE,
 }
 
 

@@ -40,7 +40,7 @@ from raftlog.raft.wal.formats import (
     segment_firsts,
     segment_name,
 )
-from raftlog.raft.wal.recovery import Found, scan
+from raftlog.raft.wal.recovery import ScannedEntry, scan
 from raftlog.raft.wal.snapshot_files import list_snapshots, snapshot_folder
 from raftlog.statemachine.effects import (
     EFFECTS_HEADER_SIZE,
@@ -175,7 +175,7 @@ class Dump:
                 continue
             yield header, following
 
-    def _scan(self, header: SegmentHeader, following: int | None) -> Iterator[Found]:
+    def _scan(self, header: SegmentHeader, following: int | None) -> Iterator[ScannedEntry]:
         """The entries in range. An early end is a trouble, except after the newest entry."""
         name = segment_name(header.first)
         found, last = None, header.previous.index

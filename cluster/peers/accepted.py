@@ -1,6 +1,7 @@
 """Receives from the connections that peers dial: checks each hello, then decodes frames and hands them over by chunks.
 
-`raftlog.cluster.peers.transport` has one `Incoming`, and makes an `Accepted` for each connection that a peer dials.
+`raftlog.cluster.peers.transport` has one `AcceptedConnections`, and makes an `AcceptedConnection` for each connection
+that a peer dials.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from raftlog.cluster.peers.hello import (
     encode_word,
     refusal,
 )
-from raftlog.cluster.peers.hello_proof import MemberLink, ProofLinks, Proofs, Standing
+from raftlog.cluster.peers.hello_proof import HelloStanding, MemberLink, ProofLinks, Proofs
 from raftlog.cluster.peers.ports import ConnectionEnd, LinkParts
 from raftlog.cluster.peers.refusals import Refusals
 from raftlog.cluster.peers.refused_hellos import RefusedHello, RefusedHellos
@@ -69,7 +70,7 @@ def _is_address(hello: Hello) -> bool:
     return True
 
 
-class Incoming:
+class AcceptedConnections:
     """The connections that peers dialled, and the newest processes behind them."""
 
     def __init__(self, parts: LinkParts, links: OutgoingLinks, refusals: Refusals) -> None:
@@ -77,9 +78,9 @@ class Incoming:
         self.links = links
         self.refusals = refusals
         self.refused_hellos = RefusedHellos()
-        self.open: set[Accepted] = set()
+        self.open: set[AcceptedConnection] = set()
         self.proofs = Proofs(links, self.open)
-        self.current: dict[tuple[NodeId, str, Purpose], Accepted] = {}  # by sender, disk and purpose
+        self.current: dict[tuple[NodeId, str, Purpose], AcceptedConnection] = {}  # by sender, disk and purpose
         self.met: dict[tuple[NodeId, str], PeerProcess] = {}  # newest believed process of each disk
         self.is_closing = False
         self._unnamed: list[Hello] = []  # see `look`
@@ -89,7 +90,7 @@ class Incoming:
         """Whether one more connection is within the limit. If not, the oldest one whose hello is not believed is
         closed. So connections that say nothing keep no member out: its hello is believed within milliseconds."""
         most = self.parts.limits.peer_connections_max
-        unproved = [each for each in self.open if each.standing is not Standing.BELIEVED]
+        unproved = [each for each in self.open if each.standing is not HelloStanding.BELIEVED]
         if len(self.open) >= most and unproved:
             oldest = min(unproved, key=lambda each: each.opened)
             self.open.discard(oldest)
@@ -108,7 +109,7 @@ class Incoming:
         for each in self.refused_hellos.due(clock.monotonic()):
             self.parts.receiver.peer_refused(*each)
 
-    def closed(self, connection: Accepted, hello: Hello | None, error: str) -> None:
+    def closed(self, connection: AcceptedConnection, hello: Hello | None, error: str) -> None:
         """That connection closed. The replica hears of it unless it was never believed, or a newer one replaced it."""
         self.open.discard(connection)
         self.proofs.forget(connection)
@@ -143,7 +144,7 @@ class Incoming:
             hello
             for connection in sorted(self.open, key=lambda each: each.came)
             if (hello := connection.hello) is not None
-            and connection.standing is not Standing.WAITING
+            and connection.standing is not HelloStanding.WAITING
             and hello.purpose is Purpose.CONSENSUS
             and self._names(hello) != (hello.incarnation, hello.at)
             and _is_address(hello)
@@ -181,10 +182,10 @@ class Incoming:
         return self._names(hello) is None or is_there is not bool(link.trouble)
 
 
-class Accepted(ConnectionEnd):
+class AcceptedConnection(ConnectionEnd):
     """A connection that a peer dialled: a hello, then frames."""
 
-    def __init__(self, owner: Incoming) -> None:
+    def __init__(self, owner: AcceptedConnections) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()
@@ -193,7 +194,7 @@ class Accepted(ConnectionEnd):
         self._sorter = Sorter()
         self._early = b""  # received bytes of an unfinished hello
         self.hello: Hello | None = None
-        self.standing = Standing.WAITING
+        self.standing = HelloStanding.WAITING
         self.opened = clock.monotonic()
         self.came = 0.0  # when the hello came
         self.challenge = self._answer = 0  # the dialling node's challenge, and its answer; 0: none
@@ -300,9 +301,9 @@ class Accepted(ConnectionEnd):
         if self.challenge:
             owner.proofs.challenged(self)
         self.judge()
-        if self.standing is not Standing.BELIEVED and not self._is_over:
+        if self.standing is not HelloStanding.BELIEVED and not self._is_over:
             owner.proofs.wait(self, hello)
-            if self.standing is Standing.HEARD and hello.purpose is Purpose.CONSENSUS:
+            if self.standing is HelloStanding.HEARD and hello.purpose is Purpose.CONSENSUS:
                 self._warn_of_disk(hello)
         return (None if self._is_over else hello), early[size:]
 
@@ -316,7 +317,7 @@ class Accepted(ConnectionEnd):
             if reason is not None:
                 return reason
         standing = owner.proofs.standing(hello, self._answer, self.came)
-        if standing is Standing.BELIEVED and hello.log == owner.parts.identity.log:
+        if standing is HelloStanding.BELIEVED and hello.log == owner.parts.identity.log:
             self._proved, self._who = hello.sender, f"node {hello.sender} at {self._where}"
         met = owner.met.get((hello.sender, hello.incarnation), NEVER_MET)
         return refusal(
@@ -341,12 +342,12 @@ class Accepted(ConnectionEnd):
         """Decides which frames of this connection count, after a hello, an answer, or a change of the link to its
         sender."""
         hello = self.hello
-        if hello is None or self._is_over or self.standing is Standing.BELIEVED:
+        if hello is None or self._is_over or self.standing is HelloStanding.BELIEVED:
             return
         standing = self._owner.proofs.standing(hello, self._answer, self.came)
-        if standing is Standing.BELIEVED:
+        if standing is HelloStanding.BELIEVED:
             self._believe(hello)
-        elif standing is Standing.HEARD:
+        elif standing is HelloStanding.HEARD:
             self._hear()
 
     def is_another(self, hello: Hello) -> bool:
@@ -360,7 +361,7 @@ class Accepted(ConnectionEnd):
 
     def _expire(self) -> None:
         """The listener at the member's address has not confirmed this hello in time."""
-        if self.hello is None or self.standing is not Standing.WAITING:
+        if self.hello is None or self.standing is not HelloStanding.WAITING:
             return
         if (reason := self._owner.proofs.expire(self.hello)) is None:
             self._hear()
@@ -371,7 +372,7 @@ class Accepted(ConnectionEnd):
         """From now on the requests of this connection are accepted, but not its messages."""
         if self._timer is not None:
             self._timer.cancel()
-        self.standing = Standing.HEARD
+        self.standing = HelloStanding.HEARD
         self._owner.look()
         self._deliver_held()
 
@@ -384,7 +385,7 @@ class Accepted(ConnectionEnd):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self.standing = Standing.BELIEVED
+        self.standing = HelloStanding.BELIEVED
         owner.refused_hellos.believed(hello.sender)
         owner.look()
         owner.met[hello.sender, hello.incarnation] = PeerProcess(hello.boot, hello.start.run, self._where)
@@ -430,7 +431,7 @@ class Accepted(ConnectionEnd):
         frames = [frame for frame in frames if frame.kind != FRAME_HELLO or not self._take_word(frame)]
         if self._is_over or not frames:
             return
-        if self.standing is not Standing.WAITING:
+        if self.standing is not HelloStanding.WAITING:
             self._deliver(hello, frames)
             return
         self._held += frames
@@ -447,7 +448,7 @@ class Accepted(ConnectionEnd):
             case (Word.ANSWER, answer):
                 before, self._answer = self._answer, answer
                 self.judge()
-                if self.standing is not Standing.BELIEVED:  # a forger's challenge can make the sender say it
+                if self.standing is not HelloStanding.BELIEVED:  # a forger's challenge can make the sender say it
                     self._answer = before
             case _:
                 return False
@@ -465,7 +466,7 @@ class Accepted(ConnectionEnd):
             self.end(str(error))
 
     def _deliver(self, hello: Hello, frames: list[Frame]) -> None:
-        owner, is_heard = self._owner, self.standing is Standing.HEARD
+        owner, is_heard = self._owner, self.standing is HelloStanding.HEARD
         found = self._sorter.sort(hello, frames, is_heard=is_heard)
         if found.has_questions:
             owner.links.asked(hello.sender)

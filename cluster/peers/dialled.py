@@ -276,7 +276,7 @@ class Link:
         self._dials_plain = context is not None and credentials is not None and credentials.takes_plain
         async with asyncio.timeout(self._owner.parts.settings.connect_timeout_ms / 1_000):
             transport, _ = await loop.create_connection(
-                lambda: cast(Any, _Dialled(closed, self._on_word)), host, port, ssl=context
+                lambda: cast(Any, _DialledConnection(closed, self._on_word)), host, port, ssl=context
             )
         self._dials_plain = False
         if credentials is not None:
@@ -346,7 +346,7 @@ class Link:
             self._owner.parts.logger.info("peer_reached", peer=self.node, address=self.address)
 
 
-class _Dialled(ConnectionEnd):
+class _DialledConnection(ConnectionEnd):
     """The receiving side of a connection that this node dialled: words, a refusal, or the end."""
 
     def __init__(self, closed: asyncio.Future[str | None], on_word: Callable[[Word], None]) -> None:

@@ -26,7 +26,7 @@ WAITING_MAX: Final = 16
 """Most connections whose hello is not believed. A new one replaces the oldest; a member's waits for milliseconds."""
 
 
-class Standing(Enum):
+class HelloStanding(Enum):
     """The part of a connection's frames that is accepted."""
 
     WAITING = "waiting"  # no frame yet
@@ -59,9 +59,9 @@ class MemberLink(Protocol):
 
 
 class PeerConnection(Protocol):
-    """What a proof needs of a connection that a peer dialled (`raftlog.cluster.peers.accepted.Accepted`)."""
+    """What a proof needs of a connection that a peer dialled (`raftlog.cluster.peers.accepted.AcceptedConnection`)."""
 
-    standing: Standing
+    standing: HelloStanding
     came: float  # when its hello came
     challenge: int  # 0: none was said
 
@@ -134,21 +134,21 @@ class Proofs:
         """A connection said a challenge: it is repeated on the links to the address of the node that it names, where
         one of somebody else's means nothing."""
         node, challenge = accepted.sender, accepted.challenge
-        if accepted.standing is Standing.BELIEVED:
+        if accepted.standing is HelloStanding.BELIEVED:
             self._told[node] = challenge
         for link in self._links.links_to(node):
             link.say(Word.ANSWER, challenge)
 
     # -- hellos
 
-    def standing(self, hello: Hello, answer: int, came: float) -> Standing:
+    def standing(self, hello: Hello, answer: int, came: float) -> HelloStanding:
         """The frames that are accepted of a connection with that hello, that arrival time and that answer (0: none)."""
         link = self._links.link_to(hello.sender)
         if link is None or link.disk != hello.incarnation:
-            return Standing.HEARD
+            return HelloStanding.HEARD
         if answer and answer == self.challenge(link):
-            return Standing.BELIEVED
-        return Standing.HEARD if not link.is_up and link.failed_at > came else Standing.WAITING
+            return HelloStanding.BELIEVED
+        return HelloStanding.HEARD if not link.is_up and link.failed_at > came else HelloStanding.WAITING
 
     def wait(self, accepted: PeerConnection, hello: Hello) -> None:
         """That connection's hello is not believed yet."""

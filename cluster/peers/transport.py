@@ -1,8 +1,9 @@
 """Manages the peer links of one node: directed connections with bounded queues that never block the node.
 
 The host has one. A full queue drops messages. Two outgoing links go to each other member, for consensus and for bulk
-frames, and each is dialled again when it closes. Connections that peers dialled come in through `Accepted`. They are
-asyncio protocols, not streams: one call decodes a chunk of bytes into messages and hands them to the node at once.
+frames, and each is dialled again when it closes. Connections that peers dialled come in through `AcceptedConnection`.
+They are asyncio protocols, not streams: one call decodes a chunk of bytes into messages and hands them to the node at
+once.
 docs/promises.md: one connection for each direction.
 """
 
@@ -12,7 +13,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from raftlog.cluster.peers.accepted import Accepted, Incoming
+from raftlog.cluster.peers.accepted import AcceptedConnection, AcceptedConnections
 from raftlog.cluster.peers.commit_notices import CommitNotices
 from raftlog.cluster.peers.dialled import Link
 from raftlog.cluster.peers.hello import Hello, Purpose, Word
@@ -51,7 +52,7 @@ class Transport:
         """`dial`: where some members are dialled in place of their address in the configuration."""
         self.parts = parts
         self.refusals = Refusals(parts.metrics, parts.logger)
-        self.incoming = Incoming(self.parts, self, self.refusals)
+        self.incoming = AcceptedConnections(self.parts, self, self.refusals)
         self.dirty: list[Link] = []  # with frames for the next `flush`
         self._configurations: dict[int, Configuration] = {}  # configuration in force of each Raft group
         self._members: dict[int, tuple[tuple[Member, ...], Collection[NodeId]]] = {}  # to dial, and to keep
@@ -86,7 +87,7 @@ class Transport:
                 takes_plain=credentials.takes_plain,
             )
         self._door = await listen(
-            lambda: cast(Any, Accepted(self.incoming)), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0
+            lambda: cast(Any, AcceptedConnection(self.incoming)), host, port, BACKLOG, tls=tls, files_kept=0, linger_s=0
         )
 
     def set_members(
@@ -146,7 +147,7 @@ class Transport:
 
     @property
     def strangers(self) -> dict[NodeId, Member]:
-        """See `Incoming.strangers`."""
+        """See `AcceptedConnections.strangers`."""
         return self.incoming.strangers
 
     def place_of(self, node: NodeId, address: str) -> str:

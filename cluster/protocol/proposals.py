@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from raftlog.cluster.api.errors import ERRORS, ApiError, Code, Outcome
-from raftlog.cluster.protocol.request import NEVER, Batch, Flight, Inflight, PeerReply, Settled
+from raftlog.cluster.protocol.request import NEVER, Batch, Flight, Inflight, PeerReply, RequestResult
 from raftlog.raft.codec.block import BLOCK_SIZE
 from raftlog.raft.types import NodeId
 from raftlog.statemachine import commands
@@ -316,7 +316,7 @@ class Pending:
                 own += 1
                 if not future.done():
                     first = request.first
-                    future.set_result(_new(Settled, (first, first + request.count - 1, term, effect)))
+                    future.set_result(_new(RequestResult, (first, first + request.count - 1, term, effect)))
             if request.session:
                 for repetition in request.joined or ():
                     repetition.settle(term, effect)

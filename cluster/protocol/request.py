@@ -59,7 +59,7 @@ class Promise(Protocol[Value_contra]):
         """The request failed with this error."""
 
 
-class Settled(NamedTuple):
+class RequestResult(NamedTuple):
     """The result of a request that this node has applied: indexes of its records, the entry's term, its effect."""
 
     first: int
@@ -77,7 +77,7 @@ class Inflight:
     deadline: float  # seconds of `clock.monotonic`
     session: int
     sequence: int
-    future: Promise[Settled] | None
+    future: Promise[RequestResult] | None
     peer: NodeId = NOBODY  # the node that forwarded it
     number: int = 0  # names it between this node and the other one
     first: int = 0  # index of its first record, once proposed
@@ -108,7 +108,7 @@ class Inflight:
     def settle(self, term: int, effect: RequestEffect) -> None:
         """The request was applied."""
         if self.future is not None and not self.future.done():
-            self.future.set_result(Settled(self.first, self.last, term, effect))
+            self.future.set_result(RequestResult(self.first, self.last, term, effect))
 
     def fail(self, code: Code, message: str) -> None:
         """The request was not applied, or its outcome is unknown."""

@@ -12,7 +12,7 @@ from raftlog.cluster.api.explain import NodeView
 from raftlog.cluster.api.members import ClusterView, Members
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.api.values import LeaderHint
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.protocol.step_times import WriteSteps
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.changes import MemberChange
@@ -72,7 +72,7 @@ class NodeInterface(Protocol):
 
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
-    ) -> asyncio.Future[Settled]:
+    ) -> asyncio.Future[RequestResult]:
         """Takes a request block of `count` records. The future is settled after this node applied it. The future, or
         this call itself, fails with ApiError."""
 

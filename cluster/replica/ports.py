@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from raftlog.cluster.files.errors import ReadDamaged
 from raftlog.cluster.peers.transport import LinkSeen
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.messages import Message
 from raftlog.raft.ready import SyncBatch
@@ -42,7 +42,7 @@ class Driver(Protocol):
 
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
-    ) -> asyncio.Future[Settled]:
+    ) -> asyncio.Future[RequestResult]:
         """Submits a request block as a client would. Raises ApiError, as the future does."""
 
     def synced(self, batch: SyncBatch) -> None:

@@ -22,7 +22,7 @@ from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.errors import ReadDamaged
 from raftlog.cluster.files.folder import RecoveredFolder
 from raftlog.cluster.protocol.batching import AGAIN, GO, LATER
-from raftlog.cluster.protocol.request import Inflight, Settled
+from raftlog.cluster.protocol.request import Inflight, RequestResult
 from raftlog.cluster.protocol.step_times import WriteSteps
 from raftlog.cluster.protocol.waiters import ReadWaiter
 from raftlog.cluster.replica import cluster_view, explain, housekeeping, shutdown, status as node_status
@@ -177,10 +177,10 @@ class Replica:
 
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
-    ) -> asyncio.Future[Settled]:
+    ) -> asyncio.Future[RequestResult]:
         state = self.state
         writes.check(state, block)
-        future: asyncio.Future[Settled] = self._new_future()
+        future: asyncio.Future[RequestResult] = self._new_future()
         state.writes.pending.submit(Inflight(block, count, deadline, session, sequence, future))
         if not self._is_scheduled:
             self.look_soon()

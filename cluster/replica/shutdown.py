@@ -16,10 +16,10 @@ from raftlog.cluster.protocol.digest_points import Diverged
 from raftlog.cluster.records.entries import UNKNOWN
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.parts.writes import unavailable
-from raftlog.cluster.replica.state import Ending, ReplicaState
+from raftlog.cluster.replica.state import ReplicaEnd, ReplicaState
 from raftlog.cluster.replica.upkeep import damage
 from raftlog.cluster.runtime import clock
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import NOBODY
 from raftlog.raft.wal.divergence import DivergenceNote
 
@@ -39,7 +39,7 @@ def begin_stop(replica: ReplicaState) -> None:
         try:
             to = replica.core.transfer(disk_exchange.best(replica), clock.read())
             replica.logger.info("handing_over", to=to)
-        except Refused as error:
+        except ProposalRefused as error:
             replica.logger.info("not_handing_over", reason=str(error))
     replica.driver.wake()
 
@@ -54,7 +54,7 @@ async def drain(replica: ReplicaState, until: float) -> None:
             break
         await asyncio.sleep(POLL_S)
     _fail_all(replica, Code.SHUTTING_DOWN, f"{replica.name} is shutting down")
-    life.end(Ending.REMOVED if replica.members.is_removed else Ending.STOPPED)
+    life.end(ReplicaEnd.REMOVED if replica.members.is_removed else ReplicaEnd.STOPPED)
 
 
 async def write_mark(replica: ReplicaState) -> None:
@@ -73,12 +73,12 @@ def fail(replica: ReplicaState, error: BaseException) -> None:
     if life.is_over:
         return
     if isinstance(error, DiskFenced):
-        ending, life.is_fenced = Ending.FENCED, True
+        ending, life.is_fenced = ReplicaEnd.FENCED, True
         logger.error(
             "fenced", reason=str(error), mend="look at the disk; then start the node again: it checks its files"
         )
     elif isinstance(error, Diverged):
-        ending, life.is_fenced = Ending.DIVERGED, True
+        ending, life.is_fenced = ReplicaEnd.DIVERGED, True
         logger.error(
             "state_diverged",
             point=error.index,
@@ -88,7 +88,7 @@ def fail(replica: ReplicaState, error: BaseException) -> None:
         )
         replica.driver.spawn(_note_divergence(replica, DivergenceNote(error.agreed, error.index)), must_finish=True)
     elif isinstance(error, FilesDamaged | ReadDamaged):
-        ending, life.is_fenced = Ending.DAMAGED, True
+        ending, life.is_fenced = ReplicaEnd.DAMAGED, True
         if isinstance(error, ReadDamaged):
             met = error.damage
             error = FilesDamaged([Finding(met.file, FileHealth.DAMAGED, met.reason, None, met.index)])
@@ -97,10 +97,10 @@ def fail(replica: ReplicaState, error: BaseException) -> None:
         )
         replica.driver.spawn(damage.leave_note(replica, error), must_finish=True)
     elif isinstance(error, UNKNOWN):
-        ending = Ending.UNKNOWN_VERSION
+        ending = ReplicaEnd.UNKNOWN_VERSION
         logger.error("unknown_version", reason=str(error), mend="start a newer version of raftlog on this folder")
     else:
-        ending = Ending.FAILED
+        ending = ReplicaEnd.FAILED
         logger.error("failed", exc_info=error)
     life.end(ending)
     life.is_stopping = True

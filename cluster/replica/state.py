@@ -59,7 +59,7 @@ class ReplicaIdentity:
     shard: int = 0
 
 
-class Ending(Enum):
+class ReplicaEnd(Enum):
     """How a replica ended."""
 
     STOPPED = auto()
@@ -81,9 +81,9 @@ class Lifecycle:
     is_fenced: bool = False
     only_here: str = ""  # which committed entries its leader lacks: it serves stale reads alone
     is_over: bool = False  # it failed, or it was stopped
-    ending: Ending | None = None  # how it ended
+    ending: ReplicaEnd | None = None  # how it ended
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: ReplicaEnd) -> None:
         """Sets how it ended. The first reason stays: a replica that failed and is stopped later has failed."""
         if not self.is_over:
             self.is_over, self.ending = True, ending

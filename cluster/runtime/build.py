@@ -18,7 +18,7 @@ PURE: Final = "RAFTLOG_PURE"
 """The environment variable that chooses the interpreted modules where both are installed: any text but "" and "0"."""
 
 
-class _Interpreted:
+class _SourceFinder:
     """A finder that sees only the source files of raftlog's modules."""
 
     @staticmethod
@@ -34,8 +34,8 @@ class _Interpreted:
 
 def choose(environment: Mapping[str, str]) -> None:
     """Makes later imports take the interpreted modules if RAFTLOG_PURE asks for them. `import raftlog` calls it."""
-    if environment.get(PURE, "0") not in ("", "0") and _Interpreted not in sys.meta_path:
-        sys.meta_path.insert(0, _Interpreted)
+    if environment.get(PURE, "0") not in ("", "0") and _SourceFinder not in sys.meta_path:
+        sys.meta_path.insert(0, _SourceFinder)
 
 
 def modules() -> str:

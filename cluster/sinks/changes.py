@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 
-class _Unchanged:
+class _UnchangedCell:
     """The value of a column that the change does not know, and that stays as it is in the store."""
 
     def __repr__(self) -> str:
         return "unchanged"
 
 
-UNCHANGED: Final = _Unchanged()
+UNCHANGED: Final = _UnchangedCell()
 
 StoreRow = tuple[Any, ...]
 """The values of a sink's columns, in their order."""

@@ -138,7 +138,7 @@ class _Entry(msgspec.Struct, frozen=True):
     version: int | None = None
 
 
-class _Captured(msgspec.Struct, frozen=True):
+class _CapturedChange(msgspec.Struct, frozen=True):
     """The members of a captured change that a sink needs (docs/postgres.md has all of them)."""
 
     op: str
@@ -152,7 +152,7 @@ class _Captured(msgspec.Struct, frozen=True):
 
 
 _CAPTURED: Final = b'{"op":"'  # how each captured change begins
-_captured: Final = msgspec.json.Decoder(_Captured).decode
+_captured: Final = msgspec.json.Decoder(_CapturedChange).decode
 
 
 class RowMapping:
@@ -311,7 +311,7 @@ class RowMapping:
                 rows = self._of_change(record, found)
         return MappedRecord(record.index, rows, truncates, transaction, found.last, size)
 
-    def _of_change(self, record: Record, found: _Captured) -> list[RowChange]:
+    def _of_change(self, record: Record, found: _CapturedChange) -> list[RowChange]:
         old, new = (
             None if image == b"null" else self._image(record, image)
             for image in (bytes(found.before), bytes(found.after))

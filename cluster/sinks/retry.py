@@ -16,7 +16,7 @@ from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.store import RowsRefused, SinkStore, StoreError, shown_key
 
 
-class Retried(msgspec.Struct, frozen=True):
+class RetryCounts(msgspec.Struct, frozen=True):
     """How many rejected changes the store has now, or no longer needs, and how many stay rejected."""
 
     retried: int
@@ -25,7 +25,7 @@ class Retried(msgspec.Struct, frozen=True):
 
 def retry(
     name: str, sink: SinkSettings, store: SinkStore, client: SyncClient, rejects: Rejects, *, owner: str = ""
-) -> Retried:
+) -> RetryCounts:
     """Writes the rejected changes, each as the log has its row at the store's position. Those that still do not fit
     stay rejected, with today's reason. A runner of the sink stops. Killed, it may be repeated.
 
@@ -33,7 +33,7 @@ def retry(
     """
     before = rejects.read()
     if not before:
-        return Retried(0, 0)
+        return RetryCounts(0, 0)
     mapping = sink.mapping()
     learn_schemas(mapping, client)
     generation = client.consumer(f"sink/{name}").claim(owner=owner).generation
@@ -47,7 +47,7 @@ def retry(
     finally:
         store.close()
     rejects.replace([Rejected(index, key, reason) for index, (key, reason) in sorted(left.items())])
-    return Retried(len({each.index for each in before} - left.keys()), len(left))
+    return RetryCounts(len({each.index for each in before} - left.keys()), len(left))
 
 
 def _written(store: SinkStore, rows: dict[StoreRow, RowChange], position: StorePosition) -> dict[int, tuple[str, str]]:

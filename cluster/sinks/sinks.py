@@ -28,7 +28,7 @@ from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, Stor
 from raftlog.cluster.sinks.discovery import first_records, found_columns
 from raftlog.cluster.sinks.kept_files import Rejected, Rejects, RunStateFile
 from raftlog.cluster.sinks.mapping import RowMapping, SinkSource
-from raftlog.cluster.sinks.retry import Retried, retry
+from raftlog.cluster.sinks.retry import RetryCounts, retry
 from raftlog.cluster.sinks.runner import RETRY_MAX_S, MoreColumns, SinkRun, SinkStep, SinkStopped, learn_schemas
 from raftlog.cluster.sinks.settings import SinkFile, SinkSettings, read_sinks
 from raftlog.cluster.sinks.store import (
@@ -45,7 +45,7 @@ from raftlog.cluster.sinks.store import (
     StoreUnavailable,
     check_owner,
 )
-from raftlog.cluster.sinks.verify import Verified, verify
+from raftlog.cluster.sinks.verify import VerifyResult, verify
 
 __all__ = [
     "UNCHANGED",
@@ -53,7 +53,7 @@ __all__ = [
     "Preview",
     "Refusal",
     "Rejects",
-    "Retried",
+    "RetryCounts",
     "RowChange",
     "RowChanges",
     "RowsRefused",
@@ -70,7 +70,7 @@ __all__ = [
     "StorePosition",
     "StoreUnavailable",
     "StoredRows",
-    "Verified",
+    "VerifyResult",
     "check_owner",
     "preview",
     "read_sinks",

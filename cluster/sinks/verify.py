@@ -39,7 +39,7 @@ _encode: Final = msgspec.json.Encoder(decimal_format="number", order="sorted").e
 _decode: Final = msgspec.json.Decoder(float_hook=Decimal).decode
 
 
-class Verified(msgspec.Struct, frozen=True):
+class VerifyResult(msgspec.Struct, frozen=True):
     """The result. `differ` names keys whose rows are missing in the store, are not of the log, or are others.
 
     `unproven` says what could not be compared, and why. `by` is "digest" if the cluster's digest of its state was
@@ -69,7 +69,7 @@ def verify(
     client: SyncClient,
     show: Callable[[int], None] = lambda _: None,
     at: Callable[[SinkStep], None] = lambda _: None,
-) -> Verified:
+) -> VerifyResult:
     """Compares the store with the log; `show` gets the number of rows so far. Raises StoreError, ClientError.
 
     Where the rows change while they are read, the runner of the sink waits until they are compared.
@@ -93,7 +93,7 @@ def _runner_waits(name: str, sink: SinkSettings, store: SinkStore, client: SyncC
         group.claim(owner=VERIFIER_DONE)
 
 
-def _by_digest(name: str, sink: SinkSettings, store: SinkStore, client: SyncClient) -> Verified | None:
+def _by_digest(name: str, sink: SinkSettings, store: SinkStore, client: SyncClient) -> VerifyResult | None:
     """The result by the digest of the cluster's state; None if the cluster has none of that index, or another."""
     mapping = sink.mapping()
     at = _whole_state(sink, mapping)
@@ -112,7 +112,7 @@ def _by_digest(name: str, sink: SinkSettings, store: SinkStore, client: SyncClie
         )
     if state != SetDigestHex(*found.as_hex()):
         return None
-    return Verified(found.count, stored.position.next, 0, 0, 0, 0, (), None, "digest")
+    return VerifyResult(found.count, stored.position.next, 0, 0, 0, 0, (), None, "digest")
 
 
 def _whole_state(sink: SinkSettings, mapping: RowMapping) -> list[int] | None:
@@ -135,7 +135,7 @@ def _compared(
     client: SyncClient,
     show: Callable[[int], None],
     at: Callable[[SinkStep], None],
-) -> Verified:
+) -> VerifyResult:
     with store.rows(sink.identity(name, client.status().log)) as stored:
         if stored is None:
             raise StoreError(f"the store has nothing of the sink {name} yet: raftlog sink run")
@@ -168,7 +168,9 @@ def _compared(
         unproven = stored.unproven if unproven is None else f"{unproven}; {stored.unproven}"
     missing = len(fold.rows)
     differ += [f"{shown_key(key)}: missing in the store" for key, _ in zip(fold.rows, range(SHOWN_MAX), strict=False)]
-    return Verified(seen, position.next, missing, extra, changed, fold.rejected, tuple(differ[:SHOWN_MAX]), unproven)
+    return VerifyResult(
+        seen, position.next, missing, extra, changed, fold.rejected, tuple(differ[:SHOWN_MAX]), unproven
+    )
 
 
 class _Fold:

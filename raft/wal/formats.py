@@ -16,7 +16,7 @@ from typing import Final
 import msgpack
 
 from raftlog.raft.codec.checks import INDEX_MAX, Corrupt, UnknownVersion, crc32c
-from raftlog.raft.types import NEVER_REPLACED, HardState, Mark, Replaced, TermRun
+from raftlog.raft.types import NEVER_REPLACED, HardState, Mark, ReplacedEnd, TermRun
 
 LOG_FOLDER: Final = "log"
 HARD_STATE: Final = "hard_state"
@@ -355,7 +355,7 @@ class Slot:
     state: HardState
     cut: int = 0
     is_mending: bool = False
-    replaced: Replaced = NEVER_REPLACED
+    replaced: ReplacedEnd = NEVER_REPLACED
 
     @property
     def floor(self) -> int:
@@ -390,7 +390,7 @@ def decode_slot(log: LogIdentity, buffer: bytes) -> Slot:
     floor, is_mending = mend >> 1, bool(mend & 1)
     if is_mending and not (floor and cut):
         raise UnknownVersion(f"hard state slot of term {term} with the floor {mend:#x} and the cut {cut}")
-    return Slot(sequence, HardState(term, vote, boot, floor), cut, is_mending, Replaced(*replaced))
+    return Slot(sequence, HardState(term, vote, boot, floor), cut, is_mending, ReplacedEnd(*replaced))
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.mark import MARK_SIZE, encode_mark
-from raftlog.raft.types import Entry, EntryKind, HardState, Mark, Replaced, TermRun
+from raftlog.raft.types import Entry, EntryKind, HardState, Mark, ReplacedEnd, TermRun
 from raftlog.raft.wal.formats import (
     HARD_STATE,
     HARD_STATE_SLOT,
@@ -185,16 +185,16 @@ class Journal:
     # -- hard state
 
     def set_hard_state(
-        self, state: HardState, cut: int = 0, replaced: Replaced | None = None
+        self, state: HardState, cut: int = 0, replaced: ReplacedEnd | None = None
     ) -> tuple[list[FileOperation], list[FileOperation]]:
         """The operations that make it durable, and those that repeat it in the other slot: `keep_slot`."""
         self.slot = Slot(self.slot.sequence + 1, state, cut, replaced=replaced or self.slot.replaced)
         return keep_slot(self.log, self.slot)
 
-    def replaces(self, after: int) -> Replaced:
+    def replaces(self, after: int) -> ReplacedEnd:
         """What the hard state says before a leader's entries or snapshot replace the log after `after`: the next start
         must not take the promises that this makes void for lost ones."""
-        return Replaced(*self.slot.replaced.kept(self.last), after)
+        return ReplacedEnd(*self.slot.replaced.kept(self.last), after)
 
     # -- append
 

@@ -103,7 +103,7 @@ def recover_hard_state(log: LogIdentity, files: Files) -> tuple[Slot, list[str]]
 # Scanning one segment
 
 
-class Found(NamedTuple):
+class ScannedEntry(NamedTuple):
     """One intact entry and where it is; or, as the last of a scan, why it ended (`entry` is None)."""
 
     position: int
@@ -132,7 +132,7 @@ class Window:
         return self._buffer, offset
 
 
-def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None = None) -> Iterator[Found]:
+def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None = None) -> Iterator[ScannedEntry]:
     """The intact entries of a segment in order, then one Found that says where and why it ends.
 
     Chain, index and CRCs are checked, so an old but valid block is noticed. A damaged mark between two entries that
@@ -153,7 +153,7 @@ def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None 
                 entry = entry_of(head, buffer, offset)
                 if head.index - head.count != index or head.previous_crc != crc:
                     raise Corrupt(f"an intact entry {head.index} of term {head.term} that belongs elsewhere")
-                yield Found(position, entry, from_mark, "", bool(passed))
+                yield ScannedEntry(position, entry, from_mark, "", bool(passed))
                 index, term, crc = head.index, head.term, head.crc
                 position += size
                 passed = 0
@@ -169,11 +169,11 @@ def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None 
         except Corrupt as error:
             reason = str(error)
         if passed or not reason or header_after(*window.at(position + MARK_SIZE, HEADER_SIZE), index, crc) is None:
-            yield Found(position - passed, None, from_mark, reason)
+            yield ScannedEntry(position - passed, None, from_mark, reason)
             return
         passed = MARK_SIZE
         position += MARK_SIZE
-    yield Found(position, None, from_mark)
+    yield ScannedEntry(position, None, from_mark)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -301,14 +301,14 @@ def _recover_sealed(log: LogIdentity, files: Files, header: SegmentHeader, end: 
     recovery.segments.append(segment)
 
 
-def _mended(name: str, found: Found, before: Mark, notices: list[str]) -> FileOperation:
+def _mended(name: str, found: ScannedEntry, before: Mark, notices: list[str]) -> FileOperation:
     """The operation that makes the damaged mark before that entry again: readers skip only intact marks."""
     position = found.position - MARK_SIZE
     notices.append(f"{name}: the durable mark at byte {position} was damaged: it is made again")
     return Write(name, position, encode_mark(before, position))
 
 
-def _sealed_damage(segment: Segment, found: Found | None, end: Mark) -> Damage:
+def _sealed_damage(segment: Segment, found: ScannedEntry | None, end: Mark) -> Damage:
     position, reason = (found.position, found.reason) if found else (SEGMENT_HEADER_SIZE, "")
     reason = f"{reason or 'the entries end'}; the next segment follows entry {end.index} of term {end.term}"
     return Damage(segment.name, position, segment.last.index, reason)
@@ -370,7 +370,7 @@ def _recover_active(
     tail_bytes = 0
     rows: list[bytes] = []
     mends: list[FileOperation] = []
-    ended = Found(SEGMENT_HEADER_SIZE, None, SEGMENT_HEADER_SIZE)
+    ended = ScannedEntry(SEGMENT_HEADER_SIZE, None, SEGMENT_HEADER_SIZE)
     newest_entry: Entry | None = None  # the segment gets only those that matter: a start reads many
     for found in scan(files, name, header, stop_after=cut or None):
         if (entry := found.entry) is None:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from raftlog.cluster.drawing.plots import BarPlot, LinePlot, Plot
 from raftlog.spark_export import analytics
-from raftlog.spark_export.analytics.own import Own, own_events
+from raftlog.spark_export.analytics.own import OwnColumns, own_events
 from raftlog.spark_export.analytics.values import quoted
 from raftlog.spark_export.analytics.windows import QUANTILES, quantile_name
 from raftlog.spark_export.errors import UsageError
@@ -36,7 +36,7 @@ _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 def windows(
     log: "DataFrame",
     limit: int,
-    own: Own,
+    own: OwnColumns,
     size: str | None,
     slide: str | None = None,
     gap: str | None = None,
@@ -150,9 +150,9 @@ def _sizes(frame: "DataFrame", what: str) -> BarPlot:
     return BarPlot(f"{what} by their number of records", labels, [row["count"] for row in sizes])
 
 
-def top_keys(log: "DataFrame", limit: int, own: Own | None = None) -> Result:
+def top_keys(log: "DataFrame", limit: int, own: OwnColumns | None = None) -> Result:
     """The keys with the most user records."""
-    events, own, notes = own_events(log, own or Own())
+    events, own, notes = own_events(log, own or OwnColumns())
     counted = events.where(F.col("key").isNotNull()).groupBy("key").count()
     number = counted.count()
     frame = counted.orderBy(F.col("count").desc(), "key")
@@ -164,7 +164,7 @@ def top_keys(log: "DataFrame", limit: int, own: Own | None = None) -> Result:
     return _result("top-keys", question, frame, found, limit, is_cut, [bars], notes)
 
 
-def sessions(log: "DataFrame", limit: int, own: Own, gap: str) -> Result:
+def sessions(log: "DataFrame", limit: int, own: OwnColumns, gap: str) -> Result:
     """The longest sessions of one key, and how many are of which length."""
     events, own, notes = own_events(log, own)
     frame = analytics.sessions(events, gap).cache()
@@ -175,7 +175,7 @@ def sessions(log: "DataFrame", limit: int, own: Own, gap: str) -> Result:
     return _result("sessions", question, frame, found, limit, is_cut, plots, notes)
 
 
-def joins(log: "DataFrame", limit: int, own: Own, left: str, right: str, within: str, of: str) -> Result:
+def joins(log: "DataFrame", limit: int, own: OwnColumns, left: str, right: str, within: str, of: str) -> Result:
     """Records whose column `of` matches `left`, each with those of the same key after it where it matches `right`."""
     for pattern in (left, right):
         try:

@@ -18,7 +18,7 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnColumns:
     """What a user says of his own columns. Without `value` (raw, json or csv) they are looked for, in the values of the
     import `source` or of the newest one. `found`: its schema, once it was looked for."""
 
@@ -37,7 +37,7 @@ class Own:
         return "" if self.found is None else f" in {self.found.source}"
 
 
-def resolved(log: "DataFrame", own: Own, *wanted: str | None) -> tuple[Own, list[str]]:
+def resolved(log: "DataFrame", own: OwnColumns, *wanted: str | None) -> tuple[OwnColumns, list[str]]:
     """With the import that has these columns, and a note where there are others. Raises UsageError."""
     names = [name for name in (own.time, own.key, *wanted) if name]
     is_told = own.schema is not None or own.value == "raw"
@@ -50,8 +50,8 @@ def resolved(log: "DataFrame", own: Own, *wanted: str | None) -> tuple[Own, list
 
 
 def own_events(
-    log: "DataFrame", own: Own, *wanted: str | None, measure: str | None = None
-) -> tuple["DataFrame", Own, list[str]]:
+    log: "DataFrame", own: OwnColumns, *wanted: str | None, measure: str | None = None
+) -> tuple["DataFrame", OwnColumns, list[str]]:
     """The events with the columns that are wanted, where they were found, and notes about them and their times. Raises
     UsageError.
 
@@ -74,7 +74,7 @@ def _check_number(events: "DataFrame", measure: str) -> None:
         raise UsageError(f"--measure {measure} is {kinds[measure]}, not a number; numbers are {', '.join(numbers)}")
 
 
-def _with_wanted(log: "DataFrame", own: Own, wanted: list[str], measure: str | None) -> "DataFrame":
+def _with_wanted(log: "DataFrame", own: OwnColumns, wanted: list[str], measure: str | None) -> "DataFrame":
     schema: str | ValueSchema | None
     form: ValueForm = "json"
     if own.found is not None:
@@ -95,7 +95,7 @@ def _with_wanted(log: "DataFrame", own: Own, wanted: list[str], measure: str | N
     return analytics.events(log, own.time, own.key, schema=schema, form=form, time_format=own.time_format)
 
 
-def _plain(log: "DataFrame", own: Own, wanted: list[str]) -> "DataFrame | None":
+def _plain(log: "DataFrame", own: OwnColumns, wanted: list[str]) -> "DataFrame | None":
     """The events without columns of values, where these are enough."""
     if not _has(log.columns, [own.time, own.key]):
         return None
@@ -103,7 +103,7 @@ def _plain(log: "DataFrame", own: Own, wanted: list[str]) -> "DataFrame | None":
     return events if _has(events.columns, [name for name in wanted if name not in (own.time, own.key)]) else None
 
 
-def _stored(log: "DataFrame", own: Own) -> tuple[ValueSchema | None, list[str]]:
+def _stored(log: "DataFrame", own: OwnColumns) -> tuple[ValueSchema | None, list[str]]:
     """The schema of the import that is asked for, else of the newest one, with a note of the others. Raises
     UsageError where there is none of that name."""
     newest, by_name = stored_schemas(log)
@@ -119,14 +119,14 @@ def _stored(log: "DataFrame", own: Own) -> tuple[ValueSchema | None, list[str]]:
     return newest, [notice + ", ".join(others)]
 
 
-def _in_access_log(log: "DataFrame", own: Own, wanted: list[str]) -> "DataFrame":
+def _in_access_log(log: "DataFrame", own: OwnColumns, wanted: list[str]) -> "DataFrame":
     events = analytics.access_fields(analytics.events(log))
     if own.time is not None or not _has(events.columns, wanted):
         raise _lacking(wanted, events.columns)
     return events if own.key is None else events.withColumn("key", F.col(quoted(own.key)))
 
 
-def _schema(log: "DataFrame", own: Own) -> "tuple[str | ValueSchema | None, ValueForm]":
+def _schema(log: "DataFrame", own: OwnColumns) -> "tuple[str | ValueSchema | None, ValueForm]":
     """The schema that is given, else the stored one of that form, else what JSON shows."""
     if own.value == "raw":
         if own.schema is not None:
@@ -146,7 +146,7 @@ def _schema(log: "DataFrame", own: Own) -> "tuple[str | ValueSchema | None, Valu
     return stored, form
 
 
-def _time_notes(events: "DataFrame", own: Own) -> list[str]:
+def _time_notes(events: "DataFrame", own: OwnColumns) -> list[str]:
     """What to say of events without a time. Raises UsageError where none has one."""
     shown = F.col(quoted(own.time)).cast("string") if own.time in events.columns else F.lit(None).cast("string")
     lacks = F.col("event_time").isNull()

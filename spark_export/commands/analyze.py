@@ -232,13 +232,13 @@ def _run(
     Spark, the rows, and where their columns are."""
     with reported(asked.output):
         from raftlog.spark_export.analytics import analyses
-        from raftlog.spark_export.analytics.own import Own
+        from raftlog.spark_export.analytics.own import OwnColumns
         from raftlog.spark_export.tables import report
 
         log, facts = _log(context, asked)
         say("asking")
         try:
-            results = answer(analyses, log, Own(*astuple(columns)))
+            results = answer(analyses, log, OwnColumns(*astuple(columns)))
         except ValueError as error:
             raise UsageError(str(error)) from error
         if asked.html is not None:

@@ -159,7 +159,7 @@ def export_command(
     started = time.monotonic()
     with reported():
         from raftlog.spark_export.export.delta import data_files
-        from raftlog.spark_export.export.export import Mode, Wanted, export, waiting
+        from raftlog.spark_export.export.export import ExportRange, Mode, export, waiting
         from raftlog.spark_export.export.manifest import find_manifest
         from raftlog.spark_export.export.place import place_of
         from raftlog.spark_export.fetch.door import parse_endpoints
@@ -171,7 +171,7 @@ def export_command(
         folder = place_of(to)
         mode: Mode = "follow" if growth.follow else "append" if growth.append else "once"
         urls = parse_endpoints(where(context, cluster.endpoints))
-        wanted = Wanted(
+        wanted = ExportRange(
             urls,
             folder,
             first,

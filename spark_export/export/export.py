@@ -30,7 +30,7 @@ IDLE_WAIT_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRange:
     """What to export: `first` None is the oldest index kept, `last` None the committed end (or none, when following).
     `layout` None is that of the export to go on with, else the default one."""
 
@@ -54,7 +54,7 @@ class Wanted:
 
 def export(
     engine: Engine,
-    wanted: Wanted,
+    wanted: ExportRange,
     progress: Progress | None = None,
     in_place: Callable[[Manifest], None] = lambda _: None,
 ) -> Manifest:
@@ -72,7 +72,7 @@ def export(
         return _follow(engine, wanted, folder, page, progress, in_place)
 
 
-def waiting(wanted: Wanted) -> int:
+def waiting(wanted: ExportRange) -> int:
     """How many records the export would write now; 0 if nothing waits. Raises UnreachableError and the errors of a
     damaged folder."""
     page = door.bounds(wanted.nodes)
@@ -85,7 +85,7 @@ def waiting(wanted: Wanted) -> int:
     return max(0, last - first + 1)
 
 
-def _check(wanted: Wanted, folder: Destination, page: LogPageJson) -> None:
+def _check(wanted: ExportRange, folder: Destination, page: LogPageJson) -> None:
     """Whether what the folder holds can be gone on with, as it is wanted."""
     path, found = wanted.folder, folder.plan or folder.manifest
     if wanted.last is not None and wanted.last > page.index and wanted.mode != "follow":
@@ -129,7 +129,7 @@ def _shown(layout: Layout) -> str:
     )
 
 
-def _plan(wanted: Wanted, folder: Destination, page: LogPageJson, last: int) -> Plan | None:
+def _plan(wanted: ExportRange, folder: Destination, page: LogPageJson, last: int) -> Plan | None:
     """The next batch: from where the export ends, to `last`. None: there is nothing to do."""
     first = _position(wanted, folder, page)
     if first > last:
@@ -144,7 +144,7 @@ def _plan(wanted: Wanted, folder: Destination, page: LogPageJson, last: int) -> 
 
 def _follow(
     engine: Engine,
-    wanted: Wanted,
+    wanted: ExportRange,
     folder: Destination,
     page: LogPageJson,
     progress: Progress | None,
@@ -183,7 +183,7 @@ def _follow(
     return folder.manifest
 
 
-def _position(wanted: Wanted, folder: Destination, page: LogPageJson) -> int:
+def _position(wanted: ExportRange, folder: Destination, page: LogPageJson) -> int:
     """The index with which the next batch begins."""
     if folder.manifest is not None:
         return folder.manifest.last + 1
@@ -191,7 +191,7 @@ def _position(wanted: Wanted, folder: Destination, page: LogPageJson) -> int:
 
 
 def _grown(
-    wanted: Wanted, folder: Destination, page: LogPageJson, rotation: NodeRotation, limit: int | None
+    wanted: ExportRange, folder: Destination, page: LogPageJson, rotation: NodeRotation, limit: int | None
 ) -> LogPageJson:
     """Waits until the log has a user's record that the export lacks, or its committed end reaches `limit`.
 

@@ -139,7 +139,7 @@ class Plan(msgspec.Struct, frozen=True):
     version: int = VERSION
 
 
-class Next(msgspec.Struct, frozen=True):
+class NextStep(msgspec.Struct, frozen=True):
     """A batch or a compaction whose files are whole. The remaining steps put them in place and write the manifest."""
 
     manifest: Manifest
@@ -148,7 +148,7 @@ class Next(msgspec.Struct, frozen=True):
     replaces: bool = False  # the run's folder holds all files, and takes the place of `log/`
 
 
-class _Known(msgspec.Struct):
+class _AnyManifest(msgspec.Struct):
     """What every version of a manifest has."""
 
     format: str
@@ -156,10 +156,10 @@ class _Known(msgspec.Struct):
     schema_version: int
 
 
-_KNOWN: Final = msgspec.json.Decoder(_Known)
+_KNOWN: Final = msgspec.json.Decoder(_AnyManifest)
 _MANIFEST: Final = msgspec.json.Decoder(Manifest)
 _PLAN: Final = msgspec.json.Decoder(Plan)
-_NEXT: Final = msgspec.json.Decoder(Next)
+_NEXT: Final = msgspec.json.Decoder(NextStep)
 
 
 def columns() -> tuple[Column, ...]:
@@ -229,7 +229,7 @@ def read_plan(folder: Place) -> Plan | None:
     return plan
 
 
-def read_next(folder: Place) -> Next | None:
+def read_next(folder: Place) -> NextStep | None:
     """The batch that is whole but not yet in place. Raises UsageError if it cannot be read."""
     return _read_unfinished(folder, NEXT, _NEXT)
 

@@ -66,7 +66,7 @@ def slabs(folders: tuple[str, ...], log_id: str, position: int, stop: int) -> It
                     position = slab.next
 
 
-def _sealed(folder: Path, log: LogIdentity, position: int, stack: ExitStack) -> "_Sealed | None":
+def _sealed(folder: Path, log: LogIdentity, position: int, stack: ExitStack) -> "_SealedSegment | None":
     """The segment with that index, its files open until the stack ends; None where this folder has none."""
     try:
         firsts = sorted(int(name[:-7]) for name in os.listdir(folder / _LOG) if name.endswith(".ledger"))
@@ -81,7 +81,7 @@ def _sealed(folder: Path, log: LogIdentity, position: int, stack: ExitStack) -> 
         footer = _footer(ledger)
     except _DAMAGE:
         return None
-    return _Sealed(header.first, footer, segment, index, ledger) if position <= footer.last else None
+    return _SealedSegment(header.first, footer, segment, index, ledger) if position <= footer.last else None
 
 
 _KINDS: Final = (".seg", ".idx", ".ledger")
@@ -119,7 +119,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sealed:
+class _SealedSegment:
     """One sealed segment."""
 
     first: int

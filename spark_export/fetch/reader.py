@@ -125,11 +125,11 @@ def _found_here(wanted: Range) -> Iterator[tuple[Frames, int, int]]:
 def _fetched(url: str, wanted: Range, asked: dict[str, object]) -> Iterator[Slab]:
     """The chunks of one request, some at a time."""
     with door.answering(url, "/v1/log", asked, log_id=wanted.log_id) as answer:
-        gathered = _Gathered()
+        gathered = _SlabBuffer()
         while (head := _head(answer)) is not None:
             if not gathered.takes(head):
                 yield gathered.slab()
-                gathered = _Gathered()
+                gathered = _SlabBuffer()
             gathered.take(head, answer)
             if head.next >= wanted.stop:
                 break
@@ -143,7 +143,7 @@ def _head(answer: http.client.HTTPResponse) -> RawHeader | None:
     return head if head is not None and head.rows else None
 
 
-class _Gathered:
+class _SlabBuffer:
     """Chunks on their way into one slab, each read to the place where it stays."""
 
     def __init__(self) -> None:

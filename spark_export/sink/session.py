@@ -35,14 +35,14 @@ OPEN_MAX: Final = 1_000
 PUTS_MAX: Final = 128  # operations of one transaction (raftlog.statemachine.commands.Limits.txn_operations_max)
 
 
-class Done(msgspec.Struct, frozen=True):
+class WrittenBatch(msgspec.Struct, frozen=True):
     """The last batch that is written as a whole, and an index at which it was."""
 
     batch: int
     index: int
 
 
-_done: Final = msgspec.json.Decoder(Done).decode
+_done: Final = msgspec.json.Decoder(WrittenBatch).decode
 
 
 class ReplayError(ExportError):
@@ -146,7 +146,7 @@ def key_of(name: str, what: str) -> bytes:
     return PREFIX + name.encode() + b"/" + what.encode()
 
 
-def read_done(client: SyncClient, name: str) -> Done | None:
+def read_done(client: SyncClient, name: str) -> WrittenBatch | None:
     """The last batch that is written as a whole."""
     found = client.get(key_of(name, "done"))
     return None if found is None else _done(found.value)
@@ -162,7 +162,7 @@ def finish_batch(client: SyncClient, name: str, batch: int) -> None:
     """Says that the batch is written as a whole: a replay of it writes nothing."""
     while done_batch(client, name) < batch:
         try:
-            client.put(key_of(name, "done"), msgspec.json.encode(Done(batch, client.index)))
+            client.put(key_of(name, "done"), msgspec.json.encode(WrittenBatch(batch, client.index)))
         except OutcomeUnknown:
             continue  # that of a later try is known; each has its own deadline, and Spark can stop the query
 

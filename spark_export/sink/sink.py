@@ -40,7 +40,7 @@ def checked_options(
     return found
 
 
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What one task wrote."""
 
     def __init__(self, name: str, session: int, written: int, skipped: int) -> None:
@@ -69,7 +69,9 @@ class BatchWriter(DataSourceArrowWriter):
             if self.options.write_id is not None:
                 finish_batch(to, self.name, 0)
             else:
-                forget(to, self.name, [each.session for each in messages if isinstance(each, Written) and each.session])
+                forget(
+                    to, self.name, [each.session for each in messages if isinstance(each, TaskResult) and each.session]
+                )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The driver: some task failed for good. What the others wrote is in the log, which takes nothing back; with a
@@ -99,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         from raftlog.spark_export.sink.session import finish_batch
 
         with client(self.options) as to:
-            for name in {each.name for each in messages if isinstance(each, Written)}:
+            for name in {each.name for each in messages if isinstance(each, TaskResult)}:
                 finish_batch(to, name, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -113,7 +115,7 @@ def client(options: SinkOptions) -> "SyncClient":
     return SyncClient(options.endpoints, deadline_s=options.patience_s, sessions=False)
 
 
-def _write(options: SinkOptions, name: str, batch: int, batches: "Iterator[pa.RecordBatch]") -> Written:
+def _write(options: SinkOptions, name: str, batch: int, batches: "Iterator[pa.RecordBatch]") -> TaskResult:
     from pyspark import TaskContext
 
     from raftlog.spark_export.sink.session import Part, PartWriter
@@ -124,7 +126,7 @@ def _write(options: SinkOptions, name: str, batch: int, batches: "Iterator[pa.Re
         part = Part(name, batch, partition)
         writer = PartWriter(to, part, ttl_ms=options.ttl_s * 1000, patience_s=options.patience_s)
         write_rows(writer, options, batches)
-        return Written(name, writer.session, writer.written, writer.skipped)
+        return TaskResult(name, writer.session, writer.written, writer.skipped)
 
 
 def write_rows(writer: "PartWriter", options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> None:

@@ -42,7 +42,7 @@ _IS_MISSING: Final = re.compile(r"(?:column|Table with name) \S+ (?:not found|do
 _GLOB: Final = frozenset("*?[")
 
 
-class _Watched:
+class _WatchedRows:
     """The rows for DuckDB. It keeps the error of a failed read, of which DuckDB gives only a text."""
 
     def __init__(self, rows: LogRows) -> None:
@@ -69,7 +69,7 @@ class Tables:
     """A connection of DuckDB with the views `log` and, where there are imports, `events` and one for each name."""
 
     connection: Any
-    watched: _Watched
+    watched: _WatchedRows
     views: list[str] = field(default_factory=list)  # of imports, the newest first
     events: str = ""  # which imports the view `events` has
 
@@ -128,7 +128,7 @@ def opened(rows: LogRows) -> Iterator[Tables]:
         connection = duckdb.connect(config=settings)
         try:
             connection.execute("SET TimeZone = 'UTC'")
-            watched = _Watched(rows)
+            watched = _WatchedRows(rows)
             paths = rows.files()
             if paths is None or any(_GLOB & {*path} for path in paths):
                 connection.register("log", watched)

@@ -23,7 +23,7 @@ from raftlog.cluster.api.sessions import SessionAnswer
 from raftlog.cluster.api.status import Status
 from raftlog.cluster.client.aio.connection import Connection
 from raftlog.cluster.client.decisions import Failure
-from raftlog.cluster.client.flow import Lost, Response
+from raftlog.cluster.client.flow import LostAnswer, Response
 from raftlog.cluster.client.http1 import encode_request
 from raftlog.cluster.security.tls import credentials_for
 from tests.support import TooSlow, pace, wait_until_async
@@ -49,7 +49,7 @@ class Door:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
-    ) -> Response | Lost:
+    ) -> Response | LostAnswer:
         """Sends one request and waits for its whole answer."""
         if self._connection is None or not self._connection.is_usable:
             self.close()
@@ -61,14 +61,14 @@ class Door:
                         Connection, host, int(port), ssl=context
                     )
             except (OSError, TimeoutError) as error:
-                return Lost(Failure.NOT_SENT, str(error))
+                return LostAnswer(Failure.NOT_SENT, str(error))
         data = encode_request(method, target, self._host, list((headers or {}).items()), body)
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._connection.send(data, stream=False)
         except TimeoutError:
             self.close()
-            return Lost(Failure.TIMED_OUT, f"no answer within {timeout_s:g} s")
+            return LostAnswer(Failure.TIMED_OUT, f"no answer within {timeout_s:g} s")
         except asyncio.CancelledError:
             self.close()
             raise
@@ -98,7 +98,7 @@ def problem_of(response: Response) -> Problem:
 async def open_session(urls: Sequence[str], deadline_s: float = 10.0) -> int:
     """A session of the cluster, from whichever node gives one."""
     end = time.monotonic() + deadline_s
-    answer: Response | Lost | None = None
+    answer: Response | LostAnswer | None = None
     while time.monotonic() < end:
         for url in urls:
             door = Door(url)
@@ -200,8 +200,8 @@ class Load:
                 door.close()
 
 
-def _word(answer: Response | Lost) -> str:
-    if isinstance(answer, Lost):
+def _word(answer: Response | LostAnswer) -> str:
+    if isinstance(answer, LostAnswer):
         return f"lost/{answer.failure}"
     problem = problem_of(answer)
     assert problem.retryable, f"a writer met an error that no retry removes: {problem}"

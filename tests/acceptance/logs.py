@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from raftlog.cluster.api.records import LogPageJson, LogRecord
-from raftlog.cluster.client.flow import Lost
+from raftlog.cluster.client.flow import LostAnswer
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import Door, Load
 from tests.support import wait_until
@@ -37,7 +37,7 @@ async def records_of(url: str, first: int, last: int) -> list[LogRecord]:
     while position <= last:
         target = f"/v1/log?from={position}&to={last + 1}&limit=5000&internal=true&consistency=stale&min_index={last}"
         answer = await door.ask("GET", target, timeout_s=20)
-        assert not isinstance(answer, Lost), answer
+        assert not isinstance(answer, LostAnswer), answer
         assert answer.head.status == 200, answer.body
         page = msgspec.json.decode(answer.body, type=LogPageJson)
         assert page.next > position, f"no progress at {position}: {page}"

@@ -20,7 +20,7 @@ from raftlog.cluster.api.status import SetDigestHex, Status, fingerprint
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.config.settings import HttpSettings, LimitSettings, Settings
 from raftlog.cluster.http.server import build_runner
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.records.entries import last_user_index, log_entry
 from raftlog.cluster.replica.interface import NodeInterface
 from raftlog.cluster.replica.log.log_reader import compacted
@@ -101,16 +101,16 @@ class FakeNode:
         self.applied_more = asyncio.Event()
         return entry, effects
 
-    def submit_now(self, *blocks: tuple[bytes, int]) -> list[Settled]:
+    def submit_now(self, *blocks: tuple[bytes, int]) -> list[RequestResult]:
         """Several requests as one entry."""
         entry, effects = self.append(
             EntryKind.COMMANDS, b"".join(block for block, _ in blocks), sum(count for _, count in blocks)
         )
-        settled: list[Settled] = []
+        settled: list[RequestResult] = []
         first = entry.first
         for number, (_, count) in enumerate(blocks):
             effect = RequestEffect(Result.APPLIED, effects.revision) if effects.is_plain else effects.requests[number]
-            settled.append(Settled(first, first + count - 1, entry.term, effect))
+            settled.append(RequestResult(first, first + count - 1, entry.term, effect))
             first += count
         return settled
 
@@ -127,10 +127,10 @@ class FakeNode:
 
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
-    ) -> asyncio.Future[Settled]:
+    ) -> asyncio.Future[RequestResult]:
         """As Node.submit."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Settled] = loop.create_future()
+        future: asyncio.Future[RequestResult] = loop.create_future()
         if self.refusal is not None:
             future.set_exception(self.refusal)
         elif self.held is not None:
@@ -140,7 +140,7 @@ class FakeNode:
             future.set_result(self.submit_now((block, count))[0])
         return future
 
-    async def _later(self, future: asyncio.Future[Settled], block: bytes, count: int, deadline: float) -> None:
+    async def _later(self, future: asyncio.Future[RequestResult], block: bytes, count: int, deadline: float) -> None:
         assert self.held is not None
         try:
             async with asyncio.timeout_at(deadline):

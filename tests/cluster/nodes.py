@@ -21,10 +21,10 @@ from raftlog.cluster.disk.disk import Disk, OnAnswer
 from raftlog.cluster.node.formatting import format_cluster, new_cluster
 from raftlog.cluster.node.host import Host
 from raftlog.cluster.peers.hello import Hello, Purpose
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.replica.opening import ReplicaParts
 from raftlog.cluster.replica.replica import Replica
-from raftlog.cluster.replica.state import Ending
+from raftlog.cluster.replica.state import ReplicaEnd
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import Metrics
@@ -193,7 +193,7 @@ class Nodes:
         ended = self.running.pop(node)
         state, host = ended.state, host_of(ended)
         host.ended.cancel()
-        state.life.end(Ending.STOPPED)
+        state.life.end(ReplicaEnd.STOPPED)
         host.replica_ended(ended)  # no further tick
         state.writes.pending.fail_all(Code.LEADER_LOST, Code.LEADER_LOST, "the connection closed")
         state.reads.rounds.fail_all(ApiError(Code.SHUTTING_DOWN, "the connection closed"))
@@ -225,7 +225,7 @@ class Nodes:
         leader = await self.leader()
         return [node for node in self.running.values() if node is not leader]
 
-    async def append(self, node: Replica, *values: bytes, seconds: float = 5.0) -> Settled:
+    async def append(self, node: Replica, *values: bytes, seconds: float = 5.0) -> RequestResult:
         """Appends through that node."""
         return await node.submit(append_block(*values), len(values), deadline=deadline(seconds))
 

@@ -19,7 +19,7 @@ from raftlog.raft.hello import Start
 from raftlog.raft.messages import Message
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Fetch, SyncBatch, SyncQueue
-from raftlog.raft.types import NEVER_REPLACED, Entry, HardState, NodeId, Replaced
+from raftlog.raft.types import NEVER_REPLACED, Entry, HardState, NodeId, ReplacedEnd
 from tests.raft.lab import at, log_of, next_ready, start_core
 from tests.raft.script_text import batch_text, entries_text, event_text, message_text
 
@@ -32,7 +32,7 @@ class Node:
     hard_state: HardState
     disk: list[Entry]  # durable entries
     commit: int  # what a start may take as committed: the state machine's snapshot
-    replaced: Replaced = NEVER_REPLACED
+    replaced: ReplacedEnd = NEVER_REPLACED
     tail: int | None = None  # how many entries a start has in memory; None: all
     core: RaftCore | None = None
     queue: SyncQueue = field(default_factory=SyncQueue)
@@ -249,7 +249,7 @@ class Cluster:
     def _write(node: Node, batch: SyncBatch) -> None:
         node.hard_state = batch.hard_state or node.hard_state
         if batch.cut_after is not None:
-            node.replaced = Replaced(*node.replaced.kept(node.disk[-1].mark), batch.cut_after)
+            node.replaced = ReplacedEnd(*node.replaced.kept(node.disk[-1].mark), batch.cut_after)
             node.disk = [entry for entry in node.disk if entry.index <= batch.cut_after]
         assert not batch.entries or batch.entries[0].before == node.disk[-1].index, (
             "entries follow the last one on disk"

@@ -14,7 +14,7 @@ from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.messages import Message
 from raftlog.raft.options import Options
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import EntryKind, HardState, Mark, NodeId, Now
 from tests.raft.lab import at, configuration, extend, log_of
 from tests.raft.script_cluster import Cluster
@@ -41,7 +41,7 @@ class Story:
             raise ValueError(f"{name!r} is no command; these are: {', '.join(sorted(COMMANDS))}")
         try:
             COMMANDS[name](self._cluster, words)
-        except Refused as refusal:
+        except ProposalRefused as refusal:
             self._cluster.say(f"refused: {type(refusal).__name__}: {refusal}")
         told, self._cluster.told = self._cluster.told, []
         return [] if is_quiet else told

@@ -49,7 +49,7 @@ from raftlog.cluster.client.decisions import (
     refused,
 )
 from raftlog.cluster.client.errors import ClientError, CompareFailed
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import Entry, NodeId
 from raftlog.statemachine.commands import Operation
@@ -437,7 +437,11 @@ class Errand:
         )
 
     def answer(
-        self, attempt: int, node: NodeId, life: int, answer: Settled | ClientAnswer | ReceiptState | Problem | None
+        self,
+        attempt: int,
+        node: NodeId,
+        life: int,
+        answer: RequestResult | ClientAnswer | ReceiptState | Problem | None,
     ) -> None:
         if attempt != self.attempt:
             return
@@ -453,7 +457,7 @@ class Errand:
             assert self.voids is not None
             self.voids.settle(answer)
             return
-        if isinstance(answer, Settled):
+        if isinstance(answer, RequestResult):
             if self.task.what == OPEN:
                 self.over(call)
                 client.opened(answer.last)

@@ -25,7 +25,7 @@ from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import ApiError, Code, Problem
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.client.answers import Item, LogPage, Page, Record, record
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.records.rows import as_record, decode_rows, is_user_row
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.sinks.changes import RowChanges, StorePosition, StoreRow
@@ -465,7 +465,9 @@ class Runner:
         command = encode_consumer(ConsumerCommand(action, generation, next))
         record = BlockRecord(Operation.CONSUMER, f"sink/{target.name}".encode(), command)
         answer = yield self._asked(lambda node, done, _: node.ask([record], done, for_us=PATIENCE_US))
-        if isinstance(answer, Settled) and answer.effect.result is not Result.REFUSED:  # access control came between
+        if (
+            isinstance(answer, RequestResult) and answer.effect.result is not Result.REFUSED
+        ):  # access control came between
             found = answer_of(answer.effect, answer.effect.revision, answer.first, answer.last)
             if found.result is Result.COMPARE_FAILED:
                 raise StoreFenced(SINK.name)

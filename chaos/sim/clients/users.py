@@ -18,7 +18,7 @@ from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.replica.serving import ADMIN
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Problem
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.records.rows import decode_rows, is_visible
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.block import BlockRecord, decode_records, encode_block
@@ -126,7 +126,7 @@ class Users:
         replica.ask([record], partial(self._changed, command))
 
     def _changed(self, command: AccessCommand, answer: Answer) -> None:
-        if isinstance(answer, Settled) and answer.effect.result is Result.APPLIED:
+        if isinstance(answer, RequestResult) and answer.effect.result is Result.APPLIED:
             self.world.count("permissions changed")
             self.world.sometimes("permissions changed while users wrote")
         if command.token:
@@ -241,7 +241,7 @@ class User:
 
     def _answered(self, records: tuple[BlockRecord, ...], answer: Answer) -> None:
         world = self.users.world
-        if not isinstance(answer, Settled):
+        if not isinstance(answer, RequestResult):
             world.count("users' writes unanswered")
             return
         effect = answer.effect

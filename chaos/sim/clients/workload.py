@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from raftlog.cluster.api.errors import ApiError, Code, Problem, make_problem
-from raftlog.cluster.protocol.request import Settled, code_of
+from raftlog.cluster.protocol.request import RequestResult, code_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.answers import Answer, StepAnswer, answer_of
 from raftlog.statemachine.commands import (
@@ -156,7 +156,7 @@ class ClientAnswer:
     mod: int | None = None
 
 
-def answer_to_client(task: Task, applied: Settled, node: int, *, has_session: bool) -> ClientAnswer | Problem:
+def answer_to_client(task: Task, applied: RequestResult, node: int, *, has_session: bool) -> ClientAnswer | Problem:
     """What a node's application of the request means to its client (as cluster/http/exchange/outcomes.py has it)."""
     effect = applied.effect
     if effect.result is Result.EXPIRED:
@@ -201,7 +201,9 @@ def _value_of(response: StepAnswer) -> str | None:
     return response.items[0][1].value.decode() if response.items else None
 
 
-def problem(code: Code, node: int, applied: Settled, index: int | None = None, *, has_session: bool = False) -> Problem:
+def problem(
+    code: Code, node: int, applied: RequestResult, index: int | None = None, *, has_session: bool = False
+) -> Problem:
     """A problem that the machine's answer stands for; `index` is where it was decided."""
     return make_problem(
         ApiError(code, str(code)),

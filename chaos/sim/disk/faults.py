@@ -22,7 +22,7 @@ from raftlog.raft.wal.formats import (
     decode_segment_header,
     decode_slot,
 )
-from raftlog.raft.wal.recovery import Found, scan
+from raftlog.raft.wal.recovery import ScannedEntry, scan
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
 
 Span = tuple[str, int, int]
@@ -115,7 +115,7 @@ def _guarded(disk: SimDisk, name: str, *, is_newest: bool) -> list[Span]:
     return [(name, 0, found[-1].from_mark if is_newest else found[-1].position)] if found else []
 
 
-def entries_at_rest(disk: SimDisk, name: str) -> list[Found]:
+def entries_at_rest(disk: SimDisk, name: str) -> list[ScannedEntry]:
     """What a scan of that segment finds, the end of its entries last; [] where it is damaged or not synced."""
     inode = disk.files.nodes[name]
     if not inode.is_durable or name in disk.damaged:

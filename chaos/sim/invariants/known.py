@@ -15,7 +15,7 @@ from raftlog.raft.consensus.log import Log
 from raftlog.raft.types import Entry, EntryKind, NodeId
 
 
-class Known:
+class Knowledge:
     """Fed by `Witness` before the properties look at it."""
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:

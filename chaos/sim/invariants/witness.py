@@ -14,7 +14,7 @@ from typing import Any
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
 from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
-from raftlog.chaos.sim.invariants.clients.permitted import Permitted
+from raftlog.chaos.sim.invariants.clients.permitted import PermissionTwin
 from raftlog.chaos.sim.invariants.clients.read_linearizability import ReadLinearizability
 from raftlog.chaos.sim.invariants.durability import (
     durable_first,
@@ -29,7 +29,7 @@ from raftlog.chaos.sim.invariants.elections.hand_overs import HandOvers
 from raftlog.chaos.sim.invariants.elections.monotonic_term import MonotonicTerm
 from raftlog.chaos.sim.invariants.elections.one_vote import OneVote
 from raftlog.chaos.sim.invariants.elections.pre_vote import PreVote
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.chaos.sim.invariants.log import (
     committed_is_durable,
     leader_completeness,
@@ -73,7 +73,7 @@ class Witness:
     """All properties of one world; raises InvariantBroken."""
 
     def __init__(self, configuration: Configuration, first: Entry) -> None:
-        self.known = Known(configuration, first)
+        self.known = Knowledge(configuration, first)
         self.checks = 0
         self._cores: dict[NodeId, RaftCore] = {}
         self._pictures: dict[NodeId, tuple[object, ...]] = {}
@@ -92,7 +92,7 @@ class Witness:
         self.effects = EqualEffects()
         self.diverged = DivergedIsFenced()
         self._once = ExactlyOnce()
-        self.permitted = Permitted()
+        self.permitted = PermissionTwin()
         self._oldest = OneOldest()
         self.times = Times(self.known)
         self._groups = ConsumerGroups()

@@ -8,7 +8,7 @@ from typing import Final
 from raftlog.chaos.sim.ground.stage import Stage
 from raftlog.cluster.api.errors import Problem
 from raftlog.cluster.config.settings import LimitSettings, RaftSettings, RetentionSettings, Settings
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.types import NodeId
 
 NEVER_BYTES: Final = 1 << 40
@@ -23,7 +23,7 @@ def url_of(node: NodeId) -> str:
     return f"http://node-{node}:7000"
 
 
-Answer = Settled | Problem
+Answer = RequestResult | Problem
 """The answer to a write: what came of it once this node had applied it, or why it did not."""
 
 

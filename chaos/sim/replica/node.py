@@ -29,7 +29,7 @@ from raftlog.cluster.files.folder import DiskIdentity, recovered_from
 from raftlog.cluster.replica.opening import ReplicaParts
 from raftlog.cluster.replica.parts import link_events
 from raftlog.cluster.replica.replica import HOUSEKEEPING_S, Replica
-from raftlog.cluster.replica.state import Ending
+from raftlog.cluster.replica.state import ReplicaEnd
 from raftlog.cluster.replica.upkeep import snapshots
 from raftlog.raft.codec.checks import INDEX_MAX
 from raftlog.raft.consensus.core import RaftCore
@@ -152,21 +152,21 @@ class Node(Serving):
     def replica_ended(self, replica: Replica) -> None:
         world, ending = self.world, replica.state.life.ending
         match ending:
-            case Ending.FENCED:
+            case ReplicaEnd.FENCED:
                 world.sometimes("a node fences itself")
-            case Ending.DIVERGED:
+            case ReplicaEnd.DIVERGED:
                 self._check(world.fenced, self)
-            case Ending.DAMAGED:
+            case ReplicaEnd.DAMAGED:
                 self._check(self._check_end_for_damage)
             case _ if world.breach is None:
                 self._breach(Failure("a replica does not fail", f"node {self.node}: {ending}"))
         assert self.loop is not None
         self.loop.create_task(self._end(replica, ending))
 
-    async def _end(self, replica: Replica, ending: Ending | None) -> None:
-        if ending is not Ending.FENCED:
+    async def _end(self, replica: Replica, ending: ReplicaEnd | None) -> None:
+        if ending is not ReplicaEnd.FENCED:
             await replica.close(STOP_S)
-        if ending is Ending.DAMAGED:
+        if ending is ReplicaEnd.DAMAGED:
             self.world.sometimes("a node ended for damage, the others being well")
         self.crash(f"{ending.name.lower() if ending else 'ended'}", power=False)
 

@@ -18,7 +18,7 @@ from raftlog.chaos.sim.replica.connections import Connections
 from raftlog.chaos.sim.replica.life import Surroundings
 from raftlog.cluster.api.errors import ApiError, Code, Problem, make_problem
 from raftlog.cluster.api.values import LeaderHint
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.block import BLOCK_PLAIN, BlockRecord, decode_blocks, decode_records, encode_block
 from raftlog.raft.types import NOBODY, NodeId
@@ -104,11 +104,11 @@ class Serving(Connections):
         if not is_admitted and access is not None and access.is_on:
             block = admitted(block, encode_admission(access.admission(ADMIN)))
 
-        def ask(replica: Replica) -> asyncio.Future[Settled]:
+        def ask(replica: Replica) -> asyncio.Future[RequestResult]:
             until = self.seconds(deadline_us)
             return replica.submit(block, count, deadline=until, session=session, sequence=sequence)
 
-        def settled(settled: Settled) -> None:
+        def settled(settled: RequestResult) -> None:
             self._check(self.world.answered, self.node, settled.last, done, settled)
 
         self._input(self._carry, ask, settled, partial(self._refuse, done, bool(sequence)))

@@ -13,7 +13,7 @@ from typing import Final
 
 from raftlog.chaos.sim.replica.watching import Watching
 from raftlog.cluster.protocol.digest_points import POINT_BLOCK
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.replica.log.applier import Applier
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.changes import MemberChange
@@ -22,7 +22,7 @@ from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import Proposal, RaftCore
 from raftlog.raft.messages import Message
 from raftlog.raft.ready import Fetch, Ready, SnapshotFetch, SnapshotWrite, SyncBatch
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import Entry, EntryKind, Mark, NodeId, Now
 from raftlog.statemachine.commands import LogEntry
 from raftlog.statemachine.effects import Effects
@@ -49,7 +49,7 @@ class WatchedCore(RaftCore):
     def propose(self, kind: EntryKind, count: int, data: bytes, now: Now) -> Proposal:
         try:
             proposed = super().propose(kind, count, data, now)
-        except Refused as refusal:
+        except ProposalRefused as refusal:
             self.node.world.count(f"refused {type(refusal).__name__}")
             raise
         if kind is EntryKind.CLOCK:
@@ -157,7 +157,7 @@ class WatchedReplica(Replica):
 
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
-    ) -> asyncio.Future[Settled]:
+    ) -> asyncio.Future[RequestResult]:
         if block == POINT_BLOCK:
             self.node.looks_at_others()
         elif asyncio.current_task() is self.state.retention.task is not None:

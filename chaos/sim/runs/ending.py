@@ -15,7 +15,7 @@ from raftlog.chaos.record.page import PAGE
 from raftlog.chaos.record.progress import Progress
 from raftlog.chaos.sim.runs import report
 from raftlog.chaos.sim.runs.runner import Job, Result, planted, run_job
-from raftlog.chaos.sim.runs.shrink import Shrinking, shrink
+from raftlog.chaos.sim.runs.shrink import ShrinkState, shrink
 from raftlog.chaos.sim.runs.summary import Summary, medians_text, rarest, speed_text
 from raftlog.chaos.sim.world.world import MACHINE
 
@@ -140,7 +140,7 @@ def _shrink(result: Result, wanted: SimRequest) -> None:
         typer.echo(f"  trace: {folder / 'trace.txt'}\n  page: {folder / PAGE}")
 
 
-def _shrunk_text(found: Shrinking) -> str:
+def _shrunk_text(found: ShrinkState) -> str:
     first = found.first.broken
     of = len(first.faults) if first is not None else 0
     return f"{len(found.faults)} of {of} faults, {found.best.job.seconds} s, after {found.tries} runs"

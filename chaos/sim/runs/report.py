@@ -17,7 +17,7 @@ from raftlog.chaos.judge.verdicts import Verdict
 from raftlog.chaos.record.folder import KEYS, by_outcome, history_file, result_of, workload_result, write_result
 from raftlog.chaos.record.page import write_page
 from raftlog.chaos.sim.ground.trace import Recorder
-from raftlog.chaos.sim.runs.runner import Broken, Job, Result, planted, run_job
+from raftlog.chaos.sim.runs.runner import Job, Result, SeedFailure, planted, run_job
 
 FAULTS_SHOWN: Final = 12
 """How many of the newest faults are printed to the terminal; the folder has them all."""
@@ -61,7 +61,7 @@ def write(job: Job, parent: Path) -> tuple[Path, Result]:
 
 def _result(result: Result, recorder: Recorder) -> dict[str, Any]:
     """The run as result.json has it."""
-    job, broken = result.job, result.broken or Broken("", "", 1_000 * result.stats.get("simulated ms", 0))
+    job, broken = result.job, result.broken or SeedFailure("", "", 1_000 * result.stats.get("simulated ms", 0))
     nodes = sorted({each.node for each in recorder.stretches})
     for node in nodes:
         recorder.end(broken.at_us, node)
@@ -112,7 +112,7 @@ def story(result: Result) -> list[str]:
     return lines
 
 
-def _lists(broken: Broken) -> dict[str, Sequence[str]]:
+def _lists(broken: SeedFailure) -> dict[str, Sequence[str]]:
     """What else is known about the failure, by its heading."""
     where = broken.traceback.splitlines()
     return {"this world": broken.world, "what disks hold (the fault atlas)": broken.atlas, "where": where}
@@ -122,7 +122,7 @@ def _wrapped(text: str) -> list[str]:
     return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ") or ["  "]
 
 
-def short(result: Result, broken: Broken) -> list[str]:
+def short(result: Result, broken: SeedFailure) -> list[str]:
     """The failure as it is printed: what broke, in which world, the newest faults, the atlas, and how to repeat it."""
     job = result.job
     lines = [

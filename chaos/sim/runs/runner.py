@@ -68,7 +68,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class SeedFailure:
     """How a seed failed. `is_internal`: the simulator itself raised, which says nothing about raftlog."""
 
     property: str
@@ -90,7 +90,7 @@ class Result:
     took_s: float
     digest: str = ""
     stats: dict[str, int] = field(default_factory=dict)
-    broken: Broken | None = None
+    broken: SeedFailure | None = None
 
 
 Work = Callable[[Job], Result]
@@ -108,13 +108,13 @@ def run_job(job: Job, trace: Trace | None = None) -> Result:
     return Result(job, time.perf_counter() - began, outcome.digest, outcome.stats)
 
 
-def broken_by(error: Exception) -> Broken:
+def broken_by(error: Exception) -> SeedFailure:
     """An error of `run_seed` as a value that travels between processes."""
     text = "".join(traceback.format_exception(error)).rstrip()
     if not isinstance(error, Failure):
-        return Broken(type(error).__name__, str(error), traceback=text, is_internal=True)
+        return SeedFailure(type(error).__name__, str(error), traceback=text, is_internal=True)
     world = error.world
-    return Broken(
+    return SeedFailure(
         property=error.property,
         detail=str(error.detail),
         at_us=world.now_us if world is not None else 0,
@@ -304,7 +304,7 @@ def _result(worker: _Worker, is_ready: bool, hung_s: float) -> Result | None:
         except (EOFError, OSError):
             worker.process.join(5)
             detail = f"the worker process ended with {worker.process.exitcode}"
-            return Result(worker.job, took_s, broken=Broken("worker lives", detail, is_internal=True))
+            return Result(worker.job, took_s, broken=SeedFailure("worker lives", detail, is_internal=True))
         if result is None:
             worker.began = time.perf_counter()
         else:
@@ -312,7 +312,7 @@ def _result(worker: _Worker, is_ready: bool, hung_s: float) -> Result | None:
         return result
     if took_s > hung_s:
         detail = f"no end after {took_s:.0f} s of real time"
-        return Result(worker.job, took_s, broken=Broken("seed ends", detail))
+        return Result(worker.job, took_s, broken=SeedFailure("seed ends", detail))
     return None
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from raftlog.chaos.sim.runs.runner import Broken, Job, Result
+from raftlog.chaos.sim.runs.runner import Job, Result, SeedFailure
 
 Run = Callable[[Job], Result]
 
 
 @dataclass(slots=True)
-class Shrinking:
+class ShrinkState:
     """The shortest list so far: `best` still breaks the property that `first` broke."""
 
     first: Result
@@ -30,24 +30,24 @@ class Shrinking:
         return _broken(self.best).faults
 
 
-def _broken(result: Result) -> Broken:
+def _broken(result: Result) -> SeedFailure:
     assert result.broken is not None, "only a seed that failed can be shrunk"
     return result.broken
 
 
 def shrink(
-    first: Result, run: Run, has_time: Callable[[], bool], show: Callable[[Shrinking], None] = lambda _: None
-) -> Shrinking:
+    first: Result, run: Run, has_time: Callable[[], bool], show: Callable[[ShrinkState], None] = lambda _: None
+) -> ShrinkState:
     """Shrink `first`, which must have failed. `run` is asked for one job after the other, until not `has_time()`."""
     _broken(first)
-    found = Shrinking(first, first)
+    found = ShrinkState(first, first)
     _try_shorter(found, run, has_time, show)
     _leave_out(found, run, has_time, show)
     _try_shorter(found, run, has_time, show)
     return found
 
 
-def _leave_out(found: Shrinking, run: Run, has_time: Callable[[], bool], show: Callable[[Shrinking], None]) -> None:
+def _leave_out(found: ShrinkState, run: Run, has_time: Callable[[], bool], show: Callable[[ShrinkState], None]) -> None:
     size = len(found.faults)
     while size >= 1:
         at, has_shrunk = 0, False
@@ -66,7 +66,9 @@ def _leave_out(found: Shrinking, run: Run, has_time: Callable[[], bool], show: C
         size = max(1, size // 2) if size > 1 or has_shrunk else 0
 
 
-def _try_shorter(found: Shrinking, run: Run, has_time: Callable[[], bool], show: Callable[[Shrinking], None]) -> None:
+def _try_shorter(
+    found: ShrinkState, run: Run, has_time: Callable[[], bool], show: Callable[[ShrinkState], None]
+) -> None:
     """Fewer simulated seconds: until the property broke, or, if it broke after the healing, ever fewer."""
     job = found.best.job
     needed = -(-_broken(found.best).at_us // 1_000_000)
@@ -79,7 +81,7 @@ def _try_shorter(found: Shrinking, run: Run, has_time: Callable[[], bool], show:
         show(found)
 
 
-def _attempt(found: Shrinking, job: Job, run: Run, has_time: Callable[[], bool]) -> bool:
+def _attempt(found: ShrinkState, job: Job, run: Run, has_time: Callable[[], bool]) -> bool:
     """Whether that job breaks the same property with no more faults than before; if so it is the best from now on."""
     if not has_time():
         found.is_out_of_time = True

@@ -16,7 +16,7 @@ from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.seed.agreement import agree
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.protocol.disk_reports import Why
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
@@ -62,7 +62,7 @@ class Writer:
             world.after(EVERY_US, self._write)
 
     def _answered(self, answer: Answer) -> None:
-        if isinstance(answer, Settled):
+        if isinstance(answer, RequestResult):
             self.acknowledged += 1
             self.newest_us = self._world.now_us
 

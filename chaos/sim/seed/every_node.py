@@ -14,7 +14,7 @@ from raftlog.chaos.sim.ground.failure import NoProgress
 from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Problem
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.types import NodeId
 from raftlog.statemachine.commands import Operation
@@ -77,7 +77,7 @@ def _ask(world: World, left: dict[NodeId, str], node: NodeId) -> None:
     def answered(answer: Answer | int) -> None:
         if isinstance(answer, int):
             del left[node]
-        elif isinstance(answer, Settled):
+        elif isinstance(answer, RequestResult):
             left[node] = READ
             again()
         else:

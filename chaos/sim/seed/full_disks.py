@@ -17,7 +17,7 @@ from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.seed.agreement import agree
 from raftlog.chaos.sim.seed.bad_disks import Writer, voters_of_today
 from raftlog.chaos.sim.world.world import World
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.replica.upkeep.disk_space import LOOK_S
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine.commands import Operation
@@ -68,7 +68,7 @@ def with_full_disks(world: World) -> None:
     if now > term + 1 and writer.acknowledged == written:  # one that has room again takes over, and writes
         raise NoProgress(LEADS, f"term {term} became {now} within {STAYS_US / 1e6:g} s")
     has_log = all(len(each.disk.segment_firsts) >= SEGMENTS for each in voters)
-    _until_answered(world, TAKES_TRIM, _trim, Settled)
+    _until_answered(world, TAKES_TRIM, _trim, RequestResult)
     before = writer.acknowledged
     if has_log:  # else a policy trimmed it before, and the state fills the disks
         _wait(world, FREED_US, GOES_ON, lambda: writer.acknowledged > before)

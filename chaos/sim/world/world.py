@@ -36,7 +36,7 @@ from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.state import IMPOSSIBLE
 from raftlog.raft.events import BecameLeader, ConflictTruncated, Event, MessageIgnored
 from raftlog.raft.ready import Ready
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import GENESIS, Entry, EntryKind, NodeId
 from raftlog.raft.wal.divergence import NOTE
 from raftlog.raft.wal.formats import LogIdentity
@@ -194,7 +194,7 @@ class World(Cluster):
         """Ask a core for something; False if it refuses."""
         try:
             return ask()
-        except Refused as refusal:
+        except ProposalRefused as refusal:
             self.note(node, "refuses", type(refusal).__name__)
             self.count(f"refused {type(refusal).__name__}")
             return False

@@ -73,7 +73,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """A command failed: message, exit code, and a hint on what to try."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILURE, hint: str = "") -> None:
@@ -218,9 +218,9 @@ def _common(
 ) -> Cli:
     """The common options; their names, types and defaults are taken from here."""
     if encoding not in ("auto", "base64"):
-        raise Failed(f"--encoding is {encoding!r}: it must be auto or base64", Exit.USAGE)
+        raise CommandFailed(f"--encoding is {encoding!r}: it must be auto or base64", Exit.USAGE)
     if math.isnan(deadline):
-        raise Failed("--deadline is nan: it is a number of seconds", Exit.USAGE)
+        raise CommandFailed("--deadline is nan: it is a number of seconds", Exit.USAGE)
     find = functools.cache(functools.partial(find_endpoints, endpoints, writes=writes))
     if writes:
         find()  # refused before the command does anything
@@ -239,18 +239,22 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
     if given is not None:
         urls = _urls_of(given)
         if not urls:
-            raise Failed("--endpoints is empty: write http://HOST:PORT, several with commas between them", Exit.USAGE)
+            raise CommandFailed(
+                "--endpoints is empty: write http://HOST:PORT, several with commas between them", Exit.USAGE
+            )
         if not os.environ.get(CA_VARIABLE) and (named := running_at(urls)) is not None:
             named.use_files()
         return urls, "--endpoints or RAFTLOG_ENDPOINTS"
     if _ENDPOINTS_VARIABLE in os.environ:  # typer takes an empty one for none
-        raise Failed(f"{_ENDPOINTS_VARIABLE} is empty: write http://HOST:PORT into it, or unset it", Exit.USAGE)
+        raise CommandFailed(f"{_ENDPOINTS_VARIABLE} is empty: write http://HOST:PORT into it, or unset it", Exit.USAGE)
     if near := difflib.get_close_matches(_ENDPOINTS_VARIABLE, os.environ, 1, _NEAR):
-        raise Failed(f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE)
+        raise CommandFailed(
+            f"the environment has {near[0]}, which nothing reads: say {_ENDPOINTS_VARIABLE}", Exit.USAGE
+        )
     try:
         own = chosen()
     except BadProfiles as error:
-        raise Failed(str(error), Exit.USAGE) from error
+        raise CommandFailed(str(error), Exit.USAGE) from error
     if own is not None:
         name, profile = own
         use_files(profile)
@@ -258,12 +262,12 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
     try:
         running, others = remembered()
     except Ambiguous as error:
-        raise Failed(str(error), Exit.UNREACHABLE, _naming(error.endpoints[0])) from error
+        raise CommandFailed(str(error), Exit.UNREACHABLE, _naming(error.endpoints[0])) from error
     if running is not None:
         first, rest = running.endpoints[0], " and at ".join(others)
         if others and writes:
             both = f"clusters of `raftlog up` run at {first} and at {rest}: a command that writes must name one"
-            raise Failed(both, Exit.USAGE, _naming(others[0]))
+            raise CommandFailed(both, Exit.USAGE, _naming(others[0]))
         if others:
             say(f"reading from the cluster at {first}; others run at {rest}")
         running.use_files()
@@ -278,7 +282,7 @@ def _urls_of(given: str) -> tuple[str, ...]:
     try:
         return discovered(given)
     except NotDiscovered as error:
-        raise Failed(str(error), Exit.UNREACHABLE) from error
+        raise CommandFailed(str(error), Exit.UNREACHABLE) from error
 
 
 def _naming(endpoint: str) -> str:
@@ -294,11 +298,11 @@ def _ask_for_token() -> None:
             warnings.simplefilter("error", getpass.GetPassWarning)  # of an input that would show it
             text = getpass.getpass("Token: ").strip()
     except (getpass.GetPassWarning, EOFError) as error:
-        raise Failed(
+        raise CommandFailed(
             f"{TOKEN_FILE_VARIABLE} is -: the token is asked for on a terminal, and there is none", Exit.USAGE
         ) from error
     if len(text.split()) != 1:
-        raise Failed("a token is one word", Exit.USAGE)
+        raise CommandFailed("a token is one word", Exit.USAGE)
     del os.environ[TOKEN_FILE_VARIABLE]
     os.environ[TOKEN_VARIABLE] = text
 
@@ -363,4 +367,4 @@ def bytes_of(text: str, is_base64: bool, what: str) -> bytes:
     try:
         return from_b64(text, what) if is_base64 else os.fsencode(text)
     except ApiError as error:
-        raise Failed(error.message, Exit.USAGE) from error
+        raise CommandFailed(error.message, Exit.USAGE) from error

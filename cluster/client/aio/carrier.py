@@ -24,7 +24,7 @@ from raftlog.cluster.client.flow import (
     ApiRequest,
     ClientState,
     Flow,
-    Lost,
+    LostAnswer,
     Response,
     Send,
     Sleep,
@@ -179,7 +179,7 @@ class Carrier:
             try:
                 self._check_open()  # not closed meanwhile
                 while (block := await connection.block(SILENCE_S)) is not None:
-                    if isinstance(block, Lost):
+                    if isinstance(block, LostAnswer):
                         raise BadStream(block.reason)
                     for item in cursor.feed(block):
                         breaks = 0
@@ -199,7 +199,7 @@ class Carrier:
         """Opens a stream at some node."""
         opened: list[tuple[Connection, str]] = []
 
-        async def send(command: Send) -> Response | Lost:
+        async def send(command: Send) -> Response | LostAnswer:
             happened, connection = await self._pool.open(command.url, command.data, command.timeout_ms / 1000)
             if connection is not None:
                 opened.append((connection, command.url))
@@ -210,12 +210,12 @@ class Carrier:
         await self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms), send)
         return opened[-1]
 
-    async def _send(self, command: Send) -> Response | Lost:
+    async def _send(self, command: Send) -> Response | LostAnswer:
         return await self._pool.send(command.url, command.data, command.timeout_ms / 1000)
 
-    async def _run(self, flow: Flow[T], send: Callable[[Send], Awaitable[Response | Lost]] | None = None) -> T:
+    async def _run(self, flow: Flow[T], send: Callable[[Send], Awaitable[Response | LostAnswer]] | None = None) -> T:
         send = send or self._send
-        happened: Response | Lost | None = None
+        happened: Response | LostAnswer | None = None
         try:
             command = next(flow)
             while True:

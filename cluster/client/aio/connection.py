@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from typing import Final, cast
 
 from raftlog.cluster.client.decisions import Failure
-from raftlog.cluster.client.flow import Lost, Response, unreached
+from raftlog.cluster.client.flow import LostAnswer, Response, unreached
 from raftlog.cluster.client.http1 import REFUSED_MAYBE, BadResponse, ResponseHead, ResponseParser
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import Credentials
@@ -32,12 +32,12 @@ class Connection(asyncio.Protocol):
         self._is_encrypted = False
         self._transport: asyncio.Transport | None = None
         self._parser: ResponseParser | None = None
-        self._waiter: asyncio.Future[Response | Lost] | None = None
+        self._waiter: asyncio.Future[Response | LostAnswer] | None = None
         self._body: list[bytes] = []
         self._size = 0
         self._is_stream = False
         self._blocks: deque[bytes] = deque()  # blocks of an open stream
-        self._ended: Lost | None = None  # why the stream or connection ended
+        self._ended: LostAnswer | None = None  # why the stream or connection ended
         self._news: asyncio.Future[None] | None = None
 
     @property
@@ -50,14 +50,14 @@ class Connection(asyncio.Protocol):
             and not self._transport.is_closing()
         )
 
-    def send(self, data: bytes, *, stream: bool) -> asyncio.Future[Response | Lost]:
+    def send(self, data: bytes, *, stream: bool) -> asyncio.Future[Response | LostAnswer]:
         """Sends a request. The future gets the whole response; of an accepted stream only the head."""
         assert self._transport is not None
         assert self._parser is None, "one request at a time"
         self._waiter = asyncio.get_running_loop().create_future()
         if not self.is_usable:  # a full node closes a new connection without reading from it
             self._waiter.set_result(
-                Lost(Failure.NOT_SENT, "the node closed the connection before the request was sent")
+                LostAnswer(Failure.NOT_SENT, "the node closed the connection before the request was sent")
             )
             return self._waiter
         self._parser = ResponseParser()
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         return self._waiter
 
-    async def block(self, timeout_s: float) -> bytes | Lost | None:
+    async def block(self, timeout_s: float) -> bytes | LostAnswer | None:
         """The next bytes of the stream. None at its proper end; Lost if it broke off or was silent for too long."""
         while not self._blocks:
             if self._parser is None:
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
                 async with asyncio.timeout(timeout_s):
                     await self._news
             except TimeoutError:
-                return Lost(Failure.TIMED_OUT, f"a stream that said nothing for {timeout_s:g} s")
+                return LostAnswer(Failure.TIMED_OUT, f"a stream that said nothing for {timeout_s:g} s")
             finally:
                 self._news = None
         block = self._blocks.popleft()
@@ -114,12 +114,12 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         parser = self._parser
         if parser is None:
-            self._end(Lost(Failure.GARBLED, "bytes without a request"))
+            self._end(LostAnswer(Failure.GARBLED, "bytes without a request"))
             return
         try:
             body = parser.feed(data)
         except BadResponse as error:
-            self._end(Lost(Failure.GARBLED, str(error)))
+            self._end(LostAnswer(Failure.GARBLED, str(error)))
             return
         head = parser.head
         if head is None:
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
             self._body.append(body)
             self._size += len(body)
             if self._size > _BODY_BYTES_MAX:
-                self._end(Lost(Failure.GARBLED, f"an answer of more than {_BODY_BYTES_MAX} bytes"))
+                self._end(LostAnswer(Failure.GARBLED, f"an answer of more than {_BODY_BYTES_MAX} bytes"))
                 return
         if parser.is_done:
             self._complete(head, parser)
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
                 assert parser.head is not None
                 self._complete(parser.head, parser)
         reason = error or (REFUSED_MAYBE if self._is_encrypted else "closed by the node")
-        self._end(Lost(Failure.BROKEN, f"the connection ended before the answer ({reason})"))
+        self._end(LostAnswer(Failure.BROKEN, f"the connection ended before the answer ({reason})"))
 
     def _complete(self, head: ResponseHead, parser: ResponseParser) -> None:
         self._parser = None
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         self._wake()
 
-    def _settle(self, response: Response | Lost) -> None:
+    def _settle(self, response: Response | LostAnswer) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(response)
 
@@ -176,11 +176,11 @@ class Connection(asyncio.Protocol):
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
-    def _end(self, lost: Lost) -> None:
+    def _end(self, lost: LostAnswer) -> None:
         if self._ended is None and self._parser is not None:
             self._settle(lost)
         if self._ended is None:
-            self._ended = lost if self._parser is not None else Lost(Failure.BROKEN, "closed")
+            self._ended = lost if self._parser is not None else LostAnswer(Failure.BROKEN, "closed")
         self.close()
         self._wake()
 
@@ -197,19 +197,19 @@ class Pool:
         self._open: set[Connection] = set()
         self._is_closed = False
 
-    async def send(self, url: str, data: bytes, timeout_s: float) -> Response | Lost:
+    async def send(self, url: str, data: bytes, timeout_s: float) -> Response | LostAnswer:
         """Sends a request and waits for its whole answer."""
         connection = await self._connection(url, timeout_s)
-        if isinstance(connection, Lost):
+        if isinstance(connection, LostAnswer):
             return connection
         answer = await self._answer(connection, data, timeout_s, stream=False)
         self._put_back(url, connection)
         return answer
 
-    async def open(self, url: str, data: bytes, timeout_s: float) -> tuple[Response | Lost, Connection | None]:
+    async def open(self, url: str, data: bytes, timeout_s: float) -> tuple[Response | LostAnswer, Connection | None]:
         """Opens a stream. The connection belongs to the caller, which gives it to `release`."""
         connection = await self._connection(url, timeout_s)
-        if isinstance(connection, Lost):
+        if isinstance(connection, LostAnswer):
             return connection, None
         answer = await self._answer(connection, data, timeout_s, stream=True)
         if isinstance(answer, Response) and answer.head.status == 200:
@@ -230,7 +230,7 @@ class Pool:
         self._open.clear()
         self._idle.clear()
 
-    async def _connection(self, url: str, timeout_s: float) -> Connection | Lost:
+    async def _connection(self, url: str, timeout_s: float) -> Connection | LostAnswer:
         idle = self._idle[url]
         fresh = clock.monotonic() - _IDLE_S
         while idle:
@@ -243,7 +243,7 @@ class Pool:
         context = None
         if scheme == "https":
             if self._credentials is None:
-                return Lost(Failure.NOT_SENT, f"{url} needs TLS, and this client was made without")
+                return LostAnswer(Failure.NOT_SENT, f"{url} needs TLS, and this client was made without")
             context = self._credentials.context("client")
         loop = asyncio.get_running_loop()
         self._making += 1
@@ -269,13 +269,15 @@ class Pool:
                 return
             self.release(min(lines, key=lambda line: line[0].idle_since).pop(0))
 
-    async def _answer(self, connection: Connection, data: bytes, timeout_s: float, *, stream: bool) -> Response | Lost:
+    async def _answer(
+        self, connection: Connection, data: bytes, timeout_s: float, *, stream: bool
+    ) -> Response | LostAnswer:
         try:
             async with asyncio.timeout(timeout_s):
                 return await connection.send(data, stream=stream)
         except TimeoutError:
             self.release(connection)
-            return Lost(Failure.TIMED_OUT, f"no answer within {timeout_s:g} s")
+            return LostAnswer(Failure.TIMED_OUT, f"no answer within {timeout_s:g} s")
         except BaseException:  # cancelled: an unread answer must not meet the next request
             self.release(connection)
             raise

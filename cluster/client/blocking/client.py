@@ -32,7 +32,7 @@ from raftlog.cluster.client.flow import (
     ApiRequest,
     ClientState,
     Flow,
-    Lost,
+    LostAnswer,
     Response,
     Send,
     Sleep,
@@ -326,7 +326,7 @@ class SyncClient:
         """Opens a stream at some node."""
         opened: list[tuple[SyncConnection, bytes]] = []
 
-        def send(command: Send) -> Response | Lost:
+        def send(command: Send) -> Response | LostAnswer:
             happened, connection, body = self._pool.open(command.url, command.data, command.timeout_ms / 1000)
             if connection is not None:
                 opened.append((connection, body))
@@ -337,12 +337,12 @@ class SyncClient:
         self._run(exchange(self.state, request, None, now_ms=now_ms, deadline_ms=deadline_ms), send)
         return opened[-1]
 
-    def _send(self, command: Send) -> Response | Lost:
+    def _send(self, command: Send) -> Response | LostAnswer:
         return self._pool.send(command.url, command.data, command.timeout_ms / 1000)
 
-    def _run(self, flow: Flow[T], send: Callable[[Send], Response | Lost] | None = None) -> T:
+    def _run(self, flow: Flow[T], send: Callable[[Send], Response | LostAnswer] | None = None) -> T:
         send = send or self._send
-        happened: Response | Lost | None = None
+        happened: Response | LostAnswer | None = None
         try:
             with self._turn:
                 command = next(flow)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Final
 
 from raftlog.cluster.client.decisions import Failure
-from raftlog.cluster.client.flow import Lost, Response, unreached
+from raftlog.cluster.client.flow import LostAnswer, Response, unreached
 from raftlog.cluster.client.http1 import REFUSED_MAYBE, BadResponse, ResponseParser
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security.tls import Credentials
@@ -105,7 +105,7 @@ class SyncPool:
         self._idle: defaultdict[str, list[SyncConnection]] = defaultdict(list)
         self._is_closed = False
 
-    def send(self, url: str, data: bytes, timeout_s: float) -> Response | Lost:
+    def send(self, url: str, data: bytes, timeout_s: float) -> Response | LostAnswer:
         """Sends a request and waits for its whole answer."""
         answer, connection, _ = self._exchange(url, data, timeout_s, stream=False)
         if connection is not None:
@@ -117,7 +117,9 @@ class SyncPool:
                     connection.close()
         return answer
 
-    def open(self, url: str, data: bytes, timeout_s: float) -> tuple[Response | Lost, SyncConnection | None, bytes]:
+    def open(
+        self, url: str, data: bytes, timeout_s: float
+    ) -> tuple[Response | LostAnswer, SyncConnection | None, bytes]:
         """Opens a stream. A returned connection is the caller's to close; the bytes are the first of the body."""
         answer, connection, body = self._exchange(url, data, timeout_s, stream=True)
         if connection is not None and not (isinstance(answer, Response) and answer.head.status == 200):
@@ -136,7 +138,7 @@ class SyncPool:
 
     def _exchange(
         self, url: str, data: bytes, timeout_s: float, *, stream: bool
-    ) -> tuple[Response | Lost, SyncConnection | None, bytes]:
+    ) -> tuple[Response | LostAnswer, SyncConnection | None, bytes]:
         try:
             connection = self._take(url) or SyncConnection(url, timeout_s, self._credentials)
         except OSError as error:
@@ -144,11 +146,11 @@ class SyncPool:
         try:
             answer, body = connection.exchange(data, timeout_s, stream=stream)
         except TimeoutError:
-            lost = Lost(Failure.TIMED_OUT, f"no answer within {timeout_s:g} s")
+            lost = LostAnswer(Failure.TIMED_OUT, f"no answer within {timeout_s:g} s")
         except OSError as error:
-            lost = Lost(Failure.BROKEN, f"the connection ended before the answer ({error})")
+            lost = LostAnswer(Failure.BROKEN, f"the connection ended before the answer ({error})")
         except BadResponse as error:
-            lost = Lost(Failure.GARBLED if connection.parser.keeps_alive else Failure.BROKEN, str(error))
+            lost = LostAnswer(Failure.GARBLED if connection.parser.keeps_alive else Failure.BROKEN, str(error))
         except BaseException:  # interrupted: an unread answer must not meet the next request
             connection.close()
             raise

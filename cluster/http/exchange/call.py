@@ -26,7 +26,7 @@ from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer
 from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, nearest_name, parse_number
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.http.exchange.traces import Traced
+from raftlog.cluster.http.exchange.traces import TracedRequest
 from raftlog.cluster.security.names import Holder
 
 READS: Final = frozenset({"GET", "HEAD"})
@@ -65,7 +65,7 @@ class Call:
     action = ""  # what it changes, for the audit log
     was_denied = False  # the gate has asked again, after a read barrier
     has_waited = False  # for an index, as it asked
-    traced: Traced | None = None  # its span, if it is sampled
+    traced: TracedRequest | None = None  # its span, if it is sampled
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from raftlog.cluster.api.headers import (
     JSON,
 )
 from raftlog.cluster.client.aio.connection import Pool
-from raftlog.cluster.client.flow import Lost
+from raftlog.cluster.client.flow import LostAnswer
 from raftlog.cluster.client.http1 import ResponseHead, encode_request
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call
@@ -66,7 +66,7 @@ async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | N
         answer = await pool.send(leader.url, data, left_s + GRACE_S)
     finally:
         pool.close()
-    if isinstance(answer, Lost):
+    if isinstance(answer, LostAnswer):
         if answer.failure.is_unseen:
             raise ApiError(
                 Code.NO_LEADER, f"this node does not lead, and cannot reach {at}: {answer.reason}; ask it there"

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, NoReturn, cast
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.call import Call, SessionHeaders
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.protocol.request import Settled, code_of
+from raftlog.cluster.protocol.request import RequestResult, code_of
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.codec.block_fast import encode_single, encode_values
 from raftlog.statemachine.answers import Answer, Reason, answer_of
@@ -82,7 +82,7 @@ def send_record(
     argument: int | None = None,
     *,
     is_plain: bool = False,
-) -> asyncio.Future[Settled]:
+) -> asyncio.Future[RequestResult]:
     """Submits a request of one record to the node. Raises ApiError, as the future does."""
     number, sequence, _ = session
     if service.node.machine.access.is_on:
@@ -101,7 +101,7 @@ def send_record(
 
 async def commit(
     service: Service, call: Call, records: Records, session: SessionHeaders, *, is_plain: bool = False
-) -> Settled:
+) -> RequestResult:
     """Commits the records as one request, and returns the state machine's answer."""
     time_ms = call.time_ms()
     admission = b""
@@ -130,7 +130,7 @@ async def submit(
     return done_of(service, await commit(service, call, records, session), session)
 
 
-def done_of(service: Service, settled: Settled, session: SessionHeaders) -> AppliedRequest:
+def done_of(service: Service, settled: RequestResult, session: SessionHeaders) -> AppliedRequest:
     """The result of a request that was applied. Raises ApiError for every outcome but `applied`."""
     effect = settled.effect
     if effect.result is _APPLIED and not effect.answer:
@@ -142,7 +142,7 @@ def done_of(service: Service, settled: Settled, session: SessionHeaders) -> Appl
     refuse(service, answer, settled.term, session)
 
 
-def first_answer(settled: Settled, session: SessionHeaders) -> Answer:
+def first_answer(settled: RequestResult, session: SessionHeaders) -> Answer:
     """The state machine's answer; for a repeated request its first one. Raises ApiError for an expired session and a
     voided sequence."""
     result = settled.effect.result

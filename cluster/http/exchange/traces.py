@@ -26,7 +26,7 @@ _OPERATIONS: Final = {
 _PARENT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
-class Traced(NamedTuple):
+class TracedRequest(NamedTuple):
     """A sampled request: its span (of OpenTelemetry), the `traceparent` that names it, and when it began."""
 
     span: Any
@@ -38,7 +38,7 @@ class Traced(NamedTuple):
 class TracedAnswer(NamedTuple):
     """What became of a sampled request."""
 
-    traced: Traced
+    traced: TracedRequest
     method: str
     path: str
     route: str  # its pattern; `none` if there is none

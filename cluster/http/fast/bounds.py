@@ -30,7 +30,7 @@ HEADS: Final = 4
 """Most bytes of all fields of one head together, in times of limits.head_bytes_max; aiohttp bounds each field alone."""
 
 
-class Waiting(Protocol):
+class WaitingConnection(Protocol):
     """A connection in line."""
 
     def called(self) -> None:
@@ -51,8 +51,8 @@ class AdmissionQueue:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._line: deque[Waiting] = deque()
-        self._refused: deque[Waiting] = deque()
+        self._line: deque[WaitingConnection] = deque()
+        self._refused: deque[WaitingConnection] = deque()
         self._left = self._refusals_left = 0  # requests and refusals left in this turn
         self._is_open = False  # `_next` is scheduled
         self._is_calling = False
@@ -72,13 +72,13 @@ class AdmissionQueue:
         self._refusals_left -= 1
         return self._refusals_left >= 0
 
-    def wait(self, connection: Waiting) -> None:
+    def wait(self, connection: WaitingConnection) -> None:
         """Calls the connection later, in its order."""
         self._line.append(connection)
         if not self._is_open:
             self._begin()
 
-    def wait_refused(self, connection: Waiting) -> None:
+    def wait_refused(self, connection: WaitingConnection) -> None:
         """As `wait`, in a line of its own, which moves faster."""
         self._refused.append(connection)
 

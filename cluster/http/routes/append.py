@@ -19,7 +19,7 @@ from raftlog.cluster.http.exchange.call import NO_SESSION, Call, Handled, Sessio
 from raftlog.cluster.http.exchange.outcomes import Records, commit, done_of, send_record
 from raftlog.cluster.http.exchange.query import Query, check_key, unescape
 from raftlog.cluster.http.exchange.service import Service
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.codec.block import BlockRecord, encode_headers
 from raftlog.statemachine.commands import Operation
 
@@ -70,7 +70,7 @@ async def _append_batch(service: Service, call: Call, query: Query, media_type: 
     return appended(service, call, await commit(service, call, records, session, is_plain=True), session)
 
 
-def appended(service: Service, _: Call, settled: Settled, session: SessionHeaders) -> HttpAnswer:
+def appended(service: Service, _: Call, settled: RequestResult, session: SessionHeaders) -> HttpAnswer:
     """The answer to an append. Raises ApiError."""
     done = done_of(service, settled, session)
     body = Appended(_APPLIED, done.result, done.first, done.last, done.last - done.first + 1, done.last, done.term)

@@ -32,7 +32,7 @@ from raftlog.cluster.http.exchange.query import NO_PARAMETERS, Query, check_key,
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.kv_versions import read_versions
 from raftlog.cluster.http.routes.log import ENCODINGS, SLICE_RECORDS
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.records.rows import key_value
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.statemachine import store
@@ -109,7 +109,7 @@ async def delete_range(service: Service, call: Call) -> HttpAnswer:
     return written(service, call, await commit(service, call, (record,), session), session)
 
 
-def written(service: Service, _: Call, settled: Settled, session: SessionHeaders) -> HttpAnswer:
+def written(service: Service, _: Call, settled: RequestResult, session: SessionHeaders) -> HttpAnswer:
     """The answer to the write of keys. Raises ApiError."""
     done = done_of(service, settled, session)
     return HttpAnswer(service.identity, encode_json(written_of(done)), done.last, done.term)

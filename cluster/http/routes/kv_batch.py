@@ -25,7 +25,7 @@ from raftlog.cluster.http.exchange.query import check_key, parse_number
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.http.routes.kv import written_of
 from raftlog.cluster.http.routes.txn import bytes_of
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.commands import Operation
 
@@ -49,7 +49,7 @@ async def write(service: Service, call: Call) -> HttpAnswer:
     writes = _decode(service, call, body)
     session, settled = _session(call, [each.sequence for each in writes])
     admission = service.access.admission(call, [each.record for each in writes])
-    submitted: list[asyncio.Future[Settled] | ApiError] = []
+    submitted: list[asyncio.Future[RequestResult] | ApiError] = []
     for number, each in enumerate(writes, start=1):
         submitted.append(_submit(service, call, each, session, settled, admission))
         if number % _SLICE_WRITES == 0:
@@ -71,7 +71,7 @@ async def write(service: Service, call: Call) -> HttpAnswer:
 
 def _submit(
     service: Service, call: Call, each: _Write, session: int, settled: int, admission: bytes
-) -> asyncio.Future[Settled] | ApiError:
+) -> asyncio.Future[RequestResult] | ApiError:
     """The submitted write, or the error if the node does not take it."""
     sequence, record = each
     try:
@@ -83,7 +83,9 @@ def _submit(
         return error
 
 
-def _item(service: Service, call: Call, each: asyncio.Future[Settled] | ApiError, session: SessionHeaders) -> BatchItem:
+def _item(
+    service: Service, call: Call, each: asyncio.Future[RequestResult] | ApiError, session: SessionHeaders
+) -> BatchItem:
     try:
         if isinstance(each, ApiError):
             raise each

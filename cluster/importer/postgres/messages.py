@@ -29,15 +29,15 @@ class MessageError(SourceError):
     """Bytes that are no message of this protocol."""
 
 
-class Unchanged(Enum):
+class UnchangedValue(Enum):
     """The value of a large column that an update did not change: PostgreSQL does not log it."""
 
     UNCHANGED = "unchanged"
 
 
-UNCHANGED: Final = Unchanged.UNCHANGED
+UNCHANGED: Final = UnchangedValue.UNCHANGED
 
-Value: TypeAlias = bytes | Unchanged | None
+Value: TypeAlias = bytes | UnchangedValue | None
 """A column's value as PostgreSQL writes it in text; None is NULL."""
 
 Row: TypeAlias = list[Value]

@@ -14,7 +14,7 @@ from raftlog.cluster.protocol.forward_frames import decode_points, encode_points
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.frame import Frame
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import EntryKind, NodeId, Now
 
 
@@ -51,7 +51,7 @@ def housekeeping(replica: ReplicaState, now: Now, mono: float) -> None:
     if replica.is_leader and replica.disks.knows_time and points.is_due(machine, every, mono):
         try:
             points.proposed(replica.core.propose(EntryKind.COMMANDS, 1, POINT_BLOCK, now).last, mono)
-        except Refused:
+        except ProposalRefused:
             pass  # busy or handing over: later
 
 

@@ -27,7 +27,7 @@ from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import clock_entries
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.frame import Frame
-from raftlog.raft.refusals import CannotTransfer, Refused
+from raftlog.raft.refusals import CannotTransfer, ProposalRefused
 from raftlog.raft.types import NOBODY, NodeId, Now
 
 _WORDS: Final = {
@@ -199,7 +199,7 @@ def _hand_over(replica: ReplicaState, handover: Handover, disks: Disks, now: Now
     own = disks.own
     try:
         replica.core.transfer(handover.to, now)
-    except Refused:
+    except ProposalRefused:
         return  # one is under way
     view.last_ms[handover] = now.monotonic_ms
     view.handed_over = handover, now.monotonic_ms

@@ -27,7 +27,7 @@ from raftlog.raft.refusals import (
     CannotTransfer,
     ConfigurationRefused,
     NotLeader,
-    Refused,
+    ProposalRefused,
     TransferInProgress,
     WhyRefused,
 )
@@ -168,7 +168,7 @@ async def change(replica: ReplicaState, change: MemberChange, deadline: float) -
         await history_guard.check(replica, change)
     try:
         index = replica.core.propose_configuration(change, clock.read())
-    except Refused as refused:
+    except ProposalRefused as refused:
         raise _refusal(replica, refused) from refused
     replica.members.given_up.clear()
     state = replica.core.state
@@ -212,7 +212,7 @@ async def transfer(replica: ReplicaState, to: NodeId, deadline: float) -> float:
     started, term = clock.monotonic(), replica.core.state.term
     try:
         to = replica.core.transfer(to, clock.read())
-    except Refused as refused:
+    except ProposalRefused as refused:
         raise _refusal(replica, refused) from refused
     replica.driver.wake()
     while True:
@@ -232,7 +232,7 @@ async def transfer(replica: ReplicaState, to: NodeId, deadline: float) -> float:
             raise ApiError(Code.TIMEOUT, f"{replica.name}: no new leader was heard by the deadline")
 
 
-def _refusal(replica: ReplicaState, refused: Refused) -> ApiError:
+def _refusal(replica: ReplicaState, refused: ProposalRefused) -> ApiError:
     name = replica.name
     match refused:
         case NotLeader():

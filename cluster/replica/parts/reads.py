@@ -18,7 +18,7 @@ from raftlog.cluster.replica.parts.writes import unavailable
 from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.runtime import clock
 from raftlog.raft.ready import Ready
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import NOBODY, NodeId
 
 READ_RETRY_S: Final = 0.02  # a leader that could not take a read is asked again after this long
@@ -84,7 +84,7 @@ def _register(replica: ReplicaState, peer: NodeId, number: int) -> None:
     reads.context = context = reads.context + 1
     try:
         replica.core.read(context, clock.read())
-    except Refused:
+    except ProposalRefused:
         answer_read(replica, peer, number, 0)
     else:
         reads.contexts[context] = (peer, number)

@@ -17,7 +17,7 @@ from raftlog.cluster.replica.parts import digest_exchange, disk_exchange
 from raftlog.cluster.replica.state import APPENDED_MAX, ReplicaState
 from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
 from raftlog.cluster.runtime import clock
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import NOBODY, EntryKind, NodeId
 
 PATIENCE_S: Final = 0.01
@@ -90,7 +90,7 @@ def _propose(replica: ReplicaState, mono: float) -> None:
             return
         try:
             proposed = replica.core.propose(EntryKind.COMMANDS, count, b"".join(blocks), now)
-        except Refused:  # the core is busy or hands leadership over: the requests wait
+        except ProposalRefused:  # the core is busy or hands leadership over: the requests wait
             pending.put_back(requests)
             return
         pending.proposed(requests, proposed.term, proposed.first)

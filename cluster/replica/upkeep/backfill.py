@@ -16,7 +16,7 @@ from typing import Final
 
 from raftlog.cluster.api.status import BackfillStatus
 from raftlog.cluster.disk.kept_segments import KeptSegment, Search
-from raftlog.cluster.disk.older_segments import Overtaken, PieceWrong, SegmentFill, last_mark
+from raftlog.cluster.disk.older_segments import LogMoved, PieceWrong, SegmentFill, last_mark
 from raftlog.cluster.files.errors import NoSpace
 from raftlog.cluster.protocol.log_frames import PeerLogReply, QuestionKind
 from raftlog.cluster.replica import readiness
@@ -123,7 +123,7 @@ async def _fetch_segment(replica: ReplicaState) -> None:
         _wait(replica, "; ".join(f"node {peer}: {why}" for peer, why in sorted(reasons.items())) or "there is no peer")
     except PieceWrong as error:  # the kept segment cannot be read as it could a moment ago
         _wait(replica, str(error))
-    except Overtaken:
+    except LogMoved:
         pass  # the log begins elsewhere now; the next look reads its new beginning
     except NoSpace as error:
         _wait(replica, str(error))
@@ -171,7 +171,7 @@ def _check_goes_on(replica: ReplicaState, filling: SegmentFill) -> None:
     """Raises Overtaken if the segment is not wanted any more, or the job must pause."""
     is_wanted = replica.disk.backfill.top == filling.top and replica.machine.oldest <= filling.top.index
     if not is_wanted or not replica.syncer.has_space or not _may_go_on(replica):
-        raise Overtaken
+        raise LogMoved
 
 
 async def _piece(replica: ReplicaState, peer: NodeId, kept: KeptSegment | None) -> None:

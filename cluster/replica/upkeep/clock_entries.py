@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.cluster.replica.state import ReplicaState
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import EntryKind, Now
 
 
@@ -19,5 +19,5 @@ def propose(replica: ReplicaState, now: Now) -> None:
     if replica.clock.proposed <= replica.applier.applied:
         try:
             replica.clock.proposed = replica.core.propose(EntryKind.CLOCK, 1, b"", now).last
-        except Refused:
+        except ProposalRefused:
             pass  # busy, or leadership is being handed over: other entries move the log

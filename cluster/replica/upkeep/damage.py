@@ -37,7 +37,7 @@ from raftlog.cluster.replica.state import ReplicaState
 from raftlog.cluster.replica.upkeep import history_guard
 from raftlog.cluster.runtime import clock
 from raftlog.raft.ready import Fetch
-from raftlog.raft.refusals import Refused
+from raftlog.raft.refusals import ProposalRefused
 from raftlog.raft.types import NOBODY
 
 CALM_S: Final = 10.0
@@ -215,7 +215,7 @@ async def _is_point_reported(replica: ReplicaState, leadership: Leadership) -> b
 def _hand_over(replica: ReplicaState) -> None:
     try:
         replica.core.transfer(NOBODY, clock.read())
-    except Refused as error:
+    except ProposalRefused as error:
         replica.logger.info("not_handing_over", reason=str(error))
     replica.driver.wake()
 

@@ -38,7 +38,7 @@ _PASSING: Final = (408, 425, 429)  # and 5xx
 _OF_THE_URL: Final = (401, 403, 404, 405)  # and 1xx, 3xx: the next change would get the same answer
 
 
-class _Posted(msgspec.Struct, frozen=True):
+class _PostedChange(msgspec.Struct, frozen=True):
     """One object of a request: a change, or the truncate before one."""
 
     index: int
@@ -122,16 +122,16 @@ class WebhookStore:
         except OSError as error:
             raise StoreUnavailable(str(error)) from error
 
-    def _part(self, index: int, change: RowChange | None) -> _Posted:
+    def _part(self, index: int, change: RowChange | None) -> _PostedChange:
         key = row = None
         if change is not None:
             key = members_of(self._key_columns, change.key)
             row = None if change.row is None else members_of(self._columns, change.row)
-        return _Posted(
+        return _PostedChange(
             index, change, encode_json({"index": index, "key": key, "row": row, "truncated": change is None})
         )
 
-    def _send(self, parts: Sequence[_Posted]) -> None:
+    def _send(self, parts: Sequence[_PostedChange]) -> None:
         body = b",".join(each.body for each in parts)
         if self._batch > 1:
             body = b"[" + body + b"]"

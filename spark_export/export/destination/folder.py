@@ -31,7 +31,7 @@ from raftlog.spark_export.export.manifest import (
     UNFINISHED,
     FileEntry,
     Manifest,
-    Next,
+    NextStep,
     Plan,
     find_manifest,
     range_of,
@@ -123,7 +123,7 @@ class Folder:
 
     def place(self, manifest: Manifest, added: Sequence[FileEntry], *, replaces: bool = False) -> Manifest:
         """Makes it count, and puts it in place."""
-        following = Next(manifest, self.run, tuple(added), replaces)
+        following = NextStep(manifest, self.run, tuple(added), replaces)
         write_aside(self.aside / NEXT, following)
         self.manifest, self.plan = publish(self.path, following), None
         return self.manifest

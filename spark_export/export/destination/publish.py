@@ -28,7 +28,7 @@ from raftlog.spark_export.export.manifest import (
     UNFINISHED,
     FileEntry,
     Manifest,
-    Next,
+    NextStep,
     sync_folder,
     write_aside,
 )
@@ -41,7 +41,7 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2  # linux/fs.h
 
 
-def publish(folder: Path, following: Next) -> Manifest:
+def publish(folder: Path, following: NextStep) -> Manifest:
     """Puts in place what lies in the run's folder, and writes the manifest. Raises CannotWriteError, ExportError."""
     aside = folder / UNFINISHED
     try:
@@ -65,7 +65,7 @@ def publish(folder: Path, following: Next) -> Manifest:
     return following.manifest
 
 
-def move(folder: Path, following: Next) -> None:
+def move(folder: Path, following: NextStep) -> None:
     """Renames the run's files into `log/`, in order; where there is no `log/` yet, all of them at once."""
     data, source = folder / DATA, folder / UNFINISHED / following.run
     _move_internal(folder, following)
@@ -91,7 +91,7 @@ def move(folder: Path, following: Next) -> None:
         sync_folder(each)
 
 
-def _move_internal(folder: Path, following: Next) -> None:
+def _move_internal(folder: Path, following: NextStep) -> None:
     source = folder / UNFINISHED / following.run
     changed = set()
     for entry in following.added:
@@ -111,7 +111,7 @@ def _sweep(data: Path, wanted: tuple[FileEntry, ...]) -> None:
             path.unlink()
 
 
-def _replace(folder: Path, following: Next) -> None:
+def _replace(folder: Path, following: NextStep) -> None:
     data, run = folder / DATA, folder / UNFINISHED / following.run
     _move_internal(folder, following)
     if not (folder / following.added[0].name).exists():

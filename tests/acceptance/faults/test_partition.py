@@ -10,7 +10,7 @@ from raftlog import Client, ClientError
 from raftlog.chaos.deploy.deployment import Deployment, peer_proxy
 from raftlog.cluster.api.errors import Outcome, Problem
 from raftlog.cluster.api.headers import H_DEADLINE
-from raftlog.cluster.client.flow import Lost
+from raftlog.cluster.client.flow import LostAnswer
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import Door, Load, check_no_election, problem_of
 from tests.acceptance.logs import check_exactly_once, equal_logs, is_append
@@ -99,7 +99,7 @@ async def test_a_leader_in_the_minority_promises_nothing(proxied: Deployment, ho
             )
             took = time.monotonic() - began
             door.close()
-            assert not isinstance(answer, Lost), f"{method} {target}: {answer}"
+            assert not isinstance(answer, LostAnswer), f"{method} {target}: {answer}"
             assert answer.head.status >= 400, f"a minority answered {method} {target}: {answer}"
             return took, problem_of(answer)
 

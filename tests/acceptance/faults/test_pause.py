@@ -10,7 +10,7 @@ from raftlog.cluster.api.headers import H_DEADLINE, H_SEQUENCE, H_SESSION, H_SET
 from raftlog.cluster.api.kv import KeyAnswer
 from raftlog.cluster.api.records import Appended
 from raftlog.cluster.client.aio.client import Client
-from raftlog.cluster.client.flow import Lost, Response
+from raftlog.cluster.client.flow import LostAnswer, Response
 from raftlog.cluster.node.local_cluster import LocalCluster
 from tests.acceptance.load import Door, Load, open_session, problem_of
 from tests.acceptance.logs import check_exactly_once
@@ -30,14 +30,14 @@ async def test_no_stale_read_and_one_answer_a_sequence(cluster: LocalCluster) ->
     session = await open_session(cluster.urls)
     headers = {H_SESSION: str(session), H_DEADLINE: "10000", H_SETTLED: "1"}
 
-    async def append(node: int, sequence: int) -> Response | Lost:
+    async def append(node: int, sequence: int) -> Response | LostAnswer:
         door = Door(cluster.url(node))
         own = {**headers, H_SEQUENCE: str(sequence), "Content-Type": "application/octet-stream"}
         answer = await door.ask("POST", "/v1/log", body=b"sequence %d" % sequence, headers=own, timeout_s=15)
         door.close()
         return answer
 
-    async def read(node: int) -> Response | Lost:
+    async def read(node: int) -> Response | LostAnswer:
         door = Door(cluster.url(node))
         answer = await door.ask("GET", "/v1/kv/k", headers={H_DEADLINE: "10000"}, timeout_s=15)
         door.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from tests.cluster.cli.test_cli import Running
 from tests.cluster.fake_node import FakeNode
 
@@ -23,7 +23,7 @@ def test_the_receipt_of_a_write_of_unknown_outcome_is_there_after_its_command(
 
     def lose(
         node: FakeNode, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
-    ) -> asyncio.Future[Settled]:
+    ) -> asyncio.Future[RequestResult]:
         if sequence:
             raise ApiError(Code.TIMEOUT, "the answer is lost")
         return submit(node, block, count, deadline=deadline, session=session, sequence=sequence)

@@ -13,7 +13,7 @@ from raftlog.cluster.client.aio.connection import Connection
 from raftlog.cluster.client.blocking import sockets
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.decisions import Failure
-from raftlog.cluster.client.flow import Lost, Response
+from raftlog.cluster.client.flow import LostAnswer, Response
 from raftlog.cluster.client.http1 import encode_request
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.raft.codec.block import BlockRecord, encode_block
@@ -37,7 +37,7 @@ async def test_a_connection_that_the_node_closes_first_has_sent_nothing() -> Non
         assert isinstance(connection, Connection)
         await wait_until_async(lambda: not connection.is_usable, what="the end of the connection")
         happened = await pool._answer(connection, b"GET / HTTP/1.1\r\n\r\n", 60.0, stream=False)
-        assert isinstance(happened, Lost)
+        assert isinstance(happened, LostAnswer)
         assert happened.failure is Failure.NOT_SENT
 
 

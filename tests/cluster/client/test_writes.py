@@ -14,7 +14,7 @@ from raftlog.cluster.api.kv import Written
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.aio import writes as client_writes
 from raftlog.cluster.client.errors import ConnectionsBusy, SessionExpired, Unavailable
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.runtime import clock
 from tests.cluster.fake_node import FakeNode, Served, serve
 from tests.cluster.peers.cutting import answers_cut
@@ -35,7 +35,7 @@ class Gate(FakeNode):
 
     def submit(
         self, block: bytes, count: int, *, deadline: float, session: int = 0, sequence: int = 0
-    ) -> asyncio.Future[Settled]:
+    ) -> asyncio.Future[RequestResult]:
         self.count += 1
         error = self.refusals.get(self.count)
         if error is not None:

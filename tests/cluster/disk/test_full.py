@@ -16,7 +16,7 @@ from raftlog.cluster.files.errors import NoSpace
 from raftlog.cluster.files.findings import FileHealth
 from raftlog.cluster.files.reserve import RESERVE, RESERVE_SEGMENTS
 from raftlog.cluster.offline.check import check_folder
-from raftlog.cluster.protocol.request import Inflight, Settled
+from raftlog.cluster.protocol.request import Inflight, RequestResult
 from raftlog.cluster.replica.parts import writes
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.replica.upkeep.disk_space import frees_disk_space
@@ -206,7 +206,7 @@ async def test_queued_writes_are_refused_once_the_disk_is_full(tmp_path: Path) -
     async with cluster_of(1, tmp_path, **SMALL) as nodes:
         leader = await nodes.leader()
         loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Settled]] = [loop.create_future() for _ in range(2)]
+        futures: list[asyncio.Future[RequestResult]] = [loop.create_future() for _ in range(2)]
         leader.state.syncer.has_space = False
         for block, future in zip((append_block(b"x"), is_trim(1)), futures, strict=True):
             leader.state.writes.pending.submit(Inflight(block, 1, deadline(10), 0, 0, future))

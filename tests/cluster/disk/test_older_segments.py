@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from raftlog.cluster.disk.disk import Disk
-from raftlog.cluster.disk.older_segments import ASIDE, Backfill, Overtaken, PieceWrong, SegmentFill, last_mark
+from raftlog.cluster.disk.older_segments import ASIDE, Backfill, LogMoved, PieceWrong, SegmentFill, last_mark
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
 from raftlog.cluster.files.folder import IDENTITY as IDENTITY_FILE, make_folder as make_any
 from raftlog.cluster.files.shard_files import ShardFiles
@@ -263,7 +263,7 @@ async def test_a_second_copy_of_a_segment_is_refused(tmp_path: Path) -> None:
     segment = await disk.backfill.run(first.finish)
     await disk.backfill.adopt(segment)
     begins = disk.oldest
-    with pytest.raises(Overtaken):
+    with pytest.raises(LogMoved):
         await disk.backfill.adopt(segment)
     assert disk.oldest == begins
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.api.errors import DECIDED, ApiError, Code, Outcome, outcome_of
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.statemachine.access.commands import AccessAction, AccessCommand
 from raftlog.statemachine.commands import Limits
 from tests.cluster.fake_node import FakeNode, Served, serve
@@ -201,12 +201,12 @@ async def sequence_reused(served: Served, session: int) -> Again:
 
 async def permission_lost(served: Served, session: int) -> Again:
     """Access control begins after it was taken, and ends again."""
-    apply: Callable[..., list[Settled]] = served.node.submit_now
+    apply: Callable[..., list[RequestResult]] = served.node.submit_now
 
     async def permit() -> None:
         change_access(served.node, AccessCommand(AccessAction.DISABLE))
 
-    def first_set_up(*blocks: tuple[bytes, int]) -> list[Settled]:
+    def first_set_up(*blocks: tuple[bytes, int]) -> list[RequestResult]:
         served.node.submit_now = apply
         switch_on(served.node)
         return apply(*blocks)

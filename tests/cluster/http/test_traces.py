@@ -21,7 +21,14 @@ from raftlog.cluster.client import trace_context
 from raftlog.cluster.client.aio.client import Client
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.config.settings import LimitSettings, Settings, TraceSettings
-from raftlog.cluster.http.exchange.traces import Traced, TracedAnswer, TracedStep, attributes_of, parent_of, steps_of
+from raftlog.cluster.http.exchange.traces import (
+    TracedAnswer,
+    TracedRequest,
+    TracedStep,
+    attributes_of,
+    parent_of,
+    steps_of,
+)
 from raftlog.cluster.http.spans import Tracer
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.cluster.protocol.step_times import StepTimes, WriteSteps
@@ -236,7 +243,7 @@ def test_the_steps_of_an_entry_are_found_by_its_index() -> None:
 
 def test_times_of_another_write_make_no_steps() -> None:
     """A commit outside the request is not the request's: a repeated write names the index of the first."""
-    answer = TracedAnswer(Traced(None, "", 10.0, 0), "PUT", "/v1/kv/a", "/v1/kv/{key}", 200, "", 8, 11.0)
+    answer = TracedAnswer(TracedRequest(None, "", 10.0, 0), "PUT", "/v1/kv/a", "/v1/kv/{key}", 200, "", 8, 11.0)
     assert list(steps_of(answer, WriteSteps(3.9, (4.0, 4.1), (), 4.3), 1)) == []
     assert list(steps_of(answer, WriteSteps(None, None, (), None), 1)) == []
     late = steps_of(answer, WriteSteps(10.1, (10.2, 10.3), ((2, 12.0),), 10.4), 1)

@@ -17,7 +17,7 @@ import pytest
 
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer import inputs
-from raftlog.cluster.importer.batches import Cut, Unacceptable, batches
+from raftlog.cluster.importer.batches import BatchEnds, Unacceptable, batches
 from raftlog.cluster.importer.files import InputFiles
 from raftlog.cluster.importer.formats import converting, deciding
 from raftlog.cluster.importer.formats.lines import InputError, InputFormat, InputOptions, split_lines
@@ -287,7 +287,7 @@ def test_strict_stops_before_a_line_that_is_not_like_the_others() -> None:
         (InputOptions(InputFormat.NDJSON), [b'{"a": 1}\n', b"no\n"], "line 2: not JSON"),
         (csv, [b"1,2\n", b"1,2,3\n"], "line 2: 3 cells, not 2; correct it, or leave out --strict"),
     ):
-        found = batches(split_lines(data, reading), reading, Cut(10, 1_000, strict=True), hashlib.sha256())
+        found = batches(split_lines(data, reading), reading, BatchEnds(10, 1_000, strict=True), hashlib.sha256())
         assert [record.value for record in next(found).records] == [data[0].rstrip()]
         with pytest.raises(Unacceptable, match=message):
             next(found)

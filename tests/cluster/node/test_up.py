@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.cli import nodes as cli_local
 from raftlog.cluster.cli.commands import build
-from raftlog.cluster.cli.frame.common import Failed
+from raftlog.cluster.cli.frame.common import CommandFailed
 from raftlog.cluster.cli.nodes import PEER_PORT_OFFSET, browse
 from raftlog.cluster.client.access_requests import change, show
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -267,7 +267,7 @@ def test_a_node_that_a_start_repairs_is_restarted_a_few_times(
 
     cluster, stop = Ending(), threading.Event()
     monkeypatch.setattr(stop, "wait", lambda seconds: False)
-    with pytest.raises(Failed, match="every node of this cluster has ended"):
+    with pytest.raises(CommandFailed, match="every node of this cluster has ended"):
         cli_local._show_until(stop, Console(highlight=False), cluster, {1: "http://127.0.0.1:1"}, "")
     assert cluster.starts == cli_local.STARTS_AGAIN_MAX
     said = capsys.readouterr().out

@@ -11,9 +11,9 @@ from unittest.mock import patch
 from hypothesis import Phase, example, given, settings, strategies as st
 
 from raftlog.cluster.peers import accepted as accepted_module
-from raftlog.cluster.peers.accepted import Accepted
+from raftlog.cluster.peers.accepted import AcceptedConnection
 from raftlog.cluster.peers.hello import Hello, Purpose, Word, encode_hello, encode_word
-from raftlog.cluster.peers.hello_proof import WAITING_MAX, Standing
+from raftlog.cluster.peers.hello_proof import WAITING_MAX, HelloStanding
 from raftlog.raft.codec.frame import (
     FRAME_DISK,
     FRAME_FORWARD,
@@ -99,7 +99,9 @@ class World:
         self.links = {node: OneLink(node, f"{node}:0", disk, is_welcome=True) for node, disk in DISKS.items()}
         self.transport._consensus = cast(Any, self.links)
         self.ear.removed.add(REMOVED)
-        self.open: list[tuple[int, Accepted, Hello, bool]] = []  # number, connection, hello, whether it is true
+        self.open: list[
+            tuple[int, AcceptedConnection, Hello, bool]
+        ] = []  # number, connection, hello, whether it is true
         self.is_true: dict[int, bool] = {}
         self.sent: dict[int, int] = {}  # how many frames each connection sent
         self.is_odd: set[int] = set()  # the connections that sent garbage, or whose promises did not count for a time
@@ -133,7 +135,7 @@ class World:
                 start=start_of(number + 100),
                 at=random.choice(["", "127.0.0.1:9", ":", "x"]),
             )
-        accepted = Accepted(self.transport.incoming)
+        accepted = AcceptedConnection(self.transport.incoming)
         accepted.connection_made(cast(Any, Wire()))
         self.is_true[number] = is_true
         self.sent[number] = 0
@@ -144,7 +146,7 @@ class World:
         """What only the member hears, and the forgers of the other one."""
         return self.transport.proofs.challenge(cast(Any, self.links[node]))
 
-    def pieces(self, accepted: Accepted, data: bytes) -> None:
+    def pieces(self, accepted: AcceptedConnection, data: bytes) -> None:
         """Bytes come in any pieces, and perhaps with a flipped bit in a forger's."""
         cut = self.random.randrange(len(data) + 1)
         for piece in (data[:cut], data[cut:]):
@@ -221,12 +223,12 @@ class World:
         for number, accepted, _, is_true in self.open:
             if cast(Any, accepted._transport).is_closed:
                 continue
-            assert is_true or accepted.standing is not Standing.BELIEVED
+            assert is_true or accepted.standing is not HelloStanding.BELIEVED
             assert accepted._held_bytes <= HELD_MAX
-            if accepted.standing is Standing.HEARD:
+            if accepted.standing is HelloStanding.HEARD:
                 self.is_odd.add(number)
             if number not in self.is_odd:
-                sent = self.sent[number] if accepted.standing is Standing.BELIEVED else 0
+                sent = self.sent[number] if accepted.standing is HelloStanding.BELIEVED else 0
                 places = [place_of(taken) for _, owner, taken in self.ear.taken if owner == number]
                 assert places == [*range(1, sent + 1)], "a member's frames count, once each, in their order"
         for disk, number, taken in self.ear.taken:

@@ -8,7 +8,7 @@ from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from raftlog.cluster.peers.hello import Hello, Purpose, Word
-from raftlog.cluster.peers.hello_proof import WAITING_MAX, Proofs, Standing
+from raftlog.cluster.peers.hello_proof import WAITING_MAX, HelloStanding, Proofs
 from tests.cluster.nodes import START
 from tests.cluster.peers.test_transport import LOG
 
@@ -52,7 +52,7 @@ class OneConnection:
     answer: int
     came: float
     challenge: int
-    standing: Standing = Standing.WAITING
+    standing: HelloStanding = HelloStanding.WAITING
 
     @property
     def sender(self) -> int:
@@ -61,14 +61,14 @@ class OneConnection:
 
     def judge(self) -> None:
         """As `Accepted.judge`: a belief stays."""
-        if self.standing is Standing.BELIEVED:
+        if self.standing is HelloStanding.BELIEVED:
             return
         standing = self.machine.proofs.standing(self.hello, self.answer, self.came)
         if isinstance(standing, str):
             self.end(standing)
-        elif standing is not Standing.WAITING:
+        elif standing is not HelloStanding.WAITING:
             self.standing = standing
-            if standing is Standing.BELIEVED:
+            if standing is HelloStanding.BELIEVED:
                 self.machine.proofs.forget(self)
                 self.machine.proofs.believed(self, self.hello)
 
@@ -79,7 +79,7 @@ class OneConnection:
 
     def end(self, reason: str) -> None:
         """It is closed."""
-        assert not (self.is_true and self.standing is Standing.BELIEVED), f"a forger ended a true peer: {reason}"
+        assert not (self.is_true and self.standing is HelloStanding.BELIEVED), f"a forger ended a true peer: {reason}"
         self.machine.proofs.forget(self)
         self.machine.accepted.pop(self, None)
 
@@ -128,7 +128,7 @@ class Forgers(RuleBasedStateMachine):
         self.accepted[connection] = None
         self.proofs.challenged(connection)
         connection.judge()
-        if connection in self.accepted and connection.standing is not Standing.BELIEVED:
+        if connection in self.accepted and connection.standing is not HelloStanding.BELIEVED:
             self.proofs.wait(connection, hello)
 
     @rule(node=NODES)
@@ -182,9 +182,9 @@ class Forgers(RuleBasedStateMachine):
     @invariant()
     def no_forger_is_believed(self) -> None:
         """A belief shows the member's listener, and nothing grows."""
-        assert not [each for each in self.accepted if not each.is_true and each.standing is Standing.BELIEVED]
+        assert not [each for each in self.accepted if not each.is_true and each.standing is HelloStanding.BELIEVED]
         for each in self.accepted:
-            if each.is_true and each.standing is Standing.BELIEVED:
+            if each.is_true and each.standing is HelloStanding.BELIEVED:
                 assert self.proofs.answer_for(each.sender) == TRUE_CHALLENGES[each.sender]
         assert len(self.proofs._waiting) <= WAITING_MAX
         assert len(self.proofs._challenges) <= len(self.links)

@@ -7,7 +7,7 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.protocol.proposals import DEPOSED_S, Pending
-from raftlog.cluster.protocol.request import Inflight, Settled
+from raftlog.cluster.protocol.request import Inflight, RequestResult
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine import commands
@@ -45,7 +45,7 @@ def applied(pending: Pending, index: int, term: int, *counts: int) -> None:
     pending.applied(index, term, [commands.RequestBlock(count, ()) for count in counts], plain(index))
 
 
-def future_of(each: Inflight) -> asyncio.Future[Settled]:
+def future_of(each: Inflight) -> asyncio.Future[RequestResult]:
     """Its future."""
     assert isinstance(each.future, asyncio.Future)
     return each.future

@@ -8,7 +8,7 @@ import pytest
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.files.errors import DiskFenced
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.block import BlockRecord, decode_blocks, decode_records, encode_block
@@ -32,7 +32,7 @@ async def log_of(node: Replica, first: int = 1) -> list[bytes | None]:
     return values
 
 
-async def settled(*futures: asyncio.Future[Settled]) -> list[Settled]:
+async def settled(*futures: asyncio.Future[RequestResult]) -> list[RequestResult]:
     """All of them."""
     return await asyncio.gather(*futures)
 

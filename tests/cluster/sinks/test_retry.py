@@ -10,12 +10,12 @@ import pytest
 from raftlog import sinks
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks.changes import StoreRow
-from raftlog.cluster.sinks.retry import Retried, retry
+from raftlog.cluster.sinks.retry import RetryCounts, retry
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.sinks.test_runner import Bench
 
 
-def again(bench: Bench) -> Retried:
+def again(bench: Bench) -> RetryCounts:
     """What `raftlog sink retry` does."""
     run = bench.made()
     return retry("s", bench.sink, run._store, bench.client, run._rejects)
@@ -44,13 +44,13 @@ def test_rows_that_the_store_refused_are_written_as_they_are_by_now(client: Sync
     put(client, "b", 2)
     client.delete(b"k/c")
     bench.run()
-    assert again(bench) == Retried(3, 1)
+    assert again(bench) == RetryCounts(3, 1)
     assert {key: row[1] for key, row in bench.rows.items()} == {("a",): 1, ("b",): 2, ("e",): 1}
     assert len(rejected(bench)) == 1
     bench.store.refuses = set()
-    assert again(bench) == Retried(1, 0)
+    assert again(bench) == RetryCounts(1, 0)
     assert (bench.rows[("d",)][1], rejected(bench)) == (1, [])
-    assert again(bench) == Retried(0, 0)
+    assert again(bench) == RetryCounts(0, 0)
     bench.check()
 
 
@@ -61,7 +61,7 @@ def test_records_that_did_not_fit_are_tried_with_todays_settings(client: SyncCli
     first, second = put(client, "a", "x"), put(client, "b", "y")
     bench.run()
     assert rejected(bench) == [first, second]
-    assert again(bench) == Retried(0, 2)
+    assert again(bench) == RetryCounts(0, 2)
     put(client, "a", 3)
     bench.run()
     assert bench.rows[("a",)][1] == 3
@@ -72,7 +72,7 @@ def test_records_that_did_not_fit_are_tried_with_todays_settings(client: SyncCli
     loose.store.kept.owner = loose.store.kept.owner._replace(mapping=loose.sink.identity("s", "").mapping)
     for _ in range(2):
         (tmp_path / "s.rejected").write_bytes(before)
-        assert again(loose) == Retried(2, 0)
+        assert again(loose) == RetryCounts(2, 0)
         assert {key: row[1] for key, row in loose.rows.items()} == {("a",): 3, ("b",): "y"}
 
 
@@ -83,7 +83,7 @@ def test_a_rejected_record_that_was_trimmed_stays(client: SyncClient, node: Fake
     last = put(client, "b", 1)
     bench.run()
     node.oldest = last
-    assert again(bench) == Retried(0, 1)
+    assert again(bench) == RetryCounts(0, 1)
     (left,) = sinks.Rejects(tmp_path / "s.rejected").read()
     assert (left.index, left.reason) == (index, f"the log begins at index {last} by now: raftlog sink rebuild")
 

@@ -30,7 +30,7 @@ from raftlog.raft.codec.raw import RawHeader, encode_raw_header
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import TimeoutNow
-from raftlog.raft.types import GENESIS, EntryKind, HardState, Mark, Replaced, TermRun
+from raftlog.raft.types import GENESIS, EntryKind, HardState, Mark, ReplacedEnd, TermRun
 from raftlog.raft.wal.divergence import DivergenceNote, encode_note
 from raftlog.raft.wal.formats import (
     INDEX_MAGIC,
@@ -71,7 +71,7 @@ SUMMARY = Summary(
     Mark(50, 4, 0xCAFE, 1_700_000_000_009, 130_000), 9_000, 1_700_000_000_001, (TermRun(42, 3), TermRun(45, 4)), (45,)
 )
 LEDGER = LedgerFooter(50, 2_064, array("Q", [42, 64, 48, 70_000]))
-SLOT = Slot(9, HardState(7, 2, 5), 40, replaced=Replaced(6, 52, 40))
+SLOT = Slot(9, HardState(7, 2, 5), 40, replaced=ReplacedEnd(6, 52, 40))
 HEALING = Slot(10, HardState(8, 0, 5, 8), 40, is_mending=True)
 META = SnapshotMeta(MARK, b"cfg", 1, 2, 10, 0x1234)
 CONFIGURATION = Configuration((Member(1, "ab" * 16, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))

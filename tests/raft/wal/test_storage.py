@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.chaos.sim.disk.files import DiskSpace
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import HardState, Replaced
+from raftlog.raft.types import HardState, ReplacedEnd
 from raftlog.raft.wal import storage
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
 from raftlog.raft.wal.journal import ImpossibleBatch, row_position
@@ -97,7 +97,7 @@ def test_the_disk_keeps_what_it_had_promised_when_a_leader_replaced_it(how: str)
             assert opened.kept == (3, 4)
             ends.add((opened.log.last.term, opened.log.last.index))
     assert ends == {(3, 4), (1, 2) if how == "cut" else (2, 3)}
-    assert Replaced(3, 4, 3).kept(two.mark) == (1, 2)
+    assert ReplacedEnd(3, 4, 3).kept(two.mark) == (1, 2)
 
 
 @pytest.mark.parametrize("how", ["flush", "next batch"])

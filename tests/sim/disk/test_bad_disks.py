@@ -14,7 +14,7 @@ from raftlog.chaos.sim.seed.bad_disks import HELD, PROPERTY, with_bad_disks
 from raftlog.chaos.sim.world.world import World, quiet
 from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.protocol.disk_reports import Handover, Why
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.consensus.invariants import InvariantBroken
 from tests.sim.world.test_world import agreed, leader_of, put, told, written
 
@@ -67,7 +67,7 @@ def test_a_leader_with_room_refuses_what_no_majority_has_room_for(nodes: int) ->
     for follower in followers:
         follower.disk.files.is_full = False
     world.run_until(world.now_us + 1_000_000)
-    assert isinstance(told(world, leading, put(b"k", b"v")), Settled)
+    assert isinstance(told(world, leading, put(b"k", b"v")), RequestResult)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,7 +7,7 @@ import pytest
 from raftlog.chaos.sim.seed import full_disks
 from raftlog.chaos.sim.seed.full_disks import with_full_disks
 from raftlog.chaos.sim.world.world import World
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from tests.sim.disk.test_bad_disks import sound
 from tests.sim.world.test_world import leader_of, put, told
 
@@ -39,7 +39,7 @@ def test_full_disks_have_room_for_the_snapshots_of_a_state_that_grew(
 
     def grow(keys: int) -> None:
         for number in range(keys):
-            assert isinstance(told(world, leader_of(world), put(b"%d" % number, bytes(1_200))), Settled)
+            assert isinstance(told(world, leader_of(world), put(b"%d" % number, bytes(1_200))), RequestResult)
 
     world = sound(seed)
     grow(2)

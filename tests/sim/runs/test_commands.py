@@ -17,7 +17,7 @@ from raftlog.chaos.sim.runs import runner
 from raftlog.chaos.sim.runs.commands import register
 from raftlog.chaos.sim.runs.ending import Exit
 from raftlog.chaos.sim.runs.ranges import NUMBER_MAX, SEEDS_MAX, numbers, ranges_text, seed_range
-from raftlog.chaos.sim.runs.runner import Broken, Job, Result, run_jobs
+from raftlog.chaos.sim.runs.runner import Job, Result, SeedFailure, run_jobs
 from raftlog.chaos.sim.runs.summary import FLOORS_SEEDS
 from raftlog.raft.consensus import election
 from raftlog.raft.consensus.state import State
@@ -116,7 +116,7 @@ def test_a_run_ends_after_a_few_failures(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     def fail(job: Job, trace: object = None) -> Result:
         ran.append(job.seed)
-        return Result(job, 0.1, broken=Broken("p", "d"))
+        return Result(job, 0.1, broken=SeedFailure("p", "d"))
 
     monkeypatch.setattr(runner, "run_job", fail)
     monkeypatch.setattr("raftlog.chaos.sim.runs.report.run_job", fail)
@@ -128,7 +128,7 @@ def test_a_run_ends_after_a_few_failures(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_seed_that_goes_another_way_is_an_internal_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If the second run of a failed seed holds, the simulator is not deterministic: nothing is known then."""
-    monkeypatch.setattr(runner, "run_job", lambda job, trace=None: Result(job, 0.1, broken=Broken("p", "d")))
+    monkeypatch.setattr(runner, "run_job", lambda job, trace=None: Result(job, 0.1, broken=SeedFailure("p", "d")))
     code, told = run("--seeds", "0:1", "--seconds", "1", "--jobs", "1", "--report", str(tmp_path))
     assert code == Exit.INTERNAL
     assert "NOT REPEATED" in told

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.chaos.sim.runs.runner import Broken, Job, Result, planted, run_job
-from raftlog.chaos.sim.runs.shrink import Shrinking, shrink
+from raftlog.chaos.sim.runs.runner import Job, Result, SeedFailure, planted, run_job
+from raftlog.chaos.sim.runs.shrink import ShrinkState, shrink
 
 MUTANT = "older_term_committed_by_counting"
 
@@ -22,12 +22,12 @@ def failing(
         if job.seconds < at_s or not needed <= set(left):
             return Result(job, 0.0)
         name = "p" if other is None or other <= set(left) else "q"
-        return Result(job, 0.0, broken=Broken(name, "d", at_s * 1_000_000, faults))
+        return Result(job, 0.0, broken=SeedFailure(name, "d", at_s * 1_000_000, faults))
 
     return run
 
 
-def shrunk(run: Callable[[Job], Result], job: Job | None = None) -> Shrinking:
+def shrunk(run: Callable[[Job], Result], job: Job | None = None) -> ShrinkState:
     return shrink(run(job or Job(1)), run, lambda: True)
 
 
@@ -78,7 +78,7 @@ def test_new_faults_in_place_of_old_ones_do_not_keep_it_going() -> None:
     def run(job: Job) -> Result:
         first = 1 + len(job.skip)
         faults = tuple((number, "f") for number in range(first, first + 20) if number not in job.skip)
-        return Result(job, 0.0, broken=Broken("p", "d", 60_000_000, faults))
+        return Result(job, 0.0, broken=SeedFailure("p", "d", 60_000_000, faults))
 
     assert shrunk(run).tries < 200
 
@@ -87,7 +87,7 @@ def test_what_breaks_after_the_healing_is_tried_with_less_trouble() -> None:
     """A cluster that does not agree breaks at the very end: the time before it is halved as long as it does."""
 
     def run(job: Job) -> Result:
-        broken = Broken("p", "d", job.seconds * 1_000_000 + 60_000_000, ()) if job.seconds >= 7 else None
+        broken = SeedFailure("p", "d", job.seconds * 1_000_000 + 60_000_000, ()) if job.seconds >= 7 else None
         return Result(job, 0.0, broken=broken)
 
     assert shrunk(run).best.job.seconds == 7

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from raftlog.chaos.sim.disk.view import View
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.chaos.sim.invariants.log import log_matching
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
@@ -60,9 +60,9 @@ class Disk:
         self.view = View([*entries], ends, len(ends), HardState(2, 1, 1), forgotten=frozenset(forgotten))
 
 
-def known(*disks: Disk, committed: int = 1) -> Known:
+def known(*disks: Disk, committed: int = 1) -> Knowledge:
     """The knowledge after three entries were appended, and `committed` of them committed."""
-    known = Known(THREE, FIRST)
+    known = Knowledge(THREE, FIRST)
     log_matching.appended(known, 1, ENTRIES)
     known.committed = [(entry.index, entry.term) for entry in ENTRIES[:committed]]
     known.commits = [(entry.term, entry.index) for entry in ENTRIES[:committed]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raftlog.chaos.sim.nemesis.damage import lose_and_format
 from raftlog.chaos.sim.world.world import World
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from tests.sim.world.test_forged import sound
 from tests.sim.world.test_world import leader_of, put, told
 
@@ -45,7 +45,7 @@ def test_a_folder_that_is_formatted_again_elects_no_leader_without_the_last_copy
     world = sound(3)
     lagging = next(node for node in world.replicas if node != leader_of(world).node)
     down(world, lagging)
-    assert isinstance(told(world, leader_of(world), put(b"k", b"v")), Settled)
+    assert isinstance(told(world, leader_of(world), put(b"k", b"v")), RequestResult)
     last, index = leader_of(world).node, world.acknowledged
     (lost,) = set(world.replicas) - {lagging, last}
     for node in (last, lost):

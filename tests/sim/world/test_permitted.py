@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
-from raftlog.chaos.sim.invariants.clients.permitted import Permitted
+from raftlog.chaos.sim.invariants.clients.permitted import PermissionTwin
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import GENESIS, EntryKind
@@ -29,7 +29,7 @@ class Log:
     """Entries of one request each, as the twins of permissions and of sessions see them."""
 
     def __init__(self) -> None:
-        self.permitted, self.once, self.mark = Permitted(), ExactlyOnce(), GENESIS
+        self.permitted, self.once, self.mark = PermissionTwin(), ExactlyOnce(), GENESIS
         self.change(AccessAction.INIT, "root")
         self.change(AccessAction.SET_ROLE, "r", "write on keys:a", "read on log")
         self.change(AccessAction.SET_USER, "ada", roles=("r",))

@@ -12,7 +12,7 @@ from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import Failure, World, quiet
 from raftlog.cluster.api.errors import Code, Outcome, Problem
-from raftlog.cluster.protocol.request import Settled
+from raftlog.cluster.protocol.request import RequestResult
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.consensus import election
 from raftlog.raft.consensus.invariants import InvariantBroken
@@ -82,9 +82,9 @@ def put(key: bytes, value: bytes) -> BlockRecord:
     return BlockRecord(Operation.PUT, key, value)
 
 
-def told(world: World, replica: Node, record: BlockRecord, for_us: int = 3_000_000) -> Settled | Problem | None:
+def told(world: World, replica: Node, record: BlockRecord, for_us: int = 3_000_000) -> RequestResult | Problem | None:
     """What that node answers to a write; None while it says nothing."""
-    answers: list[Settled | Problem] = []
+    answers: list[RequestResult | Problem] = []
     replica.ask([record], answers.append, for_us=for_us)
     world.run_until(world.now_us + for_us + 500_000, lambda: bool(answers))
     return answers[0] if answers else None
@@ -97,7 +97,7 @@ def test_a_follower_passes_a_write_on_and_reads_its_own_state(encode: bool) -> N
     world = healthy(1, encode=encode)
     follower = next(replica for replica in world.replicas.values() if replica is not leader_of(world))
     answer = told(world, follower, put(b"k", b"v"))
-    assert isinstance(answer, Settled)
+    assert isinstance(answer, RequestResult)
     assert world.stats["forwards"] == 1
     read: list[int | Problem] = []
     follower.read_barrier(read.append, world.now_us + 1_000_000)
@@ -113,7 +113,7 @@ def test_a_forward_into_a_cut_is_unknown_and_never_sent_again() -> None:
     world = healthy(2)
     leading = leader_of(world)
     follower = next(replica for replica in world.replicas.values() if replica is not leading)
-    assert isinstance(told(world, follower, put(b"k", b"1")), Settled)  # the link is up
+    assert isinstance(told(world, follower, put(b"k", b"1")), RequestResult)  # the link is up
     world.network.cut(follower.node, leading.node)
     answer = told(world, follower, put(b"k", b"2"), for_us=200_000)
     assert isinstance(answer, Problem)

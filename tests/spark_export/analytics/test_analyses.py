@@ -11,7 +11,7 @@ from raftlog.cluster.drawing.plots import BarPlot, LinePlot
 from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.spark_export.analytics import analyses
-from raftlog.spark_export.analytics.own import Own, resolved
+from raftlog.spark_export.analytics.own import OwnColumns, resolved
 from raftlog.spark_export.columns.schema import ARROW, spark_schema
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
@@ -54,7 +54,7 @@ def log(spark: "SparkSession") -> Iterator["DataFrame"]:
     frame.unpersist()
 
 
-FLIGHTS = Own(source="flights.csv")
+FLIGHTS = OwnColumns(source="flights.csv")
 
 
 def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log: "DataFrame") -> None:
@@ -76,7 +76,7 @@ def test_a_plot_covers_all_of_the_time_and_the_groups_with_the_most_records(log:
     all_groups = analyses.windows(log, 0, FLIGHTS, "1 hour", None, None, None, "delay")
     assert isinstance(all_groups.plots[0], LinePlot)
     assert sum(filter(None, all_groups.plots[0].series["records"])) == HOURS + HOURS // 20
-    short = analyses.windows(log, 1, Own(source="2.csv"), "30 seconds", None, None, None, "level")
+    short = analyses.windows(log, 1, OwnColumns(source="2.csv"), "30 seconds", None, None, None, "level")
     assert "per_second" in short.columns
 
 
@@ -106,10 +106,10 @@ def test_a_section_holds_to_its_import_and_names_it(log: "DataFrame") -> None:
     """That of a name alone, though another file has the same columns; the newest one, with those like it, for columns
     that only an import has; the whole log where nothing is said of imports."""
     for own, wanted, within in (
-        (Own(source="2.csv"), (), " in 2.csv?"),
-        (Own(), ("town",), " in 2.csv and 1.csv?"),
+        (OwnColumns(source="2.csv"), (), " in 2.csv?"),
+        (OwnColumns(), ("town",), " in 2.csv and 1.csv?"),
         (FLIGHTS, ("delay",), " in flights.csv?"),
-        (Own(), (), " records?"),
+        (OwnColumns(), (), " records?"),
     ):
         own, notes = resolved(log, own, *wanted)
         keys = analyses.top_keys(log, 0, own)

@@ -10,7 +10,7 @@ from raftlog import CompareFailed, NewRecord, SyncClient
 from raftlog.cluster.api.kv import CompareIn, OperationIn, TxnIn
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.spark_export.export.cluster_digest import cluster_digests
-from raftlog.spark_export.export.export import Wanted, export
+from raftlog.spark_export.export.export import ExportRange, export
 from raftlog.spark_export.export.manifest import Layout
 from raftlog.spark_export.export.spark_engine import SparkEngine
 from raftlog.spark_export.export.verify import verify
@@ -75,7 +75,7 @@ def test_a_real_cluster_is_read_exported_and_verified(
     ]
     assert shown[: len(written)] == [(r.index, r.operation, r.key, r.value, r.result, r.revision) for r in written]
 
-    manifest = export(SparkEngine(spark), Wanted(urls, tmp_path / "out", layout=Layout(records_per_file=1000)))
+    manifest = export(SparkEngine(spark), ExportRange(urls, tmp_path / "out", layout=Layout(records_per_file=1000)))
     assert manifest.last >= written[-1].index
     told = cluster_digests(urls, manifest.log, 1, manifest.last)
     assert told.state is not None

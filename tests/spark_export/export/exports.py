@@ -14,7 +14,7 @@ from raftlog.spark_export.export.arrow_engine import ArrowEngine
 from raftlog.spark_export.export.cluster_digest import cluster_digests, range_digest
 from raftlog.spark_export.export.destination import publish
 from raftlog.spark_export.export.engine import Engine
-from raftlog.spark_export.export.export import Mode, Wanted, export
+from raftlog.spark_export.export.export import ExportRange, Mode, export
 from raftlog.spark_export.export.manifest import DATA, Layout, Manifest, contradictions, read_manifest
 from raftlog.spark_export.export.place import Place
 from raftlog.spark_export.export.verify import Report, verify
@@ -45,7 +45,7 @@ class Counting(ArrowEngine):
 def run(url: str, folder: Place, mode: Mode = "append", **options: Any) -> Manifest:
     """One export, its tasks in this process."""
     options.setdefault("every_s", 0.0)
-    return export(ARROW, Wanted((url,), folder, mode=mode, patience_s=5.0, **options))
+    return export(ARROW, ExportRange((url,), folder, mode=mode, patience_s=5.0, **options))
 
 
 def seen(folder: Path) -> list[int]:

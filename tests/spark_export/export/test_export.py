@@ -15,7 +15,7 @@ from raftlog.spark_export.columns.schema import COLUMNS
 from raftlog.spark_export.errors import DataLossError, NotCheckedError, UsageError
 from raftlog.spark_export.export.cluster_digest import cluster_digests
 from raftlog.spark_export.export.engine import Engine
-from raftlog.spark_export.export.export import Wanted, export
+from raftlog.spark_export.export.export import ExportRange, export
 from raftlog.spark_export.export.manifest import (
     DATA,
     NAME,
@@ -55,7 +55,7 @@ def url() -> Iterator[str]:
 def exported(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished export of the whole log, which no test changes."""
     folder = tmp_path_factory.mktemp("exported") / "whole"
-    export(ARROW, Wanted((url,), folder, layout=Layout(records_per_file=PER_FILE)))
+    export(ARROW, ExportRange((url,), folder, layout=Layout(records_per_file=PER_FILE)))
     return folder
 
 
@@ -92,7 +92,7 @@ def test_both_engines_write_the_same_files(spark: "SparkSession", url: str, tmp_
     manifests = []
     for engine, folder in zip(engines, folders, strict=True):
         layout = Layout(partition_by="index", partition_records=150, records_per_file=PER_FILE)
-        made = export(engine, Wanted((url,), folder, layout=layout))
+        made = export(engine, ExportRange((url,), folder, layout=layout))
         manifests.append(msgspec.structs.replace(made, created_ms=0, updated_ms=0))
     assert manifests[0] == manifests[1]
     for entry in manifests[0].files:
@@ -107,7 +107,7 @@ def test_both_engines_write_the_same_files(spark: "SparkSession", url: str, tmp_
 def test_part_of_a_log_is_verified_without_its_state(url: str, tmp_path: Path) -> None:
     """An export that begins later is proved row by row; that its state is not provable is said, not hidden."""
     folder = tmp_path / "part"
-    export(ARROW, Wanted((url,), folder, 50, PART))
+    export(ARROW, ExportRange((url,), folder, 50, PART))
     assert told(folder) == ROWS[49:PART]
     report = check(folder, url)
     assert report.is_right, report.findings
@@ -273,9 +273,9 @@ def test_an_unfinished_export_is_continued(url: str, tmp_path: Path) -> None:
     with pytest.raises(NotCheckedError, match="not finished: run the same"):
         read_manifest(folder)
     with pytest.raises(UsageError, match=f"is of indexes 1 to {PART}"):
-        export(ARROW, Wanted((url,), folder, None, LAST))
+        export(ARROW, ExportRange((url,), folder, None, LAST))
     before = (aside / file_name(1, middle)).stat().st_ino
-    manifest = export(ARROW, Wanted((url,), folder))
+    manifest = export(ARROW, ExportRange((url,), folder))
     assert manifest.files[0] == kept
     assert (folder / manifest.files[0].name).stat().st_ino == before
     assert told(folder) == ROWS[:PART]
@@ -308,7 +308,7 @@ def test_an_export_of_an_impossible_range_is_refused(
     before anything is written."""
     prepare(tmp_path)
     with pytest.raises(error, match=match):
-        export(ARROW, Wanted((url,), tmp_path, **wanted))
+        export(ARROW, ExportRange((url,), tmp_path, **wanted))
 
 
 def _planned(folder: Path, log: str, text: bytes | None = None) -> None:
@@ -323,8 +323,8 @@ def test_a_trimmed_log_is_not_exported_in_part(tmp_path: Path) -> None:
     """An export of trimmed records is refused; by default it begins at the oldest index."""
     with serving(Served(LOG, oldest=100)) as url:
         with pytest.raises(DataLossError, match="index 1 is no longer kept"):
-            export(ARROW, Wanted((url,), tmp_path / "a", 1))
-        assert export(ARROW, Wanted((url,), tmp_path / "b")).first == 100
+            export(ARROW, ExportRange((url,), tmp_path / "a", 1))
+        assert export(ARROW, ExportRange((url,), tmp_path / "b")).first == 100
 
 
 def test_without_cluster_digests_no_manifest_is_written(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_without_cluster_digests_no_manifest_is_written(tmp_path: Path) -> None:
     served = Served(LOG, digest=Code.BUSY)
     with serving(served) as url:
         with pytest.raises(Exception, match="busy"):
-            export(ARROW, Wanted((url,), tmp_path / "a", patience_s=0.1))
+            export(ARROW, ExportRange((url,), tmp_path / "a", patience_s=0.1))
         assert not (tmp_path / "a" / NAME).exists()
         served.digest = None
-        assert export(ARROW, Wanted((url,), tmp_path / "a")).last == LAST
+        assert export(ARROW, ExportRange((url,), tmp_path / "a")).last == LAST

@@ -17,7 +17,7 @@ from raftlog.spark_export.errors import CannotWriteError, DataLossError, ExportE
 from raftlog.spark_export.export import batch
 from raftlog.spark_export.export.compaction import compact
 from raftlog.spark_export.export.destination import publish
-from raftlog.spark_export.export.export import Wanted, export
+from raftlog.spark_export.export.export import ExportRange, export
 from raftlog.spark_export.export.manifest import DATA, NEXT, UNFINISHED, Layout, Manifest, find_manifest, read_manifest
 from raftlog.spark_export.export.parquet import write_range
 from raftlog.spark_export.fetch.ranges import Range
@@ -99,7 +99,7 @@ def test_follow_goes_on_as_the_log_grows(url: str, served: Served, tmp_path: Pat
         elif len(batches) == 2:
             served.commit(len(LOG.entries) - 1)
 
-    wanted = Wanted((url,), tmp_path / "out", None, LAST, mode="follow", every_s=0.0)
+    wanted = ExportRange((url,), tmp_path / "out", None, LAST, mode="follow", every_s=0.0)
     manifest = export(ARROW, wanted, None, heard)
     assert batches == [LOG.entries[HALF].index, LOG.entries[HALF + 3].index, LAST]
     assert manifest.last == LAST
@@ -122,7 +122,7 @@ def test_an_interrupted_follow_ends_with_a_whole_batch(url: str, served: Served,
     served.commit(HALF)
     stop = threading.Event()
     engine = Counting()
-    wanted = Wanted((url,), tmp_path / "out", mode="follow", every_s=0.0, batch_records=50, stop=stop)
+    wanted = ExportRange((url,), tmp_path / "out", mode="follow", every_s=0.0, batch_records=50, stop=stop)
     export(engine, wanted, None, lambda manifest: stop.set() if manifest.last >= 100 else None)
     assert seen(tmp_path / "out") == list(range(1, 101))
     assert engine.jobs == 2
@@ -174,7 +174,7 @@ def test_a_compaction_keeps_every_row_once(
 def test_many_small_files_are_joined_as_it_follows(url: str, tmp_path: Path) -> None:
     """With a limit on small files there are never many more of them."""
     most: list[int] = []
-    wanted = Wanted((url,), tmp_path / "out", mode="append", every_s=0.0, batch_records=10, compact_files=8)
+    wanted = ExportRange((url,), tmp_path / "out", mode="append", every_s=0.0, batch_records=10, compact_files=8)
     export(ARROW, wanted, None, lambda manifest: most.append(len(manifest.files)))
     assert max(most) <= 9
     assert told(tmp_path / "out") == ROWS
@@ -250,7 +250,7 @@ def test_an_export_with_other_options_is_not_continued(
     """An export is gone on with as it was begun, or not at all; nothing in the folder changes."""
     folder = tmp_path / "out"
     stop = threading.Event()
-    wanted = Wanted((url,), folder, mode="append", batch_records=200, stop=stop)
+    wanted = ExportRange((url,), folder, mode="append", batch_records=200, stop=stop)
     export(ARROW, wanted, None, lambda manifest: stop.set())
     before = find_manifest(folder)
     with pytest.raises(error, match=match):

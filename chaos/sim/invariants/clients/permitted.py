@@ -88,7 +88,7 @@ class AccessTwin:
         return any(verb in (WRITE, APPEND) for verb, *_ in self.grants(admission) or ())
 
 
-class Permitted:
+class PermissionTwin:
     """The twin, as of each change, and the judgement of what nodes did."""
 
     def __init__(self) -> None:

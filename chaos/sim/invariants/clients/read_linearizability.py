@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import NodeId
 
@@ -13,7 +13,7 @@ SECTION = "thesis 6.4"
 class ReadLinearizability:
     """What each waiting read must at least see."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Knowledge) -> None:
         self._known = known
         self._floors: dict[tuple[NodeId, int], int] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.chaos.sim.disk.view import View
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import NodeId
 
@@ -11,7 +11,9 @@ PROPERTY = "a log that lost entries has no vote"
 SECTION = "pitfall 66: a damaged node that wins an election"
 
 
-def votes(known: Known, node: NodeId, term: int, candidate: NodeId, view: View, log: tuple[int, int] | None) -> None:
+def votes(
+    known: Knowledge, node: NodeId, term: int, candidate: NodeId, view: View, log: tuple[int, int] | None
+) -> None:
     """A vote leaves, be it for itself. `log` is how the candidate says that its log ends (term, index).
 
     A disk that lost promises without damage may vote for a log that has all of them that were committed: its peers

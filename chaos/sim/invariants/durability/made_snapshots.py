@@ -6,7 +6,7 @@ year believes it. The newest snapshot of a disk never becomes older.
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import NodeId
@@ -18,7 +18,7 @@ PROPERTY = "snapshots are right when they are made"
 SECTION = "section 7"
 
 
-def named(known: Known, node: NodeId, log: LogIdentity, files: Files, index: int) -> None:
+def named(known: Knowledge, node: NodeId, log: LogIdentity, files: Files, index: int) -> None:
     """The snapshot of that index has its name now. Raises InvariantBroken."""
     name = f"{snapshot_folder(index)}/meta"
     meta = decode_snapshot_meta(log, files.read(name, 0, max(0, files.size(name))))

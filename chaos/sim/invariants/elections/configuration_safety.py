@@ -5,7 +5,7 @@ Looked at where a configuration entry is made, and where a node's configuration 
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.log import Log
@@ -16,7 +16,7 @@ PROPERTY = "configuration safety"
 SECTION = "thesis 4.1"
 
 
-def appended(known: Known, node: NodeId, entry: Entry, log: Log) -> None:
+def appended(known: Knowledge, node: NodeId, entry: Entry, log: Log) -> None:
     """A configuration entry went into a log. Its leader must have been allowed to append it. Raises InvariantBroken."""
     if (entry.index, entry.term) in known.configurations:
         return
@@ -36,7 +36,7 @@ def appended(known: Known, node: NodeId, entry: Entry, log: Log) -> None:
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
 
-def in_force(known: Known, state: State) -> None:
+def in_force(known: Knowledge, state: State) -> None:
     """The end of a node's log moved: the newest configuration in it is in force, committed or not.
 
     Raises InvariantBroken.

@@ -5,7 +5,7 @@ Without it a node that hears no leader raises the term again and again, and depo
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known, is_quorum
+from raftlog.chaos.sim.invariants.known import Knowledge, is_quorum
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.messages import RequestVote, RequestVoteReply, TimeoutNow
 from raftlog.raft.types import NodeId
@@ -29,7 +29,7 @@ class PreVote:
     def hands_over(self, message: TimeoutNow) -> None:
         self._asked[message.to] = max(message.term, self._asked.get(message.to, 0))
 
-    def campaigns(self, known: Known, message: RequestVote) -> None:
+    def campaigns(self, known: Knowledge, message: RequestVote) -> None:
         """A candidate asks for votes. Which configuration it asked under is not known when its request leaves, so any
         will do. Raises InvariantBroken."""
         node, term = message.sender, message.term

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known, is_quorum
+from raftlog.chaos.sim.invariants.known import Knowledge, is_quorum
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.log import Log
@@ -13,7 +13,7 @@ IMMUTABLE = "committed entries are immutable"
 SECTION = "5.3"
 
 
-def commit_rose(known: Known, node: NodeId, log: Log, configuration: Configuration) -> None:
+def commit_rose(known: Knowledge, node: NodeId, log: Log, configuration: Configuration) -> None:
     """Commit rose at a node. The first node that commits must have a durable quorum, and keep all committed entries.
 
     Every other node is compared entry by entry when it applies. Raises InvariantBroken.
@@ -38,7 +38,7 @@ def commit_rose(known: Known, node: NodeId, log: Log, configuration: Configurati
     known.commits.append(known.newest[::-1])
 
 
-def still_held(known: Known, node: NodeId) -> None:
+def still_held(known: Knowledge, node: NodeId) -> None:
     """A disk was opened, or a run ends: the newest committed entry is still durable on a quorum of the configuration
     that rules, the newest committed one; or of one made after it, if that was in force when the entry was committed.
 
@@ -56,7 +56,7 @@ def still_held(known: Known, node: NodeId) -> None:
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
 
-def promised(known: Known, index: int, term: int) -> list[NodeId]:
+def promised(known: Knowledge, index: int, term: int) -> list[NodeId]:
     """The nodes that hold that entry, intact ones first, and those that held it when their disk was lost or damaged.
     Their acknowledgement counts, and the atlas leaves at least one copy that can be had.
     Without such a copy no node holds the entry."""
@@ -65,5 +65,5 @@ def promised(known: Known, index: int, term: int) -> list[NodeId]:
     return [*intact, *(node for node, held in gone.items() if (index, term) in held)] if intact else []
 
 
-def holding(known: Known, index: int, term: int) -> list[NodeId]:
+def holding(known: Knowledge, index: int, term: int) -> list[NodeId]:
     return [node for node, disk in known.disks.items() if node not in known.lost and disk.view.has(index, term)]

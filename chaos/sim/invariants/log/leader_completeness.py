@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.types import NodeId
@@ -11,7 +11,7 @@ PROPERTY = "leader completeness"
 SECTION = "figure 3"
 
 
-def became_leader(known: Known, node: NodeId, term: int, log: Log) -> None:
+def became_leader(known: Knowledge, node: NodeId, term: int, log: Log) -> None:
     """A node leads that term from now on; with log matching the newest entry committed before it speaks for all.
 
     What a later term committed it need not have: a paused winner may learn late that it won. Raises InvariantBroken.

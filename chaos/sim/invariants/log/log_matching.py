@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.types import Entry, NodeId
@@ -13,7 +13,7 @@ PROPERTY = "log matching"
 SECTION = "figure 3"
 
 
-def appended(known: Known, node: NodeId, entries: Iterable[Entry]) -> None:
+def appended(known: Knowledge, node: NodeId, entries: Iterable[Entry]) -> None:
     """Entries went into a node's log: take note of new ones. Raises InvariantBroken."""
     chain, ends = known.chain, known.ends
     for entry in entries:
@@ -25,13 +25,13 @@ def appended(known: Known, node: NodeId, entries: Iterable[Entry]) -> None:
         ends[entry.index] = None
 
 
-def forgotten(known: Known, term: int) -> None:
+def forgotten(known: Knowledge, term: int) -> None:
     """The leader of that term died before its own vote was durable: a voter that is alone, and nothing left it yet."""
     for where in [where for where in known.chain if where[1] == term]:
         del known.chain[where]
 
 
-def started(known: Known, node: NodeId, log: Log) -> None:
+def started(known: Knowledge, node: NodeId, log: Log) -> None:
     """A node read its log from its disk: it must end in an entry that was once appended. Raises InvariantBroken."""
     last = log.last
     if known.chain.get((last.index, last.term)) != last.header_crc:

@@ -5,7 +5,7 @@ A node's own marks are looked at by `raftlog.raft.consensus.invariants.check_sta
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.messages import AppendEntries, AppendEntriesReply
 
@@ -13,7 +13,7 @@ PROPERTY = "marks are ends of entries"
 SECTION = "promises.md: marks are ends of entries"
 
 
-def appends(known: Known, message: AppendEntries) -> None:
+def appends(known: Knowledge, message: AppendEntries) -> None:
     """A leader announces its entry at prev, and its commit index. Raises InvariantBroken."""
     where = (message.prev_index, message.prev_term)
     if where not in known.chain and where != (0, 0):
@@ -25,7 +25,7 @@ def appends(known: Known, message: AppendEntries) -> None:
         raise InvariantBroken(message.sender, "only committed entries are announced", "5.3", evidence)
 
 
-def replies(known: Known, message: AppendEntriesReply) -> None:
+def replies(known: Knowledge, message: AppendEntriesReply) -> None:
     """A follower says what it holds, or where its log may agree. Raises InvariantBroken."""
     if message.match not in known.ends:
         raise InvariantBroken(message.sender, PROPERTY, SECTION, f"match {message.match} is no entry's end")

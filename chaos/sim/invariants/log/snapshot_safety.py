@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.types import Mark, NodeId
@@ -11,14 +11,14 @@ PROPERTY = "snapshot safety"
 SECTION = "section 7"
 
 
-def compacted(known: Known, node: NodeId, mark: Mark, log: Log) -> None:
+def compacted(known: Knowledge, node: NodeId, mark: Mark, log: Log) -> None:
     """A node made a snapshot of its own state. Raises InvariantBroken."""
     if mark.index > log.applied or not known.is_committed(mark.index, mark.term):
         evidence = f"a snapshot up to {(mark.index, mark.term)}, applied {log.applied}"
         raise InvariantBroken(node, PROPERTY, SECTION, evidence)
 
 
-def installed(known: Known, node: NodeId, mark: Mark, before: tuple[int, int], had: bool, log: Log) -> None:
+def installed(known: Knowledge, node: NodeId, mark: Mark, before: tuple[int, int], had: bool, log: Log) -> None:
     """A node took another's snapshot. `before` was its (commit, last) then, `had` whether the entry at the mark was in
     its log: then all that followed it must still be there. Raises InvariantBroken."""
     committed, last = before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.types import Entry, NodeId
 
@@ -16,13 +16,13 @@ class StateMachineSafety:
     def __init__(self) -> None:
         self.positions: dict[NodeId, int] = {}  # how many committed entries its state holds
 
-    def restored(self, known: Known, node: NodeId, index: int, term: int) -> None:
+    def restored(self, known: Knowledge, node: NodeId, index: int, term: int) -> None:
         """The node's state stands at the end `index`: that of a snapshot, or of the first entry."""
         if not known.is_committed(index, term):
             raise InvariantBroken(node, "a snapshot holds only committed entries", "section 7", (index, term))
         self.positions[node] = known.position(index) + 1
 
-    def applied(self, known: Known, node: NodeId, entry: Entry) -> None:
+    def applied(self, known: Knowledge, node: NodeId, entry: Entry) -> None:
         position = self.positions[node]
         where = (entry.index, entry.term)
         committed = known.committed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.roles import Leader
@@ -25,7 +25,7 @@ OFF_MS: Final = 8_000
 class Times:
     """When each entry was made, and the newest time that a right clock had shown then."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Knowledge) -> None:
         self._known = known
         self._newest_ms = 0  # of all stamped times: later entries keep it
         self._made: dict[tuple[int, int], int] = {}  # index and term of an entry -> world time in ms

@@ -6,7 +6,7 @@ lost what it acknowledged (`raftlog.raft.consensus.recall`).
 
 from __future__ import annotations
 
-from raftlog.chaos.sim.invariants.known import Known
+from raftlog.chaos.sim.invariants.known import Knowledge
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.consensus.roles import Leader
@@ -32,7 +32,7 @@ class ProgressIsTrue:
         if before is None or before < answer:
             self._answers[key] = answer
 
-    def leads(self, known: Known, node: NodeId, term: int, role: Leader, log: Log) -> None:
+    def leads(self, known: Knowledge, node: NodeId, term: int, role: Leader, log: Log) -> None:
         """That node leads the term, and this is what it thinks of its followers. Raises InvariantBroken."""
         seen = self._matches.get(node)
         if seen is None or seen[0] != term:

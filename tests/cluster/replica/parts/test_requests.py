@@ -15,7 +15,7 @@ from raftlog.cluster.protocol.disk_reports import DiskReport, Reports
 from raftlog.cluster.protocol.forward_frames import encode_forward, encode_points, encode_read_reply
 from raftlog.cluster.protocol.log_frames import Question, QuestionKind
 from raftlog.cluster.protocol.proposals import Pending
-from raftlog.cluster.protocol.request import Inflight, Settled
+from raftlog.cluster.protocol.request import Inflight, RequestResult
 from raftlog.cluster.protocol.waiters import IndexWaiters, Reads, ReadWaiter
 from raftlog.cluster.replica import shutdown
 from raftlog.cluster.replica.parts import digest_exchange, disk_exchange, link_events, reads, serving, writes
@@ -75,7 +75,7 @@ def replica_of(**parts: Any) -> Any:
 
 def write(*, peer: int = 0, number: int = 0) -> Inflight:
     """A write of a client of this node, or one that `peer` forwarded."""
-    future: asyncio.Future[Settled] | None = None if peer else asyncio.get_running_loop().create_future()
+    future: asyncio.Future[RequestResult] | None = None if peer else asyncio.get_running_loop().create_future()
     return Inflight(append_block(b"v"), 1, FAR, 0, 0, future, peer, number)
 
 

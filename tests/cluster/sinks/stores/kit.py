@@ -21,7 +21,7 @@ from raftlog.cluster.sinks.runner import SinkRun, SinkStep
 from raftlog.cluster.sinks.settings import PostgresSettings, SinkFile, SinkSettings, WebhookSettings
 from raftlog.cluster.sinks.sinks import run_of
 from raftlog.cluster.sinks.store import PositionMoved, RowsRefused, SinkIdentity, SinkStore, StoreError, StoreFenced
-from raftlog.cluster.sinks.verify import Verified, canonical, verify
+from raftlog.cluster.sinks.verify import VerifyResult, canonical, verify
 from tests.cluster.sinks.test_runner import COLUMNS, KEYS
 from tests.support import Patience
 
@@ -145,7 +145,7 @@ class StoreBench:
         found, wanted = compared(self.rows().values()), compared(rows)
         assert found == wanted, [pair for pair in zip(found, wanted, strict=False) if pair[0] != pair[1]]
 
-    def verified(self, client: SyncClient) -> Verified:
+    def verified(self, client: SyncClient) -> VerifyResult:
         """As `raftlog sink verify`."""
         with closing(self.store()) as store:
             return verify("s", self.sink, store, client)

@@ -19,7 +19,7 @@ from redis import Redis
 
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.sinks.changes import StoreRow
-from raftlog.cluster.sinks.retry import Retried, retry
+from raftlog.cluster.sinks.retry import RetryCounts, retry
 from raftlog.cluster.sinks.runner import SinkStep, SinkStopped
 from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.sinks import rebuild, rejects_of, verify
@@ -165,7 +165,7 @@ def test_a_rebuild_that_ends_keeps_the_rejected_records(bench: StoreBench, clien
     made.run(client)
     assert [each.key for each in rejects.read()] == ["k/2", "k/1"]
     with closing(made.store()) as store:
-        assert retry("s", made.sink, store, client, rejects) == Retried(1, 1)
+        assert retry("s", made.sink, store, client, rejects) == RetryCounts(1, 1)
     assert [each.key for each in rejects.read()] == ["k/1"]
     assert made.verified(client).is_same
 
