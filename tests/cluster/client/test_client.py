@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from raftlog.cluster.client.flow import ApiRequest, Response
 from raftlog.cluster.client.http1 import ResponseHead
 from raftlog.raft.types import EntryKind
 from tests.cluster.fake_node import FakeNode, serve
-from tests.support import StreamHandler, free_port, streams_served
+from tests.support import HANG_S, StreamHandler, free_port, streams_served
 
 QUICK = Policy(back_off_first_ms=2, back_off_max_ms=20, attempt_ms=150, grace_ms=50)
 
@@ -322,7 +323,8 @@ async def test_pitfall_39_a_stale_read_is_not_older_than_the_index_seen() -> Non
     """The client moves to a node that lags: it waits or fails, and never shows the past. Guard: `may_be_late`
     of the request."""
     node = FakeNode()
-    async with serve(node) as served, Client(served.url, policy=QUICK, deadline_s=2) as client:
+    patient = replace(QUICK, grace_ms=int(HANG_S * 1_000))  # the node's own refusal arrives, however late
+    async with serve(node) as served, Client(served.url, policy=patient, deadline_s=2) as client:
         await client.put(b"a", b"1")
         assert await client.get(b"a", consistency="stale") is not None
         client.state.index = node.applied + 1  # as another node answered

@@ -36,6 +36,7 @@ def passing(shown: Page) -> Callable[[], list[str]]:
     shown.clock.install()
     shown.reload()
     expect(shown.get_by_role("status").filter(has_text="live")).to_be_visible()
+    shown.wait_for_load_state("networkidle")  # what a page asks at its begin is no question of a second
     shown.on("request", note)
     return run
 
