@@ -136,8 +136,8 @@ class RaftCore:
         stale timers fire after a stall).
         """
         state = self._state_at(now)
-        if state.apply_retry_ms is not None and now.monotonic_ms >= state.apply_retry_ms:
-            state.apply_retry_ms = None
+        if state.applying.retry_ms is not None and now.monotonic_ms >= state.applying.retry_ms:
+            state.applying.retry_ms = None
         election.tick(state)
         recall.tick(state)
 
@@ -314,15 +314,15 @@ class RaftCore:
         if fetch.peer != NOBODY:
             if isinstance(state.role, Leader):
                 replication.on_fetched(state, state.role, fetch, entries)
-        elif fetch == state.apply_fetch:
-            state.apply_fetch = None
+        elif fetch == state.applying.fetch:
+            state.applying.fetch = None
             log = state.log
             if entries and entries[0].before == log.given and log.term_at(entries[-1].index) == entries[-1].term:
                 assert entries[-1].index <= fetch.to, (entries[-1].index, fetch)
                 log.give(entries[-1].index, sum([entry.size for entry in entries]))
                 state.out.fetched += entries
             else:
-                state.apply_retry_ms = now.monotonic_ms + state.options.heartbeat_ms
+                state.applying.retry_ms = now.monotonic_ms + state.options.heartbeat_ms
 
     def applied(self, index: int) -> None:
         """The state machine holds everything up to `index`, the end of an entry that a Ready gave out."""
@@ -396,7 +396,8 @@ class RaftCore:
 
     def next_deadline_ms(self) -> int:
         """The earliest monotonic time at which `tick` has something to do."""
-        others = (election.next_deadline_ms(self.state), self.state.apply_retry_ms, recall.next_deadline_ms(self.state))
+        state = self.state
+        others = (election.next_deadline_ms(state), state.applying.retry_ms, recall.next_deadline_ms(state))
         return min([each for each in others if each is not None])
 
     def status(self) -> CoreStatus:

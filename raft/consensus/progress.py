@@ -113,6 +113,30 @@ class Upload:
 
 
 @dataclass(slots=True)
+class CatchUpPace:
+    """How many messages may be under way to a follower that lacks committed entries: one leaves disks and processors
+    to the followers that do not."""
+
+    messages_max: int = 1
+    look_ms: int = 0  # when to look again whether that is enough
+    lag: int | None = None  # records it lacked at the last look; None: it was not behind
+
+    def look(self, lag: int, now_ms: int, window: int) -> None:
+        """Looks at a follower that lacks `lag` committed records; 0: none, or it is not streamed to (probe, snapshot).
+
+        A follower that would not catch up within PACE_LOOKS looks gets twice as many messages, up to the whole window.
+        It keeps them until it has caught up: if a faster follower got fewer again, it would stay behind while others
+        write. One that is not streamed to begins again with one.
+        """
+        if not lag:
+            self.messages_max, self.lag = 1, None
+        elif self.lag is None or now_ms >= self.look_ms:
+            if self.lag is not None and (self.lag - lag) * PACE_LOOKS < lag:
+                self.messages_max = min(2 * self.messages_max, window)
+            self.lag, self.look_ms = lag, now_ms + PACE_LOOK_MS
+
+
+@dataclass(slots=True)
 class FollowerProgress:
     """One follower. `match <= sent` always (pitfall 23: progress that falls below match)."""
 
@@ -137,10 +161,7 @@ class FollowerProgress:
     inflight_bytes: int = 0
     sending: Upload | None = None  # snapshot
     hold: Hold | None = None  # its disk is full (RaftCore.hold); None: it takes everything
-    # Of entries that are committed without it: one message under way leaves disks and processors to those that are not.
-    behind_messages_max: int = 1
-    pace_ms: int = 0  # when to look again whether that is enough
-    pace_lag: int | None = None  # records it lacked at the last look; None: it was not behind
+    pace: CatchUpPace = field(default_factory=CatchUpPace)
 
     def has_room(self, options: Options) -> bool:
         """Whether another message with entries may be sent."""
@@ -157,18 +178,8 @@ class FollowerProgress:
         return tuple([entry for entry in entries if self.takes(entry.before)])
 
     def look_at_pace(self, lag: int, now_ms: int, options: Options) -> None:
-        """Decides how many messages may be under way to a follower that lacks `lag` committed records (0: none).
-
-        A follower that would not catch up within PACE_LOOKS looks gets twice as many, up to the whole window. It keeps
-        them until it has caught up: if a faster follower got fewer again, it would stay behind while others write.
-        A follower that is not streamed to (probe, snapshot) begins again with one.
-        """
-        if not lag or self.mode is not Mode.REPLICATE:
-            self.behind_messages_max, self.pace_lag = 1, None
-        elif self.pace_lag is None or now_ms >= self.pace_ms:
-            if self.pace_lag is not None and (self.pace_lag - lag) * PACE_LOOKS < lag:
-                self.behind_messages_max = min(2 * self.behind_messages_max, options.inflight_messages_max)
-            self.pace_lag, self.pace_ms = lag, now_ms + PACE_LOOK_MS
+        """Decides how many messages may be under way to a follower that lacks `lag` committed records (0: none)."""
+        self.pace.look(lag if self.mode is Mode.REPLICATE else 0, now_ms, options.inflight_messages_max)
 
     def note_sent(self, end: int, size: int) -> None:
         """A message with entries up to `end` left, in replicate."""

@@ -81,7 +81,7 @@ def _stream(state: State, role: Leader, peer: NodeId, progress: FollowerProgress
     log, options = state.log, state.options
     while progress.sent < log.last.index and progress.takes(progress.sent) and progress.has_room(options):
         is_behind = _is_behind(state, role, progress)
-        if is_behind and len(progress.inflight) >= progress.behind_messages_max:
+        if is_behind and len(progress.inflight) >= progress.pace.messages_max:
             return
         bytes_max = _bytes_max(options, is_behind=is_behind)
         if progress.sent < log.start.index:
@@ -297,9 +297,10 @@ def fetch_committed(state: State) -> None:
     """Ask the disk for committed entries that are not in memory, no faster than they are applied."""
     if state.log.unapplied_bytes >= state.options.apply_bytes_max:
         return
-    if state.apply_fetch is None and state.apply_retry_ms is None and (wanted := state.log.wants()) is not None:
-        state.apply_fetch = Fetch(NOBODY, *wanted, state.options.append_bytes_max)
-        state.out.fetches.append(state.apply_fetch)
+    applying = state.applying
+    if applying.fetch is None and applying.retry_ms is None and (wanted := state.log.wants()) is not None:
+        applying.fetch = Fetch(NOBODY, *wanted, state.options.append_bytes_max)
+        state.out.fetches.append(applying.fetch)
 
 
 def refuse(state: State, message: AppendEntries) -> None:

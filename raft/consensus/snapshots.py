@@ -207,7 +207,7 @@ def on_written(state: State, write: SnapshotWrite) -> None:
     else:
         receiving.is_installing = True
         # nothing is applied from here on (pitfall 54: apply that runs beside an install)
-        state.apply_fetch = state.apply_retry_ms = None
+        state.applying.fetch = state.applying.retry_ms = None
         state.out.snapshot_install = SnapshotInstall(receiving.index, receiving.term)
 
 

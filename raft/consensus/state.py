@@ -170,6 +170,14 @@ class RecallState:
 
 
 @dataclass(slots=True)
+class ApplyRead:
+    """Committed entries that are read from disk to be applied."""
+
+    fetch: Fetch | None = None  # asked
+    retry_ms: int | None = None  # the disk could not deliver them: ask again then
+
+
+@dataclass(slots=True)
 class State:
     """One node. Only the functions of this package change it, in one thread."""
 
@@ -184,8 +192,7 @@ class State:
     log: Log
     configurations: list[tuple[int, Configuration]]  # (index, value): newest last; older ones for roll-back
     role: Role
-    apply_fetch: Fetch | None = None  # committed entries asked from disk
-    apply_retry_ms: int | None = None  # the disk could not deliver them: ask again then
+    applying: ApplyRead = field(default_factory=ApplyRead)
     receiving: Download | None = None
     incarnation: str = ""  # of this disk; empty: whatever the configuration names
     knows: int = 1  # newest cluster version that this program knows

@@ -268,8 +268,8 @@ def test_a_failed_fetch_for_apply_waits_a_little() -> None:
     """The disk that could not deliver is asked again later, not in a loop."""
     core = make_core(1, 3, *[1] * 10, tail=1)
     append(core, prev=(11, 1), term=1, commit=11)
-    assert core.state.apply_fetch is not None
-    fetch = core.state.apply_fetch
+    assert core.state.applying.fetch is not None
+    fetch = core.state.applying.fetch
     core.fetched(fetch, (), at(10))
     assert drain(core).fetches == []
     assert core.next_deadline_ms() == 70

@@ -50,16 +50,16 @@ def test_a_follower_that_gains_too_little_gets_more_at_a_time() -> None:
     widths: list[int] = []
     for lag in (600, 600, 610, 610, 611, 600, 590, 580, 570):
         progress.look_at_pace(lag, now_ms, options)
-        widths.append(progress.behind_messages_max)
+        widths.append(progress.pace.messages_max)
         now_ms += PACE_LOOK_MS
     assert widths == [1, 2, 4, 4, 4, 4, 4, 4, 4]
     progress.look_at_pace(0, now_ms, options)
     progress.look_at_pace(10_000, now_ms, options)
-    assert progress.behind_messages_max == 1
+    assert progress.pace.messages_max == 1
     progress.look_at_pace(20_000, now_ms + PACE_LOOK_MS - 1, options)
-    assert progress.behind_messages_max == 1, "too soon to decide"
+    assert progress.pace.messages_max == 1, "too soon to decide"
     progress.look_at_pace(10_000 - 10_000 // PACE_LOOKS, now_ms + PACE_LOOK_MS, options)
-    assert progress.behind_messages_max == 1, "in a minute it will be there"
+    assert progress.pace.messages_max == 1, "in a minute it will be there"
 
 
 def test_an_absent_follower_is_not_slow() -> None:
@@ -69,15 +69,15 @@ def test_an_absent_follower_is_not_slow() -> None:
     for look in range(5):
         progress.look_at_pace(1_000 * (1 + look), PACE_LOOK_MS * look, options)
     progress.note_match(0)
-    assert progress.behind_messages_max == 1
+    assert progress.pace.messages_max == 1
     for look in range(5, 8):
         progress.look_at_pace(1_000 * (1 + look), PACE_LOOK_MS * look, options)
-    assert progress.behind_messages_max == 4
+    assert progress.pace.messages_max == 4
     progress.probe(0)
     progress.look_at_pace(9_000, PACE_LOOK_MS * 8, options)
     progress.note_match(0)
     progress.look_at_pace(9_500, PACE_LOOK_MS * 9, options)
-    assert progress.behind_messages_max == 1
+    assert progress.pace.messages_max == 1
 
 
 @pytest.mark.parametrize("line", [(50, 8), (100, 2), (200, 2)])
@@ -92,6 +92,6 @@ def test_a_follower_behind_a_long_line_catches_up_while_others_write(line: tuple
     while lag > 0:
         assert now_ms < 600_000, f"still {lag} bytes behind"
         progress.look_at_pace(max(1, lag >> 10), now_ms, options)  # records of 1 KiB
-        lag += (written << 20) * round_trip_ms // 1_000 - progress.behind_messages_max * options.catch_up_bytes_max
+        lag += (written << 20) * round_trip_ms // 1_000 - progress.pace.messages_max * options.catch_up_bytes_max
         now_ms += round_trip_ms
-    assert progress.behind_messages_max < options.inflight_messages_max
+    assert progress.pace.messages_max < options.inflight_messages_max

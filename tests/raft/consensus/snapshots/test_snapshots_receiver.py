@@ -201,7 +201,7 @@ def test_pitfall_21_a_write_that_was_under_way_at_the_install_proves_nothing() -
 def test_pitfall_54_entries_fetched_during_an_install_are_not_applied() -> None:
     """Asked before the install, for apply: the state is about to be another one.
 
-    Guard: `apply_fetch` in `on_written` of raft/consensus/snapshots.py.
+    Guard: `applying.fetch` in `on_written` of raft/consensus/snapshots.py.
     """
     core = make_core(1, 3, 1, 1, 1, 1, tail=0)
     core.step(replace(heartbeat(), prev_index=5, prev_term=1, commit=5), at(0))
