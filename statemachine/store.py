@@ -123,9 +123,6 @@ class Store:
         self._step_bytes = 0
         self._counts: dict[tuple[bytes, bytes | None, int], int] = {}  # by start, end and an old revision
 
-    def __len__(self) -> int:
-        return len(self.live)
-
     def digest(self) -> tuple[int, int, int, int]:
         """Digest of the live keys, as the fields of `SetDigest`."""
         return len(self.live), self.xor, self.sum_low, self.sum_high

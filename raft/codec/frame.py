@@ -97,10 +97,8 @@ class FrameDecoder:
         """Whether it waits for the rest of a frame."""
         return bool(self._parts)
 
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
+    def feed(self, data: bytes) -> list[Frame]:
         """The frames completed by `data`. Raises Corrupt or UnknownVersion."""
-        if type(data) is not bytes:
-            data = bytes(data)
         if self._parts:
             self._parts.append(data)
             self._size += len(data)

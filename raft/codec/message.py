@@ -96,9 +96,10 @@ def _malformed(kind: type, names: Sequence[str], values: Sequence[object]) -> Co
     """The error in the fields of a message."""
     if len(values) != len(names):
         return Corrupt(f"{kind.__name__} has {len(values)} fields, not {len(names)}")
-    for name, value in zip(names, values, strict=True):
-        if type(value) is not (bool if name in _BOOLEANS else int) or (
-            type(value) is int and not 0 <= value <= INDEX_MAX
-        ):
-            return Corrupt(f"{kind.__name__}.{name} is {value!r}")
-    raise AssertionError("one of them is wrong")
+    name, value = next(
+        (name, value)
+        for name, value in zip(names, values, strict=True)
+        if type(value) is not (bool if name in _BOOLEANS else int)
+        or (type(value) is int and not 0 <= value <= INDEX_MAX)
+    )
+    return Corrupt(f"{kind.__name__}.{name} is {value!r}")

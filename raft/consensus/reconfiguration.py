@@ -38,8 +38,7 @@ def advance(state: State, role: Leader) -> None:
     index, configuration = state.configurations[-1]
     is_settled = len(role.progress) == len(configuration.members) - 1  # this node a member, and no other one is left
     if is_settled and not configuration.outgoing and not role.catch_ups and role.next_change is None:
-        if configuration.version < state.knows:
-            _raise_version(state, role)
+        _raise_version(state, role)
         return
     before = len(state.configurations)
     if index <= state.log.committed and not configuration.outgoing and not is_settled:

@@ -89,7 +89,7 @@ def delete_kept(first: int) -> list[FileOperation]:
 
 def kept_firsts(files: Files) -> list[int]:
     """The first index of each kept segment, sorted."""
-    return segment_firsts(files.names(KEPT))
+    return segment_firsts(KeptFiles(files).names(LOG_FOLDER))
 
 
 def trimmed(firsts: list[int], oldest: int) -> list[int]:

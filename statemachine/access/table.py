@@ -356,9 +356,9 @@ class AccessTable:
             raise ValueError("its head comes first, and once")
         match kind:
             case 0:
-                self.is_on, self.revision = bool(fields[0]), whole(fields[1])
-                if not self.revision:
+                if not whole(fields[1]):
                     raise ValueError("it was never set up")
+                self.is_on, self.revision = bool(fields[0]), fields[1]
             case 1:
                 name, grants = fields
                 self._put_role(_name(name), tuple(decode_grant(grant) for grant in grants))

@@ -105,6 +105,7 @@ WRONG: dict[str, tuple[list[Frame], str]] = {
     "an answer of text": (with_kind(SESSIONS, packed([3, 1000, 2000, 0, [1, "xx"], ""])), "keeps"),
     "sequences without answers": (with_kind(SESSIONS, packed([3, 1000, 2000, 0, [1], ""])), "argument"),
     "a settled sequence": (with_kind(SESSIONS, packed([3, 1000, 2000, 5, [1, ANSWER], ""])), "settled"),
+    "an owner that is a number": (with_kind(SESSIONS, packed([3, 9, 9, 0, [], 5])), "session 3 has owner 5"),
     "sessions out of order": (with_kind(SESSIONS, packed([3, 9, 9, 0, [], ""], [3, 9, 9, 0, [], ""])), "out of order"),
     "a digest of five": (with_kind(DIGESTS, packed([1, 2])), "unpack"),
     "a digest below zero": (with_kind(DIGESTS, packed([1, 2, 3, -4, 5])), "whole number"),

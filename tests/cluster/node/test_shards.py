@@ -20,15 +20,9 @@ from raftlog.cluster.protocol.forward_frames import encode_read
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.runtime.metrics import Metrics
-from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.frame import (
-    FRAME_HELLO,
-    FRAME_READ,
-    FRAME_SHARD,
-    SHARD_MAX,
     FrameDecoder,
     encode_for_shard,
-    encode_frame,
 )
 from raftlog.raft.messages import RequestVote
 from tests.cluster.nodes import Nodes, deadline, put_block
@@ -224,28 +218,6 @@ async def test_frames_of_a_group_that_is_not_here_are_dropped(tmp_path: Path) ->
         host.peer_requests(2, "", [frame])
         assert {shard: replica.state.core.state.term for shard, replica in host.replicas.items()} == before
         assert all(replica.state.reads.asked == [] for replica in host.replicas.values())
-
-
-def test_envelope_holds_one_frame_of_the_bulk_link() -> None:
-    """Group 0 has none: its frames are as they were. Anything else in one is Corrupt."""
-    inner = encode_read(5)
-    assert encode_for_shard(0, inner) == inner
-    (frame,) = FrameDecoder().feed(encode_for_shard(3, inner))
-    assert (frame.kind, frame.header, frame.payload, frame.shard) == (FRAME_READ, (5,), b"", 3)
-    wrong = [
-        encode_for_shard(SHARD_MAX + 1, inner),
-        encode_for_shard(3, inner + inner),
-        encode_for_shard(3, inner[:-1]),
-        encode_for_shard(3, inner + b"x"),
-        encode_for_shard(3, encode_frame(FRAME_HELLO, [1])),
-        encode_for_shard(3, encode_for_shard(3, inner)),
-        encode_frame(FRAME_SHARD, [0], inner),
-        encode_frame(FRAME_SHARD, ["3"], inner),
-        encode_frame(FRAME_SHARD, []),
-    ]
-    for data in wrong:
-        with pytest.raises(Corrupt):
-            FrameDecoder().feed(data)
 
 
 async def test_folder_of_a_group_is_made_once_and_opened_under_the_lock(tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from raftlog.cluster.records import entries
 from raftlog.raft.codec.block import BlockRecord, encode_block
-from raftlog.raft.codec.block_fast import encode_single
 from raftlog.raft.codec.checks import Corrupt
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.types import GENESIS, Entry, EntryKind
@@ -41,10 +39,3 @@ def test_an_entry_that_names_another_count_is_refused() -> None:
     ):
         with pytest.raises(Corrupt, match="says 2 records, its blocks hold 1"):
             entries.log_entry(entry(block, 2))
-
-
-@given(key=st.none() | st.binary(max_size=40), value=st.binary(max_size=40), plain=st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_a_single_record_makes_the_block_that_it_always_made(key: bytes | None, value: bytes, plain: bool) -> None:
-    """The bytes do not show by which way an append or a put came."""
-    assert encode_single(2, key, value, plain=plain) == encode_block([BlockRecord(2, key, value)], plain=plain)

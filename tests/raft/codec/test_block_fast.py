@@ -16,7 +16,14 @@ from raftlog.raft.codec.block import (
     decode_records,
     encode_block,
 )
-from raftlog.raft.codec.block_fast import admitted_records, encode_values, plain_counts, plain_values, single_records
+from raftlog.raft.codec.block_fast import (
+    admitted_records,
+    encode_single,
+    encode_values,
+    plain_counts,
+    plain_values,
+    single_records,
+)
 from tests.raft.codec.test_codec import RECORDS
 
 ANY_RECORD = st.builds(
@@ -61,6 +68,9 @@ def test_single_records_are_those_of_the_blocks_or_none(data: st.DataObject) -> 
         decoded = decode_blocks(bytes(raw))
         assert [_fields(block) for block in decoded] == [[0, 1, 0, b"", 0, 0, 0, 0]] * len(singles)
         assert singles == [tuple(record) for block in decoded for record in decode_records(block)]
+    whole = b"".join(blocks)
+    for short in (whole + bytes(BLOCK_SIZE), whole[:-1] or b"\x01"):
+        assert single_records(short) is None, "the last block is cut short"
 
 
 @given(data=st.data())
@@ -94,6 +104,7 @@ def test_admitted_records_are_those_of_the_blocks_or_none(data: st.DataObject) -
         for block in decoded:
             assert (block.count, block.namespace) == (1, 0)
             assert (block.session, block.sequence, block.settled, block.time_ms) == (0, 0, 0, 0)
+    assert admitted_records(b"".join([*blocks, bytes(BLOCK_SIZE - 1)])) is None, "the last block is cut short"
 
 
 @given(data=st.data())
@@ -121,6 +132,7 @@ def test_plain_counts_are_those_of_the_blocks_or_none(data: st.DataObject) -> No
         assert counts == [block.count for block in decoded]
         for block in decoded:
             assert _fields(block) == [BLOCK_PLAIN, block.count, 0, b"", 0, 0, 0, 0]
+    assert plain_counts(b"".join([*blocks, bytes(BLOCK_SIZE - 1)])) is None, "the last block is cut short"
 
 
 @given(
@@ -166,3 +178,10 @@ def test_plain_values_are_those_of_the_records_or_none(data: st.DataObject) -> N
     found = plain_values(damaged, 1, 0, len(records))
     if found is not None:
         assert found == [record.value for record in decode_records(damaged)]
+
+
+@given(key=st.none() | st.binary(max_size=40), value=st.binary(max_size=40), plain=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_a_single_record_makes_the_block_that_it_always_made(key: bytes | None, value: bytes, plain: bool) -> None:
+    """The bytes do not show by which way an append or a put came."""
+    assert encode_single(2, key, value, plain=plain) == encode_block([BlockRecord(2, key, value)], plain=plain)

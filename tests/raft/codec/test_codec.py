@@ -34,9 +34,20 @@ from raftlog.raft.codec.entry import (
     decode_entries,
     decode_entry,
     decode_header,
+    reseal,
     seal_entry,
 )
-from raftlog.raft.codec.frame import FRAME_HELLO, FRAME_MESSAGE, Frame, FrameDecoder, encode_frame
+from raftlog.raft.codec.frame import (
+    FRAME_HELLO,
+    FRAME_MESSAGE,
+    FRAME_READ,
+    FRAME_SHARD,
+    SHARD_MAX,
+    Frame,
+    FrameDecoder,
+    encode_for_shard,
+    encode_frame,
+)
 from raftlog.raft.codec.index_rows import IDX_ROW, index_rows
 from raftlog.raft.codec.mark import MARK_SIZE, decode_mark, encode_mark
 from raftlog.raft.codec.message import decode_message, encode_message
@@ -156,6 +167,18 @@ def test_entries_come_back_as_they_were() -> None:
     assert entry.previous_crc == 0xDEADBEEF
     assert noop.previous_crc == entry.mark.header_crc
     assert noop.mark == Mark(46, 3, noop.mark.header_crc, 2_000, 700)
+
+
+def test_an_entry_whose_data_was_changed_in_place_is_sealed_again() -> None:
+    """It is intact again, with the new data, and names the header CRC that it was given."""
+    buffer = bytearray(b"..." + ENTRY.header + ENTRY.data)
+    buffer[-1] ^= 1
+    with pytest.raises(Corrupt, match="fails its CRC"):
+        decode_entry(bytes(buffer), 3)
+    crc = reseal(buffer, 3, len(ENTRY.data), 5)
+    entry = decode_entry(bytes(buffer), 3)
+    assert (entry.data, entry.previous_crc) == (bytes(buffer[3 + HEADER_SIZE :]), 5)
+    assert entry.mark == replace(ENTRY.mark, header_crc=crc)
 
 
 def test_times_never_fall_below_the_entry_before() -> None:
@@ -287,6 +310,28 @@ def test_frames_over_the_limit_or_of_another_version_are_refused() -> None:
         FrameDecoder().feed(pack("<II", 1, 5) + body)
 
 
+def test_envelope_holds_one_frame_of_the_bulk_link() -> None:
+    """Group 0 has none: its frames are as they were. Anything else in one is Corrupt."""
+    inner = encode_frame(FRAME_READ, [5])
+    assert encode_for_shard(0, inner) == inner
+    (frame,) = FrameDecoder().feed(encode_for_shard(3, inner))
+    assert (frame.kind, frame.header, frame.payload, frame.shard) == (FRAME_READ, (5,), b"", 3)
+    wrong = [
+        encode_for_shard(SHARD_MAX + 1, inner),
+        encode_for_shard(3, inner + inner),
+        encode_for_shard(3, inner[:-1]),
+        encode_for_shard(3, inner + b"x"),
+        encode_for_shard(3, encode_frame(FRAME_HELLO, [1])),
+        encode_for_shard(3, encode_for_shard(3, inner)),
+        encode_frame(FRAME_SHARD, [0], inner),
+        encode_frame(FRAME_SHARD, ["3"], inner),
+        encode_frame(FRAME_SHARD, []),
+    ]
+    for data in wrong:
+        with pytest.raises(Corrupt):
+            FrameDecoder().feed(data)
+
+
 def _entry_of_four(data: bytes) -> Entry:
     return seal_entry(GENESIS, term=1, kind=EntryKind.COMMANDS, count=4, time_ms=0, clock_ms=0, data=data)
 
@@ -351,10 +396,11 @@ def test_any_configuration_is_accepted_or_corrupt(value: object) -> None:
     for shape in (
         value,
         [1, value],
-        [1, 1, [[1, value, "", ""]], [1], [], [], []],
-        [1, 1, value, [], [], [], []],
-        [2, 4, [], [], [], [], [], value],
-        [2, 4, [], [], [], [], [], [value]],
+        [1, value, [], [], [], [], [], []],
+        [1, 1, [[1, value, "", ""]], [1], [], [], [], []],
+        [1, 1, value, [], [], [], [], []],
+        [1, 4, [], [], [], [], [], value],
+        [1, 4, [], [], [], [], [], [value]],
     ):
         try:
             decode_configuration(msgpack.packb(shape))

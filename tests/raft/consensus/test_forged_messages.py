@@ -16,7 +16,7 @@ from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import check_log, check_state, check_step, observe
 from raftlog.raft.consensus.roles import Leader
-from raftlog.raft.consensus.state import TERM_JUMP_MAX
+from raftlog.raft.consensus.state import INDEX_FAR, TERM_JUMP_MAX
 from raftlog.raft.events import MessageIgnored
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import (
@@ -335,6 +335,22 @@ def test_pitfall_19_entries_that_break_an_invariant_are_refused_before_anything_
     chain = extend(log.mark_at(prev[0]) or Mark(*prev), *entries, data=b"another")
     message = append_entries(chain, prev=(prev[0], prev[1]), term=3, commit=commit)
     assert denied(core, message).startswith(reason)
+
+
+def test_an_entry_that_no_other_one_could_follow_is_refused() -> None:
+    """Its time is the last one, or its index is so high that a log would soon be full.
+
+    Guard: `_is_chain` and `_impossible` of raft/consensus/replication.py.
+    """
+    core = made("follower")
+    last = core.state.log.last
+    late = replace(extend(last, 3)[0], time_ms=INDEX_MAX + 1)
+    message = append_entries([late], prev=(last.index, last.term), term=3)
+    assert denied(core, message).startswith(f"entry {late.index} has the time {INDEX_MAX + 1}")
+    far = Mark(INDEX_FAR, 3)
+    core.state.log.restart(far, 0)
+    message = append_entries(extend(far, 3), prev=(far.index, far.term), term=3)
+    assert denied(core, message) == f"no log has {INDEX_FAR + 1} records"
 
 
 @pytest.mark.parametrize(

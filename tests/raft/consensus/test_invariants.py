@@ -1,13 +1,18 @@
 """Each invariant sees the breach that it is there for."""
 
+from collections import deque
 from collections.abc import Callable
 
 import pytest
 
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import InvariantBroken, Observation, check_state, check_step, observe
+from raftlog.raft.consensus.progress import Upload
 from raftlog.raft.consensus.roles import Leader, RoleName
-from raftlog.raft.types import EntryKind
+from raftlog.raft.consensus.state import Download
+from raftlog.raft.options import Options
+from raftlog.raft.ready import SnapshotWrite
+from raftlog.raft.types import GENESIS, EntryKind
 from tests.raft.lab import append, at, drain, lead, make_core, reply
 
 
@@ -28,6 +33,13 @@ def role(core: RaftCore) -> Leader:
     return core.state.role
 
 
+def far_ahead(core: RaftCore) -> Download:
+    """Two chunks of a snapshot wait for the disk, together more than may wait."""
+    data = bytes(core.state.options.snapshot_window_bytes)
+    writes = deque(SnapshotWrite(9, 2, place * len(data), 2 * len(data), data) for place in range(2))
+    return Download(2, 2, 9, 2, 2 * len(data), ahead=2 * len(data), writes=writes)
+
+
 BREACHES: dict[str, Callable[[RaftCore], None]] = {
     "applied <= given": lambda core: setattr(core.state.log, "applied", 99),
     "persisted <= handed": lambda core: setattr(core.state.log, "persisted", 99),
@@ -40,6 +52,12 @@ BREACHES: dict[str, Callable[[RaftCore], None]] = {
     "match <= sent": lambda core: setattr(role(core).progress[2], "match", 99),
     "match is the end": lambda core: setattr(role(core).progress[2], "match", 4),
     "in flight": lambda core: role(core).progress[3].inflight.append((1, 1)),
+    "snapshot byte that arrived": lambda core: setattr(core.state, "receiving", Download(2, 2, 9, 2, 6, ahead=1)),
+    "waits for the disk is bounded": lambda core: setattr(core.state, "receiving", far_ahead(core)),
+    "beyond the tail's bounds": lambda core: setattr(core.state, "options", Options(tail_entries_max=1)),
+    "given out than may wait": lambda core: setattr(core.state.log, "unapplied_bytes", 1 << 40),
+    "uncommitted bytes": lambda core: setattr(role(core), "uncommitted_bytes", -1),
+    "part of a snapshot is bounded": lambda core: setattr(role(core).progress[3], "sending", Upload(GENESIS, offset=1)),
     "announced before": lambda core: setattr(role(core).progress[2], "commit_sent", 99),
 }
 

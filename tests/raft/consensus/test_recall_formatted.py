@@ -62,6 +62,28 @@ def test_a_formatted_disk_votes_again_once_its_leader_has_sent_everything() -> N
     assert core.state.recall.floor == 0
 
 
+def test_entries_of_a_leader_lift_no_floor_of_a_formatted_disk() -> None:
+    """Every voter has answered, none of more than the first configuration. But the cluster is not new: an earlier disk
+    may have promised more than is here."""
+    core = a_new_disk()
+    for peer in (2, 3):
+        connect(core, peer, run=10 * peer, last=(1, 1), term=1)
+    core.step(append_entries(log_of(THREE, 2)[1:], prev=(1, 1), term=2), at(2))
+    outputs(core, 2)
+    for peer in (2, 3):
+        core.step(reply_of(peer, led=(1, 1), term=2), at(3))
+    assert (core.state.recall.floor, core.state.recall.reported) == (NEW_DISK, None)
+
+
+def test_a_promise_of_an_earlier_disk_is_reported_once() -> None:
+    """The formatted disk begins its term. The same report again finds nothing to do, and writes nothing."""
+    core = a_new_disk()
+    connect(core, 2, run=20, last=(1, 1), term=1)
+    for now_ms, state in ((2, HardState(4, 1, 1, NEW_DISK)), (3, None)):
+        core.step(reply_of(2, promised=4, acked=(4, 9)), at(now_ms))
+        assert [each.hard_state for each in outputs(core, now_ms) if each.hard_state] == ([state] if state else [])
+
+
 def test_a_voter_answers_a_formatted_disk_with_its_newest_entry() -> None:
     """The earlier disk may have helped to commit it, without this node's knowledge."""
     core = a_core(log_of(THREE, 2, 2), 2)

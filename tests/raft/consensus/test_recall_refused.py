@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.events import WentUnderFloor
 from raftlog.raft.hello import Start
@@ -85,6 +86,25 @@ def test_an_acknowledgement_that_came_after_the_report_does_not_count() -> None:
     assert (leader.progress[2].match, core.state.log.committed) == (3, 3), "the second report asked for no new round"
     (told,) = refuse(core, 2, 7)
     assert told.acked_index == 3
+
+
+def test_a_snapshot_goes_on_to_a_peer_whose_copy_is_refused() -> None:
+    """Its answers prove nothing: a new round begins, and the follower still waits for the snapshot."""
+    core = a_leader()
+    core.propose(EntryKind.COMMANDS, 1, b"3", at(2_600))
+    outputs(core, 2_600)
+    acknowledge(core, 3)
+    core.link_closed(2, at(2_600))
+    core.compact(core.state.log.last, 3)
+    connect(core, 2, run=20, last=(2, 2), term=2)
+    core.tick(at(2_700))
+    outputs(core, 2_700)
+    leader = core.state.role
+    assert isinstance(leader, Leader)
+    assert leader.progress[2].mode is Mode.SNAPSHOT
+    before = leader.round
+    refuse(core, 2, 7)
+    assert (leader.progress[2].mode, leader.progress[2].round_first) == (Mode.SNAPSHOT, before + 1)
 
 
 def test_a_vote_that_came_after_the_report_does_not_count() -> None:

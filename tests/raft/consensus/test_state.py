@@ -1,5 +1,7 @@
 """Tests which actions a node may take by its own state: `State` of raft/consensus/state.py."""
 
+from dataclasses import replace
+
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import RoleName
@@ -43,6 +45,13 @@ def test_a_restarted_node_that_no_configuration_of_its_log_lets_vote_never_campa
         assert not [event for event in drain(core, now_ms).events if isinstance(event, BecamePreCandidate)]
     assert core.status().role is RoleName.FOLLOWER
     assert restarted(3, (1, three), (3, learning)).state.may_campaign
+
+
+def test_a_restarted_node_takes_a_removal_for_one_if_every_configuration_that_it_has_names_it() -> None:
+    """It does not know that any of them is committed."""
+    removed = replace(configuration(3), removed=((4, "disk"),))
+    assert restarted(3, (1, removed), (3, removed)).state.has_removed(4, "disk")
+    assert not restarted(3, (1, configuration(3)), (3, removed)).state.has_removed(4, "disk")
 
 
 def test_a_restarted_voter_that_a_change_would_leave_out_may_still_be_needed() -> None:

@@ -20,15 +20,15 @@ from tests.raft.wal.journal_driver import LOG, SEGMENT_BYTES, after_kill, after_
 from tests.raft.wal.storage_lab import Shard, frame_of, noting
 
 
-def coming(applied: int = 5, entries: int = 7) -> tuple[Shard, Pieces]:
+def coming(applied: int = 5, entries: int = 7, size: int = 1_200) -> tuple[Shard, Pieces]:
     """A follower with that many entries, of which some are applied, and a leader's later snapshot, written aside."""
     leader = Shard()
     leader.append(*[1_200] * 12)
     leader.save_snapshot(leader.entries[-1])
     follower = Shard()
-    follower.append(*[1_200] * (applied - 1))
+    follower.append(*[size] * (applied - 1))
     follower.run(follower.storage.finish_sealed(follower.files))
-    follower.append(*[1_200] * (entries - applied), applied=False)
+    follower.append(*[size] * (entries - applied), applied=False)
     received = Pieces(LOG, leader.entries[-1].index)
     follower.files.execute(received.begin())
     _, data = read_piece(leader.files, LOG, leader.entries[-1].index, 1, 0, 1 << 20)
@@ -213,6 +213,13 @@ def test_pieces_end_where_they_are_asked_to() -> None:
     assert header is not None
     assert [last.index for _, last in kept_log.pieces(shard.files, header, 2)] == [2]
     assert header.previous == GENESIS
+
+
+def test_a_large_entry_is_a_piece_by_itself() -> None:
+    """No piece has more than one beyond the bound, and none is empty."""
+    shard, received = coming(size=kept_log.PIECE_BYTES)
+    shard.run(shard.storage.install(received))
+    assert found(shard.files)[1:] == frames(shard.entries[1:5])
 
 
 def test_a_wrong_state_takes_its_kept_effects_with_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from raftlog.raft.codec.checks import Corrupt
@@ -126,6 +128,28 @@ def test_a_cut_inside_an_entry_is_refused() -> None:
     with pytest.raises(ImpossibleBatch, match="no entry ends at 9: the one that holds it ends at 10"):
         shard.run(shard.storage.carry_out(SyncBatch(None, 9, (), ())))
     assert shard.files.content() == before
+
+
+@pytest.mark.parametrize(
+    ("read", "wanted"),
+    [
+        (lambda shard: shard.reader.entries(7, 9, 1 << 20), ()),
+        (lambda shard: shard.reader.find_time(shard.entries[-1].time_ms), 8),
+    ],
+    ids=["entries", "time"],
+)
+def test_a_cut_while_the_log_is_read_changes_the_answer(read: Callable[[Shard], object], wanted: object) -> None:
+    """Entries go between the read of their header and that of their data: the answer is empty. A time is looked up
+    once more, in the log that is there then.
+
+    Guard: the size in `entries`, `cuts` in `find_time` of raft/wal/reading.py.
+    """
+    shard = written()
+    shard.append(60, 60, applied=False)
+    shard.watched.name = SEGMENT
+    shard.watched.after = lambda: shard.run(shard.storage.carry_out(SyncBatch(None, 7, (), ())))
+    assert read(shard) == wanted
+    assert shard.journal.cuts == 1
 
 
 def rolled() -> Shard:

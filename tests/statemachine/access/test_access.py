@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 
 from raftlog.statemachine.access import table
@@ -12,9 +13,10 @@ from raftlog.statemachine.access.admission import (
     decode_admission,
     encode_admission,
 )
-from raftlog.statemachine.access.commands import AccessAction, AccessCommand, Condition, encode_access
+from raftlog.statemachine.access.commands import AccessAction, AccessCommand, Condition, decode_access, encode_access
 from raftlog.statemachine.access.grants import Grant, Resource, Verb, parse_grant
-from raftlog.statemachine.access.needs import hidden
+from raftlog.statemachine.access.needs import hidden, sees_members, sees_segments
+from raftlog.statemachine.access.permissions import Permissions
 from raftlog.statemachine.access.table import GRANTS_MAX, AccessReason
 from raftlog.statemachine.answers import Answer, Reason
 from raftlog.statemachine.commands import (
@@ -23,11 +25,13 @@ from raftlog.statemachine.commands import (
     Compare,
     CompareOperator,
     CompareTarget,
+    MalformedCommand,
     Operation,
     RequestBlock,
     Result,
     Txn,
     TxnOperation,
+    UnknownCommand,
 )
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from raftlog.statemachine.machine import StateMachine
@@ -100,6 +104,7 @@ WRITES: list[tuple[RequestBlock, str]] = [
     (txn(), "read on keys:a1 write on keys:a2..a4 read on keys:a4"),
     (appends(2), "append on log"),
     (RequestBlock(2, (Command(1, b"a", b"v"), Command(1, b"b", b"v"))), "append on keys:a..b%00"),
+    (RequestBlock(2, (Command(1, None, b"v"), Command(1, b"a", b"v"))), "append on log"),
     (request(Operation.CONSUMER, b"g", CLAIM), "write on groups:g"),
     (request(Operation.COMPACT, argument=1), "operate on cluster"),
     (request(Operation.TRIM, argument=1), "operate on cluster"),
@@ -247,8 +252,9 @@ def test_an_identity_providers_principal_brings_its_roles_and_can_be_blocked() -
     ):
         answer = cluster.answer(put(key)._replace(admission=cluster.admission(name, roles)))
         assert (answer.result is Result.APPLIED) == allowed, (name, roles)
-    with pytest.raises(CorruptAdmission):
-        decode_admission(encode_admission(Admission("root", 1, ("admin",))))
+    for wrong in (Admission("root", 1, ("admin",)), Admission("root", -1)):
+        with pytest.raises(CorruptAdmission):
+            decode_admission(encode_admission(wrong))
     assert cluster.change(AccessAction.SET_USER, "jwt:bob", is_blocked=True) is None
     blocked = put(b"a")._replace(admission=cluster.admission("jwt:bob", ("writer",)))
     assert cluster.answer(blocked).reason is Reason.NOT_PERMITTED
@@ -311,6 +317,7 @@ def test_a_change_that_cannot_be_made_is_refused_with_its_reason_and_changes_not
         (Reason.NO_TOKEN, AccessAction.DELETE_TOKEN, "", {"token": "t2"}),
         (Reason.MALFORMED, AccessAction.ADD_TOKEN, "ada", {"token": "t2", "token_hash": b"short"}),
         (Reason.MALFORMED, AccessAction.ADD_TOKEN, "ada", {"token": "", "token_hash": HASH}),
+        (Reason.MALFORMED, AccessAction.ADD_TOKEN, "ada", {"token": "t2", "token_hash": HASH, "label": "a\nb"}),
         (Reason.MALFORMED, AccessAction.SET_USER, "", {}),
         (Reason.MALFORMED, AccessAction.SET_USER, " ada", {}),
         (Reason.MALFORMED, AccessAction.SET_USER, "a\nb", {}),
@@ -338,6 +345,8 @@ def test_every_table_of_permissions_has_its_limit(monkeypatch: pytest.MonkeyPatc
     assert cluster.change(AccessAction.SET_ROLE, "r2", grants=("read on keys:a",)) is None
     assert cluster.change(AccessAction.SET_ROLE, "r3") is Reason.ACCESS_FULL
     assert cluster.change(AccessAction.SET_ROLE, "r2", grants=("read on keys:b",)) is None
+    assert cluster.change(AccessAction.DELETE_ROLE, "r2") is None
+    assert cluster.change(AccessAction.SET_ROLE, "r3") is None
     assert cluster.change(AccessAction.ADD_TOKEN, "ada", token="t1", token_hash=HASH) is None
     assert cluster.change(AccessAction.ADD_TOKEN, "ada", token="t2", token_hash=HASH) is Reason.ACCESS_FULL
 
@@ -378,6 +387,7 @@ def _change(action: AccessAction, name: str = "") -> RequestBlock:
         (txn().commands[0], None),
         (txn(then=b"b").commands[0], "read on keys:b"),
         (txn(orelse=b"b").commands[0], "read on keys:b"),
+        (Command(5, None, b"\xc1"), "read on keys:*"),
         (Command(42, b"g1", CLAIM), None),
         (Command(42, b"h", CLAIM), "read on groups:h"),
         (_change(AccessAction.SET_ROLE, "r").commands[0], "access on cluster"),
@@ -392,6 +402,73 @@ def test_a_record_is_hidden_from_those_who_may_not_read_all_that_it_names(comman
     assert permissions is not None
     missing = hidden(permissions, command)
     assert (None if missing is None else str(missing)) == lacks
+
+
+def test_operators_see_members_and_those_who_also_change_permissions_see_segments() -> None:
+    """A segment holds entries as they are, with configurations and changes of permissions."""
+    grants = [parse_grant("operate on cluster"), parse_grant("access on cluster")]
+    operator, other, both = map(Permissions, (grants[:1], grants[1:], grants))
+    assert [sees_members(each) for each in (operator, other, both)] == [True, False, True]
+    assert [sees_segments(each) for each in (operator, other, both)] == [False, False, True]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Bytes that are wrong.
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "error", "said"),
+    [
+        (1, -1, MalformedCommand, "action, condition and expiry are"),
+        (1, 99, UnknownCommand, "access command with action 99"),
+        (6, 9, UnknownCommand, "condition 9: upgrade"),
+        (2, 5, MalformedCommand, "names, roles and labels are text"),
+        (8, "hash", MalformedCommand, "a hash is bytes"),
+        (5, 1, MalformedCommand, "neither true nor false"),
+        (4, [[1, 1]], MalformedCommand, "not an access command"),
+        (4, [["1", 1, b"", b""]], MalformedCommand, "verbs and resources are numbers"),
+        (4, [[1, 1, "a", b""]], MalformedCommand, "a range is bytes"),
+        (4, [[99, 1, b"", b""]], UnknownCommand, "a grant of verb 99 on resource 1: upgrade"),
+        (4, [[1, 2, b"a", b""]], MalformedCommand, "log has no parts: write read on log"),
+    ],
+)
+def test_each_field_of_a_change_of_permissions_is_checked(
+    place: int, value: object, error: type[Exception], said: str
+) -> None:
+    """What no version writes is malformed, and refused; what a later one may write is unknown, and the node stops."""
+    fields = [1, 6, "r", [], [[1, 1, b"a", b"b"]], False, 0, "", b"", 0, "why"]
+    assert decode_access(msgpack.packb(fields)).grants == (parse_grant("read on keys:a..b"),)
+    fields[place] = value
+    with pytest.raises(error, match=said):
+        decode_access(msgpack.packb(fields))
+
+
+def test_a_transaction_that_cannot_be_read_is_refused_for_that() -> None:
+    """It needs no grant: its bytes name no key."""
+    cluster = Cluster()
+    cluster.user("ada")
+    assert cluster.sent("ada", request(Operation.TXN, None, b"\xc1")).reason is Reason.MALFORMED
+
+
+HEAD = [0, True, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[0, True, 0]], "never set up"),
+        ([HEAD, HEAD], "its head comes first, and once"),
+        ([[1, "r", []]], "its head comes first, and once"),
+        ([HEAD, [2, "a\nb", [], 1, False]], "is no name"),
+        ([HEAD, [3, "t", "eve", HASH, 0, 0, ""]], "token 't' of 'eve'"),
+        ([HEAD, [9]], "a row of kind 9"),
+    ],
+)
+def test_rows_of_a_snapshot_that_no_table_gives_are_not_loaded(rows: list[list[object]], said: str) -> None:
+    """A replica with other permissions than the others would answer otherwise."""
+    loaded = table.AccessTable()
+    with pytest.raises((ValueError, TypeError), match=said):
+        list(map(loaded.load, rows))
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -81,6 +81,14 @@ def test_a_released_follower_gets_its_missing_entries() -> None:
     assert [entry.index for entry in sent(drain(core, 400), 3)] == indexes
 
 
+def test_a_node_that_does_not_lead_holds_no_follower() -> None:
+    """What its driver said before it led counts no more: it says all again."""
+    core = make_core(1, 3)
+    core.hold({3: NOTHING})
+    lead(core)
+    assert progress(core, 3).hold is None
+
+
 def test_a_held_follower_gets_entries_that_free_space() -> None:
     """Up to the entry that holds the index that the driver names (a trim), and nothing behind it."""
     core = leading()

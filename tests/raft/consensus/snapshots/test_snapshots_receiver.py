@@ -255,6 +255,19 @@ def test_a_leader_of_an_older_term_gets_no_answer_for_its_chunk() -> None:
     assert core.status().applied == 8
 
 
+def test_a_snapshot_that_ends_inside_an_entry_that_came_meanwhile_is_not_installed() -> None:
+    """No leader that has this entry has such a snapshot: it is rejected, and the log stays.
+
+    Guard: `_is_inside` in `on_written` of raft/consensus/snapshots.py.
+    """
+    core = make_core(1, 3)
+    (write,) = feed(core, chunk(index=3), write=False)[0].snapshot_writes
+    append(core, log_of(configuration(3), (1, 3))[1:], prev=(1, 1), term=1)
+    core.snapshot_written(write, at(0))
+    assert told([core.ready() or Ready()]) == [(0, False)]
+    assert (core.state.receiving, core.status().last.index) == (None, 4)
+
+
 def test_a_write_that_fails_after_the_snapshot_became_needless_changes_nothing() -> None:
     """Entries came meanwhile, so no snapshot is being received any more: there is no leader to inform, and the log
     stays.

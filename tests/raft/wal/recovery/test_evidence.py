@@ -14,7 +14,7 @@ from raftlog.raft.codec.entry import HEADER_SIZE, seal_entry
 from raftlog.raft.codec.mark import MARK_SIZE
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry
-from raftlog.raft.wal.evidence import SECTOR, flipped_bit, newest_frame
+from raftlog.raft.wal.evidence import ONE_BIT_BYTES_MAX, SECTOR, flipped_bit, newest_frame
 from raftlog.raft.wal.formats import SIDE_HEADER_SIZE, index_name, ledger_name, segment_name
 from raftlog.raft.wal.journal import Segment
 from tests.raft.wal.journal_driver import PowerCut, make_entries, written_log
@@ -140,6 +140,13 @@ def test_one_wrong_bit_that_may_be_the_end_of_a_torn_sector_is_no_damage() -> No
     assert opened(changed(shard, (name, end - 1), 0x40))[0].floor == 0
     assert opened(changed(shard, (name, end - 1), 0x20))[0].floor > 0
     assert opened(changed(shard, (name, end - 2), 0x40))[0].floor > 0
+
+
+def test_one_wrong_bit_of_a_large_entry_is_not_looked_for() -> None:
+    """By chance a torn write of that size looks like one too often. So this entry was perhaps never synced."""
+    shard, (entry,) = acknowledged(sizes=(ONE_BIT_BYTES_MAX + 1,))
+    found, _ = opened(changed(shard, places(shard, entry)["data"], 0x04))
+    assert (found.log.last.index, found.floor) == (entry.before, 0)
 
 
 def test_an_entry_behind_the_room_of_a_mark_proves_the_one_before_it() -> None:

@@ -142,6 +142,20 @@ def test_a_damaged_log_without_a_configuration_is_dropped_for_the_snapshot() -> 
     assert (found.configuration, found.floor) == (THREE, TERM + 1)
 
 
+def test_the_snapshot_says_whether_others_can_heal_a_node_that_lost_its_term() -> None:
+    """The log has no configuration any more, and the entry of a newer term names no member.
+
+    Guard: `snapshots` in `lost_term` of raft/wal/repair.py.
+    """
+    shard = written(snapshots=2)
+    shard.run(shard.storage.compact(shard.journal.segments[0].last.index))
+    newest = shard.entries[-1].mark
+    newer = seal_entry(newest, term=TERM + 1, kind=EntryKind.NOOP, count=1, time_ms=0, clock_ms=0, data=b"")
+    shard.run(shard.storage.carry_out(SyncBatch(None, None, (newer,), ())))
+    found, _ = opened(stopped(shard).files)
+    assert (found.log.last, found.hard_state.term, found.floor) == (newer.mark, TERM + 1, TERM + 2)
+
+
 @pytest.mark.parametrize("where", ["the oldest header", "an entry of the newest segment"])
 @pytest.mark.parametrize("older", [True, False])
 def test_a_compacted_log_with_a_damaged_snapshot_is_dropped_for_an_older_one(where: str, older: bool) -> None:
