@@ -107,6 +107,15 @@ def test_admitted_records_are_those_of_the_blocks_or_none(data: st.DataObject) -
     assert admitted_records(b"".join([*blocks, bytes(BLOCK_SIZE - 1)])) is None, "the last block is cut short"
 
 
+def test_a_record_with_an_unknown_flag_is_left_to_the_general_functions() -> None:
+    """With an admission before it, and without one."""
+    for admission, read in ((b"", single_records), (b"who", admitted_records)):
+        raw = bytearray(encode_block([BlockRecord(2, b"k", b"v")], admission=admission))
+        assert read(bytes(raw))
+        raw[BLOCK_SIZE + len(admission) + 1] |= 0x80
+        assert read(bytes(raw)) is None
+
+
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_plain_counts_are_those_of_the_blocks_or_none(data: st.DataObject) -> None:
