@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.consensus.progress import Mode
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.events import WentUnderFloor
 from raftlog.raft.hello import Start
@@ -97,14 +96,16 @@ def test_a_snapshot_goes_on_to_a_peer_whose_copy_is_refused() -> None:
     core.link_closed(2, at(2_600))
     core.compact(core.state.log.last, 3)
     connect(core, 2, run=20, last=(2, 2), term=2)
-    core.tick(at(2_700))
-    outputs(core, 2_700)
+    for now_ms in (2_700, 2_800):
+        core.tick(at(now_ms))
+        outputs(core, now_ms)
     leader = core.state.role
     assert isinstance(leader, Leader)
-    assert leader.progress[2].mode is Mode.SNAPSHOT
-    before = leader.round
+    upload, before = leader.progress[2].sending, leader.round
+    assert upload is not None
     refuse(core, 2, 7)
-    assert (leader.progress[2].mode, leader.progress[2].round_first) == (Mode.SNAPSHOT, before + 1)
+    assert leader.progress[2].sending is upload, "it does not begin again"
+    assert leader.progress[2].round_first == before + 1
 
 
 def test_a_vote_that_came_after_the_report_does_not_count() -> None:
