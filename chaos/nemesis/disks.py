@@ -55,7 +55,7 @@ def _inject(field: Field, node: int, call: CallName, **rule_options: Any) -> int
 
 
 def _met(field: Field, rule: int, seconds: float = HIT_S) -> int:
-    """Waits until the rule has met a call: how many by now. Raises Skipped when none came."""
+    """Waits until the rule has met a call: how many by now. Raises FaultSkipped when none came."""
     if not field.wait(lambda: bool(field.shim.hits(rule)), seconds):
         field.forget()
         raise FaultSkipped(f"no such call came within {seconds:g} s")

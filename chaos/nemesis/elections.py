@@ -37,7 +37,7 @@ def _kill(field: Field, node: int, cut_off: int) -> tuple[int, Callable[[], str]
 
 
 def _last(field: Field, node: int) -> int:
-    """The last index in its log. Raises Skipped."""
+    """The last index in its log. Raises FaultSkipped."""
     status = field.deployment.cluster.status(node)
     if status is None:
         field.forget()

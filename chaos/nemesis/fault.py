@@ -72,7 +72,7 @@ class Field:
         return self.deployment.cluster.nodes
 
     def leader(self) -> int:
-        """The node that leads now. Raises Skipped when there is none for a while."""
+        """The node that leads now. Raises FaultSkipped when there is none for a while."""
         try:
             return self.deployment.cluster.leader(LEADER_WAIT_S)
         except LocalClusterError:
@@ -99,20 +99,20 @@ class Field:
 
     @property
     def shim(self) -> Shim:
-        """The preload library that every node carries. Raises Skipped."""
+        """The preload library that every node carries. Raises FaultSkipped."""
         if self.deployment.shim is None:
             raise FaultSkipped(self.deployment.no_shim)
         return self.deployment.shim
 
     def running(self, node: int) -> int:
-        """The pid of a node. Raises Skipped when it does not run."""
+        """The pid of a node. Raises FaultSkipped when it does not run."""
         pid = self.deployment.cluster.pid(node)
         if pid is None:
             raise FaultSkipped(f"node {node} does not run")
         return pid
 
     def may_lose(self, node: int) -> None:
-        """Raises Skipped where that node's disk may not be lost now."""
+        """Raises FaultSkipped where that node's disk may not be lost now."""
         if (refusal := self.deployment.disks.refusal(node, self.nodes)) is not None:
             raise FaultSkipped(refusal)
 
@@ -209,6 +209,7 @@ class Nemesis:
     inject: Callable[[Field], Injection]
     _: KW_ONLY
     lane: Lane = "process"
+    needs_others_up: bool = False  # it waits for what the other nodes do: no fault of a node begins before it is there
     lasts_s: tuple[float, float]
     moves_leader: bool = False
     nodes_min: int = 3

@@ -50,7 +50,7 @@ Damage = Callable[[Path, Area, random.Random], Hit | None]
 
 
 def _stop(field: Field) -> int:
-    """Chooses a node whose disk may be lost and stops it cleanly: that writes the durable mark. Raises Skipped."""
+    """Chooses a node whose disk may be lost and stops it cleanly: that writes the durable mark. Raises FaultSkipped."""
     cluster = field.deployment.cluster
     node = field.chance.choice(field.nodes)
     field.running(node)
@@ -62,7 +62,7 @@ def _stop(field: Field) -> int:
 
 
 def _stop_cleanly(field: Field, node: int) -> None:
-    """SIGTERM. Raises Skipped, the node running, where it took so long that it was killed."""
+    """SIGTERM. Raises FaultSkipped, the node running, where it took so long that it was killed."""
     cluster = field.deployment.cluster
     code = cluster.stop_node(node)
     if code == -signal.SIGKILL:
@@ -267,8 +267,8 @@ def _rolled_back(field: Field) -> Injection:
 def _meet_again(field: Field, node: int) -> None:
     """Starts a node once more, so that every peer meets it, and stops it cleanly.
 
-    Peers know an old disk by the number of starts that they have met, as long as the peers live. Raises Skipped, with
-    the node running, if one of them did not meet it.
+    Peers know an old disk by the number of starts that they have met, as long as the peers live. Raises FaultSkipped,
+    with the node running, if one of them did not meet it.
     """
     cluster = field.deployment.cluster
     others = [each for each in field.nodes if each != node]

@@ -172,6 +172,7 @@ NEMESES: Final = (
         "one follower cut off until it needs a snapshot",
         _left_behind,
         lasts_s=BEHIND_LASTS_S,
+        needs_others_up=True,
         needs=frozenset(("housekeeping",)),
     ),
 )

@@ -63,7 +63,7 @@ def pause(choice: Choice) -> Callable[[Field], Injection]:
 
 
 def _running(field: Field, choice: Choice, what: str) -> list[int]:
-    """The chosen nodes whose processes run. Raises Skipped if none does."""
+    """The chosen nodes whose processes run. Raises FaultSkipped if none does."""
     nodes = [node for node in choice(field) if field.deployment.cluster.pid(node) is not None]
     if not nodes:
         raise FaultSkipped(f"no node to {what} runs")

@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -231,11 +231,11 @@ def _workload(name: str, arena: Arena, tracer: Tracer, deployment: Deployment) -
 
 async def load(run: Run, deployment: Deployment, observer: Observer, tell: Teller) -> None:
     """Load and faults side by side, for as long as the run is to last."""
-    locks = {each.planned.lane: asyncio.Lock() for each in run.faults}
+    locks = {lane: asyncio.Lock() for lane in ("process", *(each.planned.lane for each in run.faults))}
     async with asyncio.TaskGroup() as group:
         for each in run.workloads:
             group.create_task(each.run())
-        faults = [group.create_task(_fault(run, fault, deployment, locks[fault.planned.lane])) for fault in run.faults]
+        faults = [group.create_task(_fault(run, fault, deployment, locks)) for fault in run.faults]
         end = run.arena.began_ns + run.seconds * 1e9
         while (now_ns := time.monotonic_ns()) < end or not all(task.done() for task in faults):
             tell(progress_of(run, "running", observer))
@@ -244,17 +244,18 @@ async def load(run: Run, deployment: Deployment, observer: Observer, tell: Telle
         run.arena.stopping.set()
 
 
-async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asyncio.Lock) -> None:
-    planned, arena = fault.planned, run.arena
+async def _fault(run: Run, fault: FaultRun, deployment: Deployment, locks: Mapping[str, asyncio.Lock]) -> None:
+    planned, arena, nemesis = fault.planned, run.arena, NEMESES[fault.planned.nemesis]
     await asyncio.sleep(max(0.0, planned.at_s - arena.now_ns() / 1e9))
-    async with lane:
+    async with locks[planned.lane]:
         if arena.now_ns() / 1e9 + planned.lasts_s > run.seconds:
             fault.outcome, fault.note = "skipped", "those before it took so long that the run would be over"
             return
         here = Field(deployment, planned.number, random.Random(planned.draw))
         fault.began_ns = arena.now_ns()
         try:
-            injected = await asyncio.to_thread(NEMESES[planned.nemesis].inject, here)
+            async with locks["process"] if nemesis.needs_others_up else nullcontext():
+                injected = await asyncio.to_thread(nemesis.inject, here)
         except FaultSkipped as why:
             fault.outcome, fault.note, fault.healed_ns = "skipped", str(why), arena.now_ns()
             return
@@ -268,7 +269,7 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, lane: asynci
         fault.healed_ns = arena.now_ns()
         run.aftermath.problems += here.problems
         if fault.outcome == "indeterminate" and planned.lane == "process":
-            await heal_fault(fault, lambda: _whole(deployment, is_heavy=NEMESES[planned.nemesis].is_heavy))
+            await heal_fault(fault, lambda: _whole(deployment, is_heavy=nemesis.is_heavy))
 
 
 async def heal_fault(fault: FaultRun, heal: Callable[[], str | None]) -> None:
