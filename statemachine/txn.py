@@ -240,7 +240,7 @@ class _StagedWrites:
         self._bytes_left = limits.answer_bytes_max
 
     def run(self, step: TxnOperation) -> StepAnswer:
-        """One step's answer; raises _Refused."""
+        """One step's answer; raises _TxnRefused."""
         match step.operation:
             case Operation.PUT:
                 self._writes[step.key] = step.value

@@ -61,7 +61,7 @@ class Direct:
     ) -> Reply:
         """Asks once, by GET or POST: aiohttp sends a PUT again when its connection breaks. Any status is an answer.
 
-        Raises Refused where nothing was sent, OutcomeUnknown where the connection broke after that or the bound passed.
+        Raises OperationGivenUp where nothing was sent, OutcomeUnknown where the link broke later or the bound passed.
         """
         if self._http is None:
             credentials = credentials_for((url,), None)
@@ -85,8 +85,8 @@ class Direct:
             raise OutcomeUnknown(Code.TIMEOUT, f"{url}: {type(error).__name__}: {error}") from error
 
     async def write(self, url: str, *, deadline_s: float, data: bytes, headers: Mapping[str, str]) -> bytes:
-        """The body of the answer to a POST that was applied. Raises Refused, NotApplied and OutcomeUnknown, as the
-        node's own answer says."""
+        """The body of the answer to a POST that was applied. Raises OperationGivenUp, NotApplied and OutcomeUnknown, as
+        the node's own answer says."""
         reply = await self.ask("POST", url, deadline_s=deadline_s, data=data, headers=headers)
         if reply.status == 200:
             return reply.body

@@ -323,7 +323,7 @@ def _has_tls(cli: Cli) -> bool:
 
 
 def _node(config: Path) -> tuple[str, TlsFiles | None]:
-    """URL and files of the node that has these settings. Raises Failed."""
+    """URL and files of the node that has these settings. Raises CommandFailed."""
     from raftlog.cluster.config.settings import load_settings
 
     loaded = load_settings(config, os.environ)

@@ -212,7 +212,7 @@ def status_command(
 
 
 def dialled(url: str) -> str:
-    """The URL of a node as clients write it. Raises Failed."""
+    """The URL of a node as clients write it. Raises CommandFailed."""
     try:
         return normal_url(url)
     except ValueError as error:

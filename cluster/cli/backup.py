@@ -243,7 +243,7 @@ def recover_command(
 
 
 def _confirm(log_id: str, *, is_given: bool) -> None:
-    """Raises Failed unless a person typed the words, or gave the flag instead."""
+    """Raises CommandFailed unless a person typed the words, or gave the flag instead."""
     if is_given:
         return
     words = f"lose data of {log_id[:8]}"

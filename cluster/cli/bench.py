@@ -198,7 +198,7 @@ class Load:
 
 
 def read_last(path: Path) -> BenchRun | None:
-    """The last run; None if there is no such file. Raises Failed for a file that is something else."""
+    """The last run; None if there is no such file. Raises CommandFailed for a file that is something else."""
     try:
         return _decode(path.read_bytes())
     except FileNotFoundError:

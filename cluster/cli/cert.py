@@ -119,7 +119,7 @@ def _revoke(
 
 
 def _add(revoked: Path, certificates: list[Any]) -> None:
-    """Adds lines to the list, as text that was read as a node will read it. Raises Failed, OSError."""
+    """Adds lines to the list, as text that was read as a node will read it. Raises CommandFailed, OSError."""
     from raftlog.cluster.security.revoked import parse_revoked
 
     try:

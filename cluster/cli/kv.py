@@ -79,7 +79,7 @@ def write(cli: Cli, request: ApiRequest[Any], session: int | None, sequence: int
 
 
 def value_of(text: str | None, is_base64: bool) -> bytes:
-    """A value from the command line, or all of standard input. Raises Failed if that is empty."""
+    """A value from the command line, or all of standard input. Raises CommandFailed if that is empty."""
     if text is not None:
         return bytes_of(text, is_base64, "VALUE")
     if sys.stdin.isatty():

@@ -242,7 +242,7 @@ def _print(cli: Cli, answer: ChangeAnswer) -> None:
 
 
 def _wait(client: SyncClient, change: ChangeIn, wait_s: float) -> Members:
-    """The members once the change is done. Raises Failed."""
+    """The members once the change is done. Raises CommandFailed."""
     end = time.monotonic() + wait_s
     while True:
         try:

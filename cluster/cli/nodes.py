@@ -185,7 +185,7 @@ def browse(url: str, *, opens: bool) -> str:
 
 @contextmanager
 def _held(where: Path | str) -> Iterator[Path]:
-    """The folder, locked for this `raftlog up` alone. Raises Failed."""
+    """The folder, locked for this `raftlog up` alone. Raises CommandFailed."""
     folder = Path(where)
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     taken = f"another `raftlog up` runs the cluster in {folder}: use that one (raftlog status), or give another --data"
@@ -194,7 +194,7 @@ def _held(where: Path | str) -> Iterator[Path]:
 
 
 def _await_ports(addresses: list[str]) -> None:
-    """Waits a moment until no process listens at the old cluster's ports. Raises Failed.
+    """Waits a moment until no process listens at the old cluster's ports. Raises CommandFailed.
 
     Otherwise its nodes could not start, and other processes that answer there would be taken for them.
     """
@@ -212,7 +212,7 @@ def _await_ports(addresses: list[str]) -> None:
 
 def choose_ports(nodes: int, port: int | None) -> list[int]:
     """The peers' ports, then the APIs'. Without a `port` they belong to this process until it ends, so two clusters
-    that start at once never choose the same. Raises Failed if requested ones are taken."""
+    that start at once never choose the same. Raises CommandFailed if requested ones are taken."""
     base = DEFAULT_PORT if port is None else port
     ports = [base + PEER_PORT_OFFSET + number for number in range(nodes)] + [base + number for number in range(nodes)]
     taken = [each for each in ports if not (is_claimed if port is None else is_free)(each)]
@@ -430,7 +430,7 @@ def format_command(
 def _take_addresses(cli: Cli, join: Path) -> None:
     """Writes the addresses that the members have now into a join file. DNS names nodes that know them.
 
-    Raises Failed: they are of another cluster; SettingsError and ClientError.
+    Raises CommandFailed: they are of another cluster; SettingsError and ClientError.
     """
     from raftlog.cluster.config.cluster_file import read_cluster, render_cluster_file
     from raftlog.cluster.node.first_format import files_beside

@@ -259,11 +259,11 @@ class Backfill:
             raise NoSpace(f"{free} bytes are free on the disk: {wanted} must be before older segments are fetched")
 
     async def adopt(self, segment: Segment) -> None:
-        """Names the files of a finished segment and adds it to the log. Raises Overtaken, NoSpace or DiskFenced."""
+        """Names the files of a finished segment and adds it to the log. Raises LogMoved, NoSpace or DiskFenced."""
         await self._add(segment, name_segment(segment.first))
 
     async def give_back(self, kept: KeptSegment) -> None:
-        """Moves a kept segment back into the log as it is. Raises Overtaken, NoSpace or DiskFenced."""
+        """Moves a kept segment back into the log as it is. Raises LogMoved, NoSpace or DiskFenced."""
         assert kept.segment is not None, kept
         await self._add(kept.segment, give_back(kept.first))
 

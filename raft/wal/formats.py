@@ -337,7 +337,7 @@ def ledger_footer_bytes(buffer: bytes) -> int:
 HARD_STATE_MAGIC: Final = b"RLHS"
 HARD_STATE_SLOT: Final = 4_096  # a block of the file system: slots never share one
 HARD_STATE_BYTES: Final = 2 * HARD_STATE_SLOT
-# magic, version, log id, shard, sequence, term, vote, boot, cut, floor and repair, term, index and `after` of Replaced
+# magic, version, log id, shard, sequence, term, vote, boot, cut, floor and repair, and the three of ReplacedEnd
 _SLOT: Final = Struct("<4sB3x16sIQQQQQQQQQ")
 SLOT_SIZE: Final = _SLOT.size + _CRC.size
 

@@ -133,7 +133,7 @@ class Window:
 
 
 def scan(files: Files, name: str, header: SegmentHeader, stop_after: int | None = None) -> Iterator[ScannedEntry]:
-    """The intact entries of a segment in order, then one Found that says where and why it ends.
+    """The intact entries of a segment in order, then one ScannedEntry that says where and why it ends.
 
     Chain, index and CRCs are checked, so an old but valid block is noticed. A damaged mark between two entries that
     belong together is passed over: it says nothing that they do not. Raises UnknownVersion.

@@ -124,7 +124,7 @@ class Cli:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The cluster's URLs. Raises Failed."""
+        """The cluster's URLs. Raises CommandFailed."""
         return self.find()[0]
 
     def client(self, *, sessions: bool = True, bound: bool = False, deadline_s: float | None = None) -> SyncClient:
@@ -234,7 +234,7 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
     ports. Asks for a token first where RAFTLOG_TOKEN_FILE is `-`, and uses the files of a running
     `raftlog up --secure`.
 
-    Of several running `raftlog up` a read takes the first and says so. Raises Failed for a command that `writes`."""
+    Of several running `raftlog up` a read takes the first and says so; one that `writes` raises CommandFailed."""
     _ask_for_token()
     if given is not None:
         urls = _urls_of(given)
@@ -276,7 +276,7 @@ def find_endpoints(given: str | None, *, writes: bool = False) -> tuple[tuple[st
 
 
 def _urls_of(given: str) -> tuple[str, ...]:
-    """The URLs of `--endpoints`. Raises Failed."""
+    """The URLs of `--endpoints`. Raises CommandFailed."""
     if not given.startswith(SRV):
         return tuple(part.strip() for part in given.split(",") if part.strip())
     try:

@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         return self._waiter
 
     async def block(self, timeout_s: float) -> bytes | LostAnswer | None:
-        """The next bytes of the stream. None at its proper end; Lost if it broke off or was silent for too long."""
+        """The next bytes of the stream. None at its proper end; LostAnswer if it broke off or was silent too long."""
         while not self._blocks:
             if self._parser is None:
                 return None

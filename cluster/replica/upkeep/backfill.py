@@ -152,7 +152,7 @@ async def _find_kept(replica: ReplicaState) -> KeptSegment | None:
 
 
 async def _take_kept(replica: ReplicaState, kept: KeptSegment) -> None:
-    """Puts a kept segment in front of the log. Raises PieceWrong, Overtaken, NoSpace or DiskFenced."""
+    """Puts a kept segment in front of the log. Raises PieceWrong, LogMoved, NoSpace or DiskFenced."""
     fill = replica.disk.backfill
     if kept.segment is not None:
         await fill.give_back(kept)
@@ -168,7 +168,7 @@ async def _take_kept(replica: ReplicaState, kept: KeptSegment) -> None:
 
 
 def _check_goes_on(replica: ReplicaState, filling: SegmentFill) -> None:
-    """Raises Overtaken if the segment is not wanted any more, or the job must pause."""
+    """Raises LogMoved if the segment is not wanted any more, or the job must pause."""
     is_wanted = replica.disk.backfill.top == filling.top and replica.machine.oldest <= filling.top.index
     if not is_wanted or not replica.syncer.has_space or not _may_go_on(replica):
         raise LogMoved
@@ -177,7 +177,7 @@ def _check_goes_on(replica: ReplicaState, filling: SegmentFill) -> None:
 async def _piece(replica: ReplicaState, peer: NodeId, kept: KeptSegment | None) -> None:
     """Fetches that peer's segment that holds the entries before this log's beginning, up to there.
 
-    It begins after the kept segment, if that ends later. Raises NoAnswer, PieceWrong, Overtaken, NoSpace or DiskFenced.
+    It begins after the kept segment, if that ends later. Raises NoAnswer, PieceWrong, LogMoved, NoSpace or DiskFenced.
     """
     backfill = replica.backfill
     fill = replica.disk.backfill
