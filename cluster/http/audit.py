@@ -52,10 +52,12 @@ class AuditLog:
         self._limit = LineLimit()
 
     def answered(self, call: Call, status: int, code: str) -> None:
-        if code in REFUSALS:
+        if code in REFUSALS or (code and call.caller is None):  # a login that fails names no user
             name = "" if call.caller is None else call.caller.name
             if self._limit.allows(f"{name} {call.method} {call.route} {code}"):
-                self._write("refused", call, status, code, self._limit.take_left_out())
+                self._write(
+                    "refused" if code in REFUSALS else "failed", call, status, code, self._limit.take_left_out()
+                )
         elif (call.method, call.route) in _CHANGING and (call.action or call.route != _TXN):
             self._write("carried_out" if not code else "failed", call, status, code, 0)
 

@@ -42,7 +42,8 @@ async def log_in(service: Service, call: Call) -> HttpAnswer:
             access.logins.wrong(address, service.clock())
         raise ApiError(error.code, error.message, **error.more) from error  # not asked again, as a Denial would be
     call.caller = caller
-    secret = access.logins.open(asked.token, service.clock())
+    caller.meter.take(call.body_bytes)
+    secret = access.logins.open(caller.name, asked.token, service.clock())
     answer = service.answer(LoggedIn(caller.name, caller.expires_ms, service.node.applied, service.node.term))
     answer.extra = (cookie(service, secret),)
     return answer

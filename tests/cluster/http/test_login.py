@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from raftlog.cluster.admission.logins import LIFE_S, LOGINS_MAX, SILENCE_S, WRONG_MAX, WRONG_S, Logins
+from raftlog.cluster.admission.logins import LIFE_S, LOGINS_MAX, SILENCE_S, USER_MAX, WRONG_MAX, WRONG_S, Logins
 from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.log_file import LogSink
 from raftlog.statemachine.access.commands import AccessAction
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.access_world import AccessWorld
@@ -225,18 +228,54 @@ async def test_a_node_without_a_leader_logs_in_by_its_own_state(world: AccessWor
 def test_logins_end_by_age_and_silence_and_are_bounded() -> None:
     """Twelve hours, thirty minutes of silence, a thousand at once: the longest silent goes first."""
     logins = Logins()
-    secret = logins.open("t", 0.0)
+    secret = logins.open("u", "t", 0.0)
     assert logins.token(secret, SILENCE_S - 1) == "t"
     assert logins.token(secret, 2 * SILENCE_S - 2) == "t"
     assert logins.token(secret, 3 * SILENCE_S) is None
     assert logins.token(secret, 3 * SILENCE_S) is None
-    secret = logins.open("t", 0.0)
+    secret = logins.open("u", "t", 0.0)
     for used in range(0, int(LIFE_S), int(SILENCE_S) - 1):
         assert logins.token(secret, float(used)) == "t"
     assert logins.token(secret, LIFE_S) is None
-    first = logins.open("first", 0.0)
-    others = [logins.open("other", 0.0) for _ in range(LOGINS_MAX - 1)]
+    first = logins.open("u", "first", 0.0)
+    others = [logins.open(f"other {number}", "other", 0.0) for number in range(LOGINS_MAX - 1)]
     assert logins.token(first, 1.0) == "first"
-    logins.open("one more", 1.0)
+    logins.open("u", "one more", 1.0)
     assert logins.token(others[0], 1.0) is None
     assert logins.token(first, 1.0) == "first"
+
+
+async def test_the_logins_of_one_user_end_no_other_users(
+    world: AccessWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user has an eighth of them: one more ends its own. Each one counts as a request of its user."""
+    logins = Logins()
+    victim = logins.open("victim", "v", 0.0)
+    greedy = [logins.open("greedy", "g", 1.0) for _ in range(LOGINS_MAX + 1)]
+    assert logins.token(victim, 2.0) == "v"
+    assert [logins.token(each, 2.0) for each in greedy[-USER_MAX - 1 :]] == [None, *["g"] * USER_MAX]
+    now = clock.monotonic()
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    async with serve(world.node, principal_requests_max=2) as served:
+        replies = [await Browser().log_in(served, world.tokens["alice"].text) for _ in range(3)]
+        assert [reply.status for reply in replies] == [200, 200, 429]
+        assert (await Browser().log_in(served, world.tokens["root"].text)).status == 200
+
+
+async def test_failed_logins_flood_no_audit_log(world: AccessWorld, tmp_path: Path) -> None:
+    """Anybody may send them. They have a line for each reason, as refusals have: a flood would rotate the file until it
+    has none of the lines before."""
+    sink = LogSink()
+    sink.open(tmp_path / "audit.log", 1 << 20, 1, is_stderr=False)
+    async with world:
+        world.runner._api._audit._file = sink
+        for _ in range(3 * WRONG_MAX):
+            for body in (b"{}", b'{"token":"rl_wrong"}'):
+                await world.ask(None, "POST", "/v1/login", body=body)
+        lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+        assert [(line["result"], line["code"], line["user"]) for line in lines] == [
+            ("failed", "bad_request", ""),
+            ("refused", "unauthorized", ""),
+            ("failed", "over_quota", ""),
+        ]
+    sink.close()
