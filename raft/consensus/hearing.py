@@ -51,8 +51,6 @@ def refusal_of(state: State, message: Message, disk: str) -> str:
             # This disk may be an old copy, whose configuration does not name the node that remembers what it lost: a
             # new one, or one with a new disk. It knows the number of this process, because this node dialled it.
             return _WAS_REMOVED if any(disk == each for _, each in configuration.removed) else ""
-        if peer != state.leader:
-            return "a report of lost promises of a disk that the configuration does not name counts at the start alone"
     elif message.term < state.term:
         return ""  # it is answered with this node's term, and changes nothing
     elif is_unknown and peer == state.leader and message.term == state.term:

@@ -130,42 +130,6 @@ def test_a_node_that_hears_its_leader_takes_nothing_of_a_disk_that_is_no_member(
         assert replace(core.status(), followers=()) == replace(status, followers=())
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_a_stranger_takes_no_vote_by_a_report_of_lost_promises(*, is_lost: bool) -> None:
-    """A node under a floor votes for no log that lacks the reported entry, after a restart for none. A stranger that
-    reports one to each node while they hear no leader would end the cluster. At the start a report counts, because an
-    old copy must hear of what it lost; and one of the leader that this node follows."""
-    report = RecallReply(
-        sender=STRANGER,
-        to=1,
-        term=1,
-        run=7,
-        promised_term=1_000,
-        acked_term=1_000,
-        acked_index=1 << 50,
-        led_term=0,
-        led_index=0,
-        healed_index=0,
-        is_alone=False,
-        is_lost=is_lost,
-    )
-    core = a_core("alone")
-    core.state.recall.run = 7
-    core.state.now = at(90_000)
-    assert not is_moved(core, report, STRANGER_DISK)
-    assert not core.state.recall.floor
-    starting = make_core(1, 3, 1, 1, 1, members=MEMBERS)
-    starting.state.recall.run = 7
-    starting.step(replace(report, is_lost=False), at(1), STRANGER_DISK)
-    assert starting.state.recall.floor == 1_001
-    following = make_core(1, 3, 1, 1, 1, members=MEMBERS)
-    following.state.recall.run = 7
-    following.step(append_entries(prev=(3, 1), term=2, sender=STRANGER), at(90_000), STRANGER_DISK)
-    assert following.state.leader == STRANGER
-    following.step(report, at(90_001), STRANGER_DISK)
-    assert following.state.recall.floor == 1_001
-
-
 def test_pitfall_46_a_promise_counts_only_from_the_disk_that_is_named() -> None:
     """A wiped or foreign disk has forgotten what its number promised before: its vote elects no leader."""
     for disk, is_elected in (("a wiped disk", False), (member(2).incarnation, True)):
