@@ -36,6 +36,7 @@ async def log_in(service: Service, call: Call) -> HttpAnswer:
         except Denial:
             with suppress(ApiError):
                 await service.node.read_barrier(min(call.deadline, service.clock() + BARRIER_S))
+            access.logins.check(address, service.clock())  # others waited as well
             caller = access.principal(shown)
     except ApiError as error:
         if error.code is Code.UNAUTHORIZED:

@@ -16,11 +16,12 @@ from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.log_file import LogSink
+from raftlog.cluster.security.tokens import make_token
 from raftlog.statemachine.access.commands import AccessAction
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.http.http_probe import Reply, ask
-from tests.support import streams_served
+from tests.support import streams_served, wait_until_async
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
@@ -195,6 +196,18 @@ async def test_wrong_tokens_are_slowed_down(world: AccessWorld, monkeypatch: pyt
         assert 1 <= int(refused.headers["retry-after"]) <= WRONG_S + 1
         now += WRONG_S
         assert (await Browser().log_in(served, world.tokens["alice"].text)).status == 200
+
+
+async def test_wrong_tokens_at_the_same_time_are_slowed_down_too(world: AccessWorld) -> None:
+    """They wait together for news of a token that this node does not know."""
+    world.node.barrier_held = asyncio.Event()
+    async with pages(world) as served:
+        token = make_token().text
+        asked = [asyncio.ensure_future(Browser().log_in(served, token)) for _ in range(3 * WRONG_MAX)]
+        await wait_until_async(lambda: world.node.barriers >= len(asked), what="all of them wait")
+        world.node.barrier_held.set()
+        codes = [(await each).problem().code for each in asked]
+        assert sorted(codes) == [*["over_quota"] * 2 * WRONG_MAX, *["unauthorized"] * WRONG_MAX]
 
 
 async def test_bad_logins(world: AccessWorld) -> None:
