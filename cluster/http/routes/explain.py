@@ -82,7 +82,7 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
         row = row._replace(key=None, value=None, headers=None, changes=None)
     shows_user = sees is None or needs.sees_members(sees)
     record = as_record(row, "auto", value_bytes, principals(entry).get(at) if shows_user else None)
-    # The CRC of a header covers that of the data, so it would confirm a guess of hidden bytes of any record in the entry.
+    # A header's CRC covers the data: it would confirm a guess of hidden bytes of any record of the entry.
     sees_all = sees is None or (all(map(sees.allows, READ_ALL)) and needs.sees_segments(sees))
     groups = [(name.decode(), group.next > at) for name, group in node.machine.consumers.rows()]
     past = [name for name, is_past in groups if is_past][:GROUPS_SHOWN_MAX]

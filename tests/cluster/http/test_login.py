@@ -258,9 +258,7 @@ def test_logins_end_by_age_and_silence_and_are_bounded() -> None:
     assert logins.token(first, 1.0) == "first"
 
 
-async def test_the_logins_of_one_user_end_no_other_users(
-    world: AccessWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_logins_of_one_user_end_no_other_users(world: AccessWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """One user has an eighth of them: one more ends its own. Each one counts as a request of its user."""
     logins = Logins()
     victim = logins.open("victim", "v", 0.0)

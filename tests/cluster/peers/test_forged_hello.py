@@ -205,8 +205,8 @@ async def test_an_unreachable_node_learns_that_its_promises_do_not_count(
 
 @pytest.mark.usefixtures("known_challenge")
 async def test_messages_waiting_for_a_proof_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """WAITING_MAX connections, of which the oldest goes first, and HELD_BYTES_MAX bytes of each: of whole frames, and of
-    one that never ends."""
+    """WAITING_MAX connections, of which the oldest goes first, and HELD_BYTES_MAX bytes of each: of whole frames, or
+    of one that never ends."""
     monkeypatch.setattr(hello_proof, "WAITING_MAX", 3)
     monkeypatch.setattr(peer_accept, "HELD_BYTES_MAX", 1_000)
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
