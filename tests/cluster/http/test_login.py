@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.cluster.admission.logins import LIFE_S, LOGINS_MAX, SILENCE_S, USER_MAX, WRONG_MAX, WRONG_S, Logins
-from raftlog.cluster.api.errors import ApiError
+from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.log_file import LogSink
@@ -273,9 +273,14 @@ async def test_the_logins_of_one_user_end_no_other_users(world: AccessWorld, mon
         assert (await Browser().log_in(served, world.tokens["root"].text)).status == 200
 
 
-async def test_failed_logins_flood_no_audit_log(world: AccessWorld, tmp_path: Path) -> None:
-    """Anybody may send them. They have a line for each reason, as refusals have: a flood would rotate the file until it
-    has none of the lines before."""
+async def test_failed_requests_flood_no_audit_log(world: AccessWorld, tmp_path: Path) -> None:
+    """Each client may send them, logins even without a name. They have a line for each reason, as refusals have, since
+    a flood would rotate the file until it has none of the lines before. What may have changed something has a line
+    each."""
+
+    def lost(*_: object, **__: object) -> object:
+        raise ApiError(Code.TIMEOUT, "the outcome is not known")
+
     sink = LogSink()
     sink.open(tmp_path / "audit.log", 1 << 20, 1, is_stderr=False)
     async with world:
@@ -283,10 +288,16 @@ async def test_failed_logins_flood_no_audit_log(world: AccessWorld, tmp_path: Pa
         for _ in range(3 * WRONG_MAX):
             for body in (b"{}", b'{"token":"rl_wrong"}'):
                 await world.ask(None, "POST", "/v1/login", body=body)
+            await world.ask("alice", "DELETE", "/v1/kv")
+        world.node.submit = lost  # type: ignore[method-assign]
+        for _ in range(2):
+            await world.ask("alice", "DELETE", "/v1/kv?prefix=a/")
         lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
         assert [(line["result"], line["code"], line["user"]) for line in lines] == [
             ("failed", "bad_request", ""),
             ("refused", "unauthorized", ""),
+            ("failed", "bad_request", "alice"),
             ("failed", "over_quota", ""),
+            *[("failed", "timeout", "alice")] * 2,
         ]
     sink.close()
