@@ -2,7 +2,8 @@
 
 The gate asks for each answer. Changes of permissions, of members and of history, hand-overs, backups and deletes by
 range have a line each. Of what was refused, or changed nothing, there are few lines in a while for each reason, because
-a sender may cause any number. What changed the cluster is in the replicated log as well, with its user: `raftlog audit` reads it there.
+a sender may cause any number. What changed the cluster is in the replicated log as well, with its user:
+`raftlog audit` reads it there.
 """
 
 from __future__ import annotations
