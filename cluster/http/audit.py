@@ -1,9 +1,9 @@
 """Keeps a log of its own about what users changed at this node, and about requests that were refused.
 
 The gate asks for each answer. Changes of permissions, of members and of history, hand-overs, backups and deletes by
-range have a line each. Of what was refused, or changed nothing, there are few lines in a while for each reason, because
-a sender may cause any number. What changed the cluster is in the replicated log as well, with its user:
-`raftlog audit` reads it there.
+range have a line each. Requests that were refused, or changed nothing, have few lines for each reason, because a sender
+may cause any number. What changed the cluster is in the replicated log as well, with its user: `raftlog audit` reads
+it there.
 """
 
 from __future__ import annotations

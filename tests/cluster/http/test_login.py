@@ -289,7 +289,7 @@ async def test_failed_requests_flood_no_audit_log(world: AccessWorld, tmp_path: 
             for body in (b"{}", b'{"token":"rl_wrong"}'):
                 await world.ask(None, "POST", "/v1/login", body=body)
             await world.ask("alice", "DELETE", "/v1/kv")
-        world.node.submit = lost  # type: ignore[method-assign]
+        world.node.submit = lost  # type: ignore[method-assign,assignment]
         for _ in range(2):
             await world.ask("alice", "DELETE", "/v1/kv?prefix=a/")
         lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
