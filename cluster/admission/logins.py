@@ -16,6 +16,8 @@ from raftlog.cluster.api.errors import ApiError, Code
 
 LOGINS_MAX: Final = 1_000
 """Most logins of one node; one more ends the one that was silent longest."""
+USER_MAX: Final = LOGINS_MAX // 8
+"""Most logins of one user; one more ends its own that was silent longest, so that it ends no other user's."""
 LIFE_S: Final = 12 * 3_600.0
 """Longest life of a login, in seconds: a working day."""
 SILENCE_S: Final = 1_800.0
@@ -29,6 +31,7 @@ ADDRESSES_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class _Login:
+    user: str
     token: str
     began_s: float
     used_s: float
@@ -41,12 +44,15 @@ class Logins:
         self._logins: dict[bytes, _Login] = {}  # by the hash of the secret, the longest silent first
         self._wrong: dict[str, deque[float]] = {}  # by address, when the newest wrong tokens came
 
-    def open(self, token: str, now_s: float) -> str:
+    def open(self, user: str, token: str, now_s: float) -> str:
         """A new login. Returns its secret, with 256 random bits."""
-        if len(self._logins) >= LOGINS_MAX:
+        own = [key for key, login in self._logins.items() if login.user == user]
+        if len(own) >= USER_MAX:
+            del self._logins[own[0]]
+        elif len(self._logins) >= LOGINS_MAX:
             del self._logins[next(iter(self._logins))]
         secret = secrets.token_urlsafe(32)
-        self._logins[_hash(secret)] = _Login(token, now_s, now_s)
+        self._logins[_hash(secret)] = _Login(user, token, now_s, now_s)
         return secret
 
     def token(self, secret: str, now_s: float) -> str | None:

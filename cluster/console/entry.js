@@ -133,8 +133,8 @@ export class EntryPage extends Page {
   chain(entry) {
     const { before, after, rows = [] } = this.state;
     const box = (/** @type {string} */ title, /** @type {any} */ of, /** @type {string} */ none) => html`<div class="link ${of === entry ? "own" : ""}"><b>${title}</b>
-      ${of?.entry_crc ? html`<span><a href="#/entry?at=${of.entry_first}">${number(of.entry_first)}</a>${of.entry_last > of.entry_first ? ` to ${number(of.entry_last)}` : ""}, ${size(of.entry_bytes)}</span>
-        <span class="faint">names <code>${of.previous_crc}</code></span><span class="faint">CRC <code>${of.entry_crc}</code></span>` : html`<span class="faint">${none}</span>`}</div>`;
+      ${of?.entry_first ? html`<span><a href="#/entry?at=${of.entry_first}">${number(of.entry_first)}</a>${of.entry_last > of.entry_first ? ` to ${number(of.entry_last)}` : ""}, ${size(of.entry_bytes)}</span>
+        <span class="faint">names <code>${of.previous_crc ?? "–"}</code></span><span class="faint">CRC <code>${of.entry_crc ?? "–"}</code></span>` : html`<span class="faint">${none}</span>`}</div>`;
     const joint = (/** @type {any} */ one, /** @type {any} */ other) => (!one?.entry_crc || !other?.entry_crc ? html`<span class="faint">–</span>`
       : one.entry_crc === other.previous_crc ? html`<span class="valid">= fits</span>` : html`<span class="invalid">≠ does not fit</span>`);
     return html`<h2>Entry</h2><p class="faint">Records that were written together are one entry. Its header names the CRC of the entry before. Clock of the cluster: ${duration(entry.clock_ms)}.</p>

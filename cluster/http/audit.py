@@ -1,8 +1,9 @@
 """Keeps a log of its own about what users changed at this node, and about requests that were refused.
 
 The gate asks for each answer. Changes of permissions, of members and of history, hand-overs, backups and deletes by
-range have a line each. Of refusals there are few lines in a while for each reason, because a sender may cause any
-number. What changed the cluster is in the replicated log as well, with its user: `raftlog audit` reads it there.
+range have a line each. Requests that were refused, or changed nothing, have few lines for each reason, because a sender
+may cause any number. What changed the cluster is in the replicated log as well, with its user: `raftlog audit` reads
+it there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from raftlog.cluster.api.errors import Code
+from raftlog.cluster.api.errors import ERRORS, Code, Outcome
 from raftlog.cluster.http.exchange.call import Call
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.line_limit import LineLimit
@@ -20,10 +21,11 @@ from raftlog.cluster.runtime.logging import get_logger
 from raftlog.cluster.security.tokens import redacted
 
 _TXN: Final = "/v1/kv/txn"
+_LOGIN: Final = "/v1/login"
 _CHANGING: Final = frozenset(
     {
         ("POST", "/v1/access"),
-        ("POST", "/v1/login"),
+        ("POST", _LOGIN),
         ("POST", "/v1/members"),
         ("POST", "/v1/leader/transfer"),
         ("GET", "/v1/backup"),
@@ -41,6 +43,13 @@ REFUSALS: Final = frozenset({Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PERMISSION_
 _TARGET_MAX: Final = 300
 
 
+def _changed_nothing(call: Call, code: str) -> bool:
+    """Whether the request failed for sure. Anybody may send such requests, a login even without a name."""
+    return code != "" and (
+        call.route == _LOGIN or (code in ERRORS and ERRORS[Code(code)].outcome is Outcome.NOT_APPLIED)
+    )
+
+
 class AuditLog:
     """The audit log of one node. Belongs to the event loop."""
 
@@ -52,12 +61,14 @@ class AuditLog:
         self._limit = LineLimit()
 
     def answered(self, call: Call, status: int, code: str) -> None:
-        if code in REFUSALS:
+        is_change = (call.method, call.route) in _CHANGING and (call.action or call.route != _TXN)
+        result = "refused" if code in REFUSALS else "failed" if code else "carried_out"
+        if code in REFUSALS or (is_change and _changed_nothing(call, code)):
             name = "" if call.caller is None else call.caller.name
             if self._limit.allows(f"{name} {call.method} {call.route} {code}"):
-                self._write("refused", call, status, code, self._limit.take_left_out())
-        elif (call.method, call.route) in _CHANGING and (call.action or call.route != _TXN):
-            self._write("carried_out" if not code else "failed", call, status, code, 0)
+                self._write(result, call, status, code, self._limit.take_left_out())
+        elif is_change:
+            self._write(result, call, status, code, 0)
 
     def _write(self, result: str, call: Call, status: int, code: str, left_out: int) -> None:
         fields: dict[str, str | int] = {

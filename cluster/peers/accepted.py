@@ -199,7 +199,7 @@ class AcceptedConnection(ConnectionEnd):
         self.came = 0.0  # when the hello came
         self.challenge = self._answer = 0  # the dialling node's challenge, and its answer; 0: none
         self._held: list[Frame] = []  # frames that came before its hello was proved
-        self._held_bytes = 0
+        self._held_bytes = 0  # of those, and of a frame that is not whole
         self._is_over = False
         self._proved = NOBODY  # the node in its hello, once certificate, log id and answer are right
         self._who = self._where = "?"
@@ -248,7 +248,11 @@ class AcceptedConnection(ConnectionEnd):
             else:
                 self._unfinished_since = 0.0
             if frames:
-                self._take(hello, frames, len(data))
+                self._take(hello, frames)
+            if self.standing is HelloStanding.WAITING and not self._is_over:
+                self._held_bytes += len(data)
+                if self._held_bytes > HELD_BYTES_MAX:
+                    raise Corrupt(f"more than {HELD_BYTES_MAX} bytes came before a proof of its hello")
         except (Corrupt, UnknownVersion) as error:
             self.end(str(error))
 
@@ -426,8 +430,8 @@ class AcceptedConnection(ConnectionEnd):
 
     # -- its frames
 
-    def _take(self, hello: Hello, frames: list[Frame], size: int) -> None:
-        """Takes the frames after the hello; `size` is the number of bytes that came. Raises Corrupt."""
+    def _take(self, hello: Hello, frames: list[Frame]) -> None:
+        """Takes the frames after the hello. Raises Corrupt."""
         frames = [frame for frame in frames if frame.kind != FRAME_HELLO or not self._take_word(frame)]
         if self._is_over or not frames:
             return
@@ -435,9 +439,6 @@ class AcceptedConnection(ConnectionEnd):
             self._deliver(hello, frames)
             return
         self._held += frames
-        self._held_bytes += size
-        if self._held_bytes > HELD_BYTES_MAX:
-            raise Corrupt(f"more than {HELD_BYTES_MAX} bytes came before a proof of its hello")
 
     def _take_word(self, frame: Frame) -> bool:
         """Takes a frame with a word of the dialling node. Returns whether it is one."""

@@ -1,7 +1,7 @@
 """Keeps the newest events of this process in memory, for readers that have no access to the node's log.
 
 An event is a line of the log of level `info` or higher: an election and its reason, damage and repair, a slow or full
-disk, a change of members. The log's level does not matter. Lines of requests are no events: they do not come this way.
+disk, a change of members. The log's level does not matter. Lines of requests are no events: they name keys and users.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ EVENTS_MAX: Final = 1_000
 FIELD_CHARS_MAX: Final = 1_000
 """Longest text of a field that is kept, in characters: some fields have the bytes of a stranger."""
 _PLAIN: Final = (bool, int, float, str)
+_OF_REQUESTS: Final = frozenset({"audit", "request", "request_failed"})
+"""Lines that name the target of a request, and its user. A reader of events need not have the grants to see them."""
 
 
 class RecentEvent(NamedTuple):
@@ -63,7 +65,7 @@ class KeepRecent:
 
     def __call__(self, _: object, method: str, values: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         number = logging.getLevelNamesMapping()[method.upper()]
-        if number >= logging.INFO:
+        if number >= logging.INFO and values.get("event") not in _OF_REQUESTS:
             recent.add(method, values)
         if number < self._level:
             raise DropEvent

@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from raftlog.cluster.admission.access import READ_ALL
 from raftlog.cluster.api.diagnosis import diagnose, tell_record
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.explain import EntryView, Leaderless, NodeView, RefusedView, ReplicaView
@@ -81,6 +82,8 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
         row = row._replace(key=None, value=None, headers=None, changes=None)
     shows_user = sees is None or needs.sees_members(sees)
     record = as_record(row, "auto", value_bytes, principals(entry).get(at) if shows_user else None)
+    # A header's CRC covers the data: it would confirm a guess of hidden bytes of any record of the entry.
+    sees_all = sees is None or (all(map(sees.allows, READ_ALL)) and needs.sees_segments(sees))
     groups = [(name.decode(), group.next > at) for name, group in node.machine.consumers.rows()]
     past = [name for name, is_past in groups if is_past][:GROUPS_SHOWN_MAX]
     before = [name for name, is_past in groups if not is_past][:GROUPS_SHOWN_MAX]
@@ -92,8 +95,8 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
         entry_first=entry.first,
         entry_last=entry.index,
         entry_bytes=entry.size,
-        entry_crc=f"{entry.mark.header_crc:08x}",
-        previous_crc=f"{entry.previous_crc:08x}",
+        entry_crc=f"{entry.mark.header_crc:08x}" if sees_all else None,
+        previous_crc=f"{entry.previous_crc:08x}" if sees_all else None,
         clock_ms=entry.clock_ms,
         groups_past=past,
         groups_before=before,

@@ -187,6 +187,9 @@ class _Token(NamedTuple):
     after: bytes
 
 
+_TOKEN: Final = msgspec.msgpack.Decoder(tuple[int, str, int, int, int, bytes, bytes, bool, bytes])
+
+
 async def get_range(service: Service, call: Call) -> HttpAnswer | StreamedAnswer:
     """One page of a range. All pages are as of the revision of the first, and carry its index."""
     query = call.query(_RANGE_OR_GET)
@@ -260,12 +263,11 @@ def _parse_token(text: str, log_id: str) -> _Token:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         if len(data) < 5 or google_crc32c.value(data[4:]).to_bytes(4, "big") != data[:4]:
             raise bad
-        version, *rest = msgpack.unpackb(data[4:], raw=False, use_list=False)
+        token = _Token(*_TOKEN.decode(data[4:]))
     except (binascii.Error, ValueError, TypeError) as error:
         raise bad from error
-    if version != _TOKEN_VERSION:
-        raise ApiError(Code.BAD_REQUEST, f"continuation of version {version}: start the range read again")
-    token = _Token(version, *rest)
+    if token.version != _TOKEN_VERSION:
+        raise ApiError(Code.BAD_REQUEST, f"continuation of version {token.version}: start the range read again")
     if token.log_id != log_id:
         raise ApiError(Code.FOREIGN_LOG, f"this continuation belongs to log {token.log_id}, this is log {log_id}")
     return token

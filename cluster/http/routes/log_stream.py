@@ -57,12 +57,16 @@ async def stream_log(service: Service, call: Call, query: LogQuery) -> Stream:
             while left > 0 and position < query.stop:
                 if is_at_end:
                     await service.tail.reach(position, service.access.until(call, mark_due))
-                query = looked_again(service, call, query)
                 before, applied = position, node.applied
                 raw_bytes = RAW_SLICE_BYTES if sent[1] and stream.has_room(RAW_SLICE_BYTES) else SLICE_BYTES
                 make = partial(_piece, service, query, position, left, sent, raw_bytes, is_at_end=is_at_end)
                 size = 0 if is_at_end else raw_bytes if is_raw else SLICE_BYTES  # at the end streams share one piece
-                parts, position = await stream.made(make, size)
+                parts, following = await stream.made(make, size)
+                now = looked_again(service, call, query)  # after the wait for room and disk
+                if now.sees is not query.sees:
+                    query = now
+                    continue
+                position = following
                 is_at_end = query.is_follow and (position > applied or position == before)
                 left -= position - before if is_raw else sum(bytes(part).count(b"\n") for part in parts)
                 if parts:

@@ -36,13 +36,15 @@ async def log_in(service: Service, call: Call) -> HttpAnswer:
         except Denial:
             with suppress(ApiError):
                 await service.node.read_barrier(min(call.deadline, service.clock() + BARRIER_S))
+            access.logins.check(address, service.clock())  # others waited as well
             caller = access.principal(shown)
     except ApiError as error:
         if error.code is Code.UNAUTHORIZED:
             access.logins.wrong(address, service.clock())
         raise ApiError(error.code, error.message, **error.more) from error  # not asked again, as a Denial would be
     call.caller = caller
-    secret = access.logins.open(asked.token, service.clock())
+    caller.meter.take(call.body_bytes)
+    secret = access.logins.open(caller.name, asked.token, service.clock())
     answer = service.answer(LoggedIn(caller.name, caller.expires_ms, service.node.applied, service.node.term))
     answer.extra = (cookie(service, secret),)
     return answer

@@ -70,9 +70,10 @@ async def watch(service: Service, call: Call) -> Stream:
                     await stream.write(_mark(asked, position))
                     mark_due = service.clock() + progress_s
                 before = position
-                service.access.look(call, grant)
                 size = SLICE_BYTES if position <= service.node.applied else 0
-                data, position = await stream.made(partial(_slice, service, asked, position), size)
+                data, following = await stream.made(partial(_slice, service, asked, position), size)
+                service.access.look(call, grant)  # after the wait for room and disk
+                position = following
                 if data:
                     await stream.write(*data)
                 if position == before:

@@ -49,6 +49,28 @@ async def test_a_running_stream_ends_soon_after_its_permission(
         assert b'"code":"' + code in wire.written
 
 
+@pytest.mark.parametrize("form", ["watch?prefix=a/&from=1", "log?format=ndjson&from=1", "log?format=raw&from=1"])
+async def test_a_stream_that_waited_for_room_is_asked_once_more(world: AccessWorld, form: str) -> None:
+    """Answers that other clients do not read take all the room, so its next piece waits, for up to
+    limits.stream_stall_ms. Meanwhile the permission for these keys is taken away: they are not sent."""
+    world.user("u", "read on keys:*", "read on log", "read on groups:*")
+    await world.ask("root", "PUT", "/v1/kv/a/1", body=b"before")
+    answers = world.service.load.answers
+    answers.add(answers.bytes_max)
+    wire = world.connect()
+    await wire.feed(request("GET", f"/v1/{form}&follow=true" if "log" in form else f"/v1/{form}", *world.sign("u")))
+    await wait_until_async(lambda: wire.written, what="the head")
+    assert b"before" not in wire.written
+    world.role("of-u", "read on keys:b/*", "read on log")
+    await world.ask("root", "PUT", "/v1/kv/a/1", body=b"after")
+    await world.ask("root", "PUT", "/v1/kv/b/1", body=b"open")
+    answers.add(-answers.bytes_max)
+    await wait_until_async(lambda: wire.written.endswith(b"0\r\n\r\n") or b"open" in wire.written, what="the rest")
+    assert (b"open" in wire.written) == ("ndjson" in form)
+    assert b"after" not in wire.written
+    assert b"before" not in wire.written
+
+
 async def test_a_read_sees_each_revocation_that_its_barrier_covers(world: AccessWorld) -> None:
     """A read waits for its index while the permission is taken away: it is refused. So is the next page of a range."""
     world.user("u", "read on keys:a/*")

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from raftlog.cluster.admission.logins import LIFE_S, LOGINS_MAX, SILENCE_S, WRONG_MAX, WRONG_S, Logins
-from raftlog.cluster.api.errors import ApiError
+from raftlog.cluster.admission.logins import LIFE_S, LOGINS_MAX, SILENCE_S, USER_MAX, WRONG_MAX, WRONG_S, Logins
+from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.runtime import clock
+from raftlog.cluster.runtime.log_file import LogSink
+from raftlog.cluster.security.tokens import make_token
 from raftlog.statemachine.access.commands import AccessAction
 from tests.cluster.fake_node import Served, serve
 from tests.cluster.http.access_world import AccessWorld
 from tests.cluster.http.http_probe import Reply, ask
-from tests.support import streams_served
+from tests.support import streams_served, wait_until_async
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
@@ -194,6 +198,18 @@ async def test_wrong_tokens_are_slowed_down(world: AccessWorld, monkeypatch: pyt
         assert (await Browser().log_in(served, world.tokens["alice"].text)).status == 200
 
 
+async def test_wrong_tokens_at_the_same_time_are_slowed_down_too(world: AccessWorld) -> None:
+    """They wait together for news of a token that this node does not know."""
+    world.node.barrier_held = asyncio.Event()
+    async with pages(world) as served:
+        token = make_token().text
+        asked = [asyncio.ensure_future(Browser().log_in(served, token)) for _ in range(3 * WRONG_MAX)]
+        await wait_until_async(lambda: world.node.barriers >= len(asked), what="all of them wait")
+        world.node.barrier_held.set()
+        codes = [(await each).problem().code for each in asked]
+        assert sorted(codes) == [*["over_quota"] * 2 * WRONG_MAX, *["unauthorized"] * WRONG_MAX]
+
+
 async def test_bad_logins(world: AccessWorld) -> None:
     """No JSON, no token, access control that is off, another site's form: one sentence each, and no cookie."""
     async with pages(world) as served:
@@ -225,18 +241,63 @@ async def test_a_node_without_a_leader_logs_in_by_its_own_state(world: AccessWor
 def test_logins_end_by_age_and_silence_and_are_bounded() -> None:
     """Twelve hours, thirty minutes of silence, a thousand at once: the longest silent goes first."""
     logins = Logins()
-    secret = logins.open("t", 0.0)
+    secret = logins.open("u", "t", 0.0)
     assert logins.token(secret, SILENCE_S - 1) == "t"
     assert logins.token(secret, 2 * SILENCE_S - 2) == "t"
     assert logins.token(secret, 3 * SILENCE_S) is None
     assert logins.token(secret, 3 * SILENCE_S) is None
-    secret = logins.open("t", 0.0)
+    secret = logins.open("u", "t", 0.0)
     for used in range(0, int(LIFE_S), int(SILENCE_S) - 1):
         assert logins.token(secret, float(used)) == "t"
     assert logins.token(secret, LIFE_S) is None
-    first = logins.open("first", 0.0)
-    others = [logins.open("other", 0.0) for _ in range(LOGINS_MAX - 1)]
+    first = logins.open("u", "first", 0.0)
+    others = [logins.open(f"other {number}", "other", 0.0) for number in range(LOGINS_MAX - 1)]
     assert logins.token(first, 1.0) == "first"
-    logins.open("one more", 1.0)
+    logins.open("u", "one more", 1.0)
     assert logins.token(others[0], 1.0) is None
     assert logins.token(first, 1.0) == "first"
+
+
+async def test_the_logins_of_one_user_end_no_other_users(world: AccessWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One user has an eighth of them: one more ends its own. Each one counts as a request of its user."""
+    logins = Logins()
+    victim = logins.open("victim", "v", 0.0)
+    greedy = [logins.open("greedy", "g", 1.0) for _ in range(LOGINS_MAX + 1)]
+    assert logins.token(victim, 2.0) == "v"
+    assert [logins.token(each, 2.0) for each in greedy[-USER_MAX - 1 :]] == [None, *["g"] * USER_MAX]
+    now = clock.monotonic()
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    async with serve(world.node, principal_requests_max=2) as served:
+        replies = [await Browser().log_in(served, world.tokens["alice"].text) for _ in range(3)]
+        assert [reply.status for reply in replies] == [200, 200, 429]
+        assert (await Browser().log_in(served, world.tokens["root"].text)).status == 200
+
+
+async def test_failed_requests_flood_no_audit_log(world: AccessWorld, tmp_path: Path) -> None:
+    """Each client may send them, logins even without a name. They have a line for each reason, as refusals have, since
+    a flood would rotate the file until it has none of the lines before. What may have changed something has a line
+    each."""
+
+    def lost(*_: object, **__: object) -> object:
+        raise ApiError(Code.TIMEOUT, "the outcome is not known")
+
+    sink = LogSink()
+    sink.open(tmp_path / "audit.log", 1 << 20, 1, is_stderr=False)
+    async with world:
+        world.runner._api._audit._file = sink
+        for _ in range(3 * WRONG_MAX):
+            for body in (b"{}", b'{"token":"rl_wrong"}'):
+                await world.ask(None, "POST", "/v1/login", body=body)
+            await world.ask("alice", "DELETE", "/v1/kv")
+        world.node.submit = lost  # type: ignore[method-assign,assignment]
+        for _ in range(2):
+            await world.ask("alice", "DELETE", "/v1/kv?prefix=a/")
+        lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+        assert [(line["result"], line["code"], line["user"]) for line in lines] == [
+            ("failed", "bad_request", ""),
+            ("refused", "unauthorized", ""),
+            ("failed", "bad_request", "alice"),
+            ("failed", "over_quota", ""),
+            *[("failed", "timeout", "alice")] * 2,
+        ]
+    sink.close()

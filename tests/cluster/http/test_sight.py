@@ -8,8 +8,12 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
+import structlog
 
 from raftlog.cluster.api.status import DigestStatus, ReplicaDigest
+from raftlog.cluster.http.request_log import RequestLog
+from raftlog.cluster.runtime import logging, recent_events
+from raftlog.cluster.runtime.recent_events import RecentEvents
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.access.admission import encode_admission
 from raftlog.statemachine.access.commands import AccessAction
@@ -70,12 +74,21 @@ WAYS = (
     "/v1/explain/leaderless",
     "/v1/access",
     "/v1/digest?log_from=1",
+    "/v1/events",
+    "/v1/overview",
+    "/v1/history",
+    "/v1/log/density",
 )
 
 
 @pytest.fixture
-async def planted() -> AsyncIterator[AccessWorld]:
-    """A log and a state that hold each of the facts."""
+async def planted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AccessWorld]:
+    """A log, a state and the lines of a node that hold each of the facts."""
+    kept = RecentEvents()
+    monkeypatch.setattr(recent_events, "recent", kept)
+    monkeypatch.setattr("raftlog.cluster.http.routes.observe.recent", kept)
+    before = structlog.get_config()
+    logging.configure("error", "json")
     async with AccessWorld() as world:
         for name, grants in USERS.items():
             world.user(name, *grants)
@@ -89,7 +102,10 @@ async def planted() -> AsyncIterator[AccessWorld]:
         malformed = BlockRecord(int(Operation.TXN), None, b"\xc1 far/malformed")
         admission = encode_admission(world.node.machine.access.admission("root"))
         world.node.submit_now((encode_block((malformed,), admission=admission), 1))
+        await world.ask("wendy-writes", "DELETE", "/v1/kv?prefix=far/malformed")  # audited
+        logging.get_logger(node=world.node.node_id).info("became_leader")
         yield world
+    structlog.configure(**before)
 
 
 async def answer(world: AccessWorld, user: str, target: str) -> Reply:
@@ -121,6 +137,26 @@ async def test_no_way_shows_a_fact_that_its_reader_may_not_see(planted: AccessWo
                     continue
                 shapes = [data, data.hex().encode(), *(b64encode(data[at:])[:-4] for at in range(3))]
                 assert not any(len(shape) > 6 and shape in body for shape in shapes), (user, way, fact)
+
+
+async def test_an_explanation_has_no_crc_of_hidden_bytes(planted: AccessWorld) -> None:
+    """The CRC of a header covers that of the data: with the other fields it would confirm a guess of a hidden value, or
+    of a user. The other entries' are shown neither, as each names the one before."""
+    [(entry, _)] = await planted.node.read_log(planted.node.applied, 1, 1 << 20)
+    crcs = (f"{entry.mark.header_crc:08x}".encode(), f"{entry.previous_crc:08x}".encode())
+    for user in USERS:
+        reply = await answer(planted, user, f"/v1/explain/{planted.node.applied}")
+        assert [crc in reply.body for crc in crcs] == [user == "admin"] * 2, user
+
+
+async def test_events_are_no_lines_of_requests(planted: AccessWorld) -> None:
+    """They name keys and users: the audit log, and with a log as text the lines of slow and of failed requests."""
+    logging.configure("error", "text")
+    lines = RequestLog(planted.node.node_id, 10, 1, has_all=True)
+    lines.add("GET", "/v1/kv/far%2F1", 500, 2.0, "1-2", "internal")
+    await lines.close()
+    events = (await answer(planted, "monitor", "/v1/events")).json()["events"]
+    assert [each["event"] for each in events] == ["became_leader"]
 
 
 async def test_states_of_replicas_are_shown_to_operators_alone(

@@ -205,7 +205,8 @@ async def test_an_unreachable_node_learns_that_its_promises_do_not_count(
 
 @pytest.mark.usefixtures("known_challenge")
 async def test_messages_waiting_for_a_proof_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """WAITING_MAX connections, of which the oldest goes first, and HELD_BYTES_MAX bytes of each."""
+    """WAITING_MAX connections, of which the oldest goes first, and HELD_BYTES_MAX bytes of each: of whole frames, or
+    of one that never ends."""
     monkeypatch.setattr(hello_proof, "WAITING_MAX", 3)
     monkeypatch.setattr(peer_accept, "HELD_BYTES_MAX", 1_000)
     async with transports(1, listening=[1]) as ((one,), (ear,), (port,)), streams_served(silent) as other:
@@ -218,6 +219,10 @@ async def test_messages_waiting_for_a_proof_are_bounded(monkeypatch: pytest.Monk
             assert boots(one) == {13, 14, 15}
             much = encode_hello(hello_of(answer=0, boot=16)), *[encode_message(vote())] * 200
             await forgers.enter_async_context(spoken(port, *much))
+            await wait_until_async(lambda: any("bytes came before a proof" in why for _, _, why in one.refused_lately))
+            one.refusals.lately.clear()
+            endless = encode_frame(FRAME_READ, [1], b"x" * (1 << 20))[:2_000]
+            await forgers.enter_async_context(spoken(port, encode_hello(hello_of(answer=0, boot=17)), endless))
             await wait_until_async(lambda: any("bytes came before a proof" in why for _, _, why in one.refused_lately))
         assert ear.messages == []
 

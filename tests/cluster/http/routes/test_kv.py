@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import urlsafe_b64encode
 
+import google_crc32c
+import msgpack
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -126,6 +129,12 @@ async def test_pages_of_a_range_are_as_of_the_first(served: Served) -> None:
     assert page["continuation"] is None
 
 
+def forged(values: object) -> str:
+    """A continuation of these values, with a right CRC."""
+    packed: bytes = msgpack.packb(values)
+    return urlsafe_b64encode(google_crc32c.value(packed).to_bytes(4, "big") + packed).decode().rstrip("=")
+
+
 async def test_continuation_is_checked(served: Served) -> None:
     """A token that was cut, changed, made for another range or by another log is refused. A token of a compacted
     revision is gone. A token of a page that this node has not applied yet waits.
@@ -143,6 +152,11 @@ async def test_continuation_is_checked(served: Served) -> None:
     assert await code("prefix=k&continuation=") is Code.BAD_REQUEST
     assert await code(f"prefix=j&continuation={token}") is Code.BAD_REQUEST
     assert await code(f"prefix=k&keys_only=true&continuation={token}") is Code.BAD_REQUEST
+    given = [1, served.node.log_id, 4, 4, 1, b"k", b"l", False, b"k0"]
+    assert (await ask(served.port, "GET", f"/v1/kv?prefix=k&continuation={forged(given)}")).status == 200
+    for made in (5, [], [1], given[:-1], [*given, 1], *([*given[:at], None, *given[at + 1 :]] for at in range(9))):
+        assert await code(f"prefix=k&continuation={forged(made)}") is Code.BAD_REQUEST, made
+    assert await code(f"prefix=k&continuation={forged([2, *given[1:]])}") is Code.BAD_REQUEST
     served.node.log_id = "ff" * 16
     assert await code(f"prefix=k&continuation={token}") is Code.FOREIGN_LOG
     served.node.log_id = FakeNode().log_id
