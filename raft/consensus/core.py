@@ -365,7 +365,7 @@ class RaftCore:
         if state.receiving is not None:
             snapshots.forget_overtaken(state)
         if log.given < log.committed and (state.receiving is None or not state.receiving.is_installing):
-            if log.given < log.start.index:
+            if log.given < log.tail.start.index:
                 replication.fetch_committed(state)
             committed = log.take_committed(state.options.apply_bytes_max)
         if out.fetched:
