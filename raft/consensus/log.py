@@ -17,8 +17,8 @@ from raftlog.raft.options import Options
 from raftlog.raft.types import Entry, EntryKind, LogStart, Mark, Now
 
 
-class LogTail:
-    """The newest entries, in memory: they follow each other from the end `start` on."""
+class NewestEntries:
+    """The entries in memory: they follow each other from the end `start` on."""
 
     __slots__ = ("bytes", "ends", "entries", "start")
 
@@ -122,7 +122,7 @@ class Log:
             head = start.tail[0]
             assert start.tail[-1].mark == start.last, "the tail must end at the last mark"
             before = Mark(head.before, self.term_at(head.before) or 0, head.previous_crc)
-        self.tail = LogTail(before, start.tail)
+        self.tail = NewestEntries(before, start.tail)
         assert applied <= committed <= start.last.index, (applied, committed, start.last.index)
 
     # -- questions ---------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class Log:
         assert mark.index > self.committed, (mark.index, self.committed)
         self.first = mark.index + 1
         self.snapshot = self.base = self.last = mark
-        self.tail = LogTail(mark)
+        self.tail = NewestEntries(mark)
         self.persisted = self.handed = self.committed = self.given = self.applied = mark.index
         self.cut_after = None
         self.appended_ms = now_ms
