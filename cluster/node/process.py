@@ -19,32 +19,26 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.config.cluster_file import ClusterFile, SettingsError
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import LoadedSettings, Settings
-from raftlog.cluster.disk.disk import Disk
-from raftlog.cluster.files.errors import DiskError
-from raftlog.cluster.files.folder import RecoveredFolder, is_unmade
+from raftlog.cluster.files.folder import is_unmade
 from raftlog.cluster.http.connections import Server
 from raftlog.cluster.http.probes import ProbeServer
 from raftlog.cluster.http.server import ApiRunner, build_runner
 from raftlog.cluster.node.host import Host
-from raftlog.cluster.node.start_error import StartError, folder_error, listen_for, not_listening
+from raftlog.cluster.node.parts import audit_of, open_disk, provider_of, tls_of, tracer_of
+from raftlog.cluster.node.start_error import StartError, listen_for, not_listening
 from raftlog.cluster.runtime import logging
 from raftlog.cluster.runtime.door import Door
-from raftlog.cluster.runtime.log_file import LogSink, sink
+from raftlog.cluster.runtime.log_file import sink
 from raftlog.cluster.runtime.metrics import Metrics
 from raftlog.cluster.runtime.service_manager import ServiceManager
-from raftlog.cluster.security.names import UnknownHolder
-from raftlog.cluster.security.tls import TlsError
 from raftlog.raft.codec.checks import Corrupt, UnknownVersion
 from raftlog.statemachine.snapshot import CorruptSnapshot, UnknownSnapshot
 
 if TYPE_CHECKING:
-    from raftlog.cluster.http.spans import Tracer
     from raftlog.cluster.node.tls import NodeTls
-    from raftlog.cluster.security.provider import Provider
 
 LISTEN_BACKLOG: Final = 4_096
 """Connections that wait to be accepted: Linux's default limit (net.core.somaxconn)."""
@@ -165,9 +159,9 @@ async def _serve(
     """As `serve`, with reports to the service manager."""
     settings = loaded.settings
     logging.log_strays(asyncio.get_running_loop(), logger)
-    tls, provider = _tls(loaded, cluster, logger), _provider(loaded, logger)
-    tracer = _tracer(loaded, cluster, logger)
-    audit = _audit(loaded)
+    tls, provider = tls_of(loaded, cluster, logger), provider_of(loaded, logger)
+    tracer = tracer_of(loaded, cluster, logger)
+    audit = audit_of(loaded)
     if settings.is_exposed and settings.security.insecure:
         logger.warning(
             "insecure",
@@ -183,7 +177,7 @@ async def _serve(
         _stop_when_asked(settings, stop)
         if not await make_folder(loaded, cluster, tls, logger, stop, manager):
             return NodeExit.OK
-    disk, recovered = _open_disk(loaded, cluster)
+    disk, recovered = open_disk(loaded, cluster)
     for notice in recovered.notices:
         logger.warning("recovered", notice=notice)
     if recovered.floor:
@@ -292,83 +286,6 @@ async def _listen(
     await listen_for(doors, "http.listen", http.listen, runner.server, size, tls=encryption)
     await listen_for(doors, "http.probe_listen", http.probe_listen, probes, size, files_kept=0, linger_s=0)
     return doors
-
-
-def _tls(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> NodeTls | None:
-    """The TLS of this node; None: it speaks without. Raises StartError."""
-    files = loaded.tls_files()
-    if files is None:
-        return None
-    from raftlog.cluster.node.tls import NodeTls  # here: its library takes long to import
-
-    try:
-        return NodeTls(files, cluster.cluster.log, loaded.settings.node, logger)
-    except (TlsError, UnknownHolder) as error:
-        raise StartError(NodeExit.SETTINGS, str(error)) from error
-
-
-def _audit(loaded: LoadedSettings) -> LogSink | None:
-    """The file of the audit log; None: its lines are in the node's own log. Raises StartError."""
-    log = loaded.settings.log
-    if not log.audit_file:
-        return None
-    audit = LogSink()
-    try:
-        audit.open(loaded.folder / log.audit_file, log.file_bytes_max, log.files_kept, is_stderr=False)
-    except OSError as error:
-        raise StartError(NodeExit.SETTINGS, f"log.audit_file {log.audit_file}: {error.strerror}") from error
-    return audit
-
-
-def _provider(loaded: LoadedSettings, logger: logging.Logger) -> Provider | None:
-    """The identity provider whose tokens count; None: there is none. Raises StartError."""
-    security = loaded.settings.security
-    if not security.jwt_keys:
-        return None
-    try:
-        from raftlog.cluster.security.jwt_tokens import BadKeys, JwtPolicy  # here: of the extra `jwt`
-        from raftlog.cluster.security.provider import Provider
-    except ModuleNotFoundError as error:
-        message = f"security.jwt_keys needs the package pyjwt: {how_to_install('jwt')}"
-        raise StartError(NodeExit.SETTINGS, message) from error
-
-    def report(trouble: str) -> None:
-        if trouble:
-            logger.error("jwt_keys_refused", reason=trouble, meaning="the keys in use before stay in use for a day")
-        else:
-            logger.info("jwt_keys_taken", source=security.jwt_keys)
-
-    source = security.jwt_keys if "://" in security.jwt_keys else str(loaded.folder / security.jwt_keys)
-    policy = JwtPolicy(security.jwt_issuer, security.jwt_audience, security.jwt_roles, security.jwt_name)
-    try:
-        return Provider(policy, source, report)
-    except BadKeys as error:
-        raise StartError(NodeExit.SETTINGS, f"security.jwt_keys: {error}") from error
-
-
-def _tracer(loaded: LoadedSettings, cluster: ClusterFile, logger: logging.Logger) -> Tracer | None:
-    """What makes spans of requests; None: there are no traces. Raises StartError."""
-    if not loaded.settings.trace.endpoint:
-        return None
-    try:
-        from raftlog.cluster.http.spans import Tracer  # here: of the extra `otel`
-    except ModuleNotFoundError as error:
-        message = f"trace.endpoint needs the packages of OpenTelemetry: {how_to_install('otel')}"
-        raise StartError(NodeExit.SETTINGS, message) from error
-    return Tracer(loaded.settings, cluster.cluster.log, logger)
-
-
-def _open_disk(loaded: LoadedSettings, cluster: ClusterFile) -> tuple[Disk, RecoveredFolder]:
-    settings = loaded.settings
-    own = cluster.of(settings.node)
-    assert own is not None, "load_settings checks this"
-    try:
-        disk, recovered = Disk.open(
-            loaded.data, log_id=cluster.cluster.log, node=settings.node, segment_bytes=settings.disk.segment_bytes
-        )
-    except (DiskError, ValueError) as error:
-        raise folder_error(error) from error
-    return disk, recovered
 
 
 def _stdin_closed(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

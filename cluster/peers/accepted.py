@@ -1,6 +1,6 @@
 """Receives from the connections that peers dial: checks each hello, then decodes frames and hands them over by chunks.
 
-`raftlog.cluster.peers.transport` has one `AcceptedConnections`, and makes an `AcceptedConnection` for each connection
+`raftlog.cluster.peers.transport` has one `IncomingConnections`, and makes an `AcceptedConnection` for each connection
 that a peer dials.
 """
 
@@ -70,7 +70,7 @@ def _is_address(hello: Hello) -> bool:
     return True
 
 
-class AcceptedConnections:
+class IncomingConnections:
     """The connections that peers dialled, and the newest processes behind them."""
 
     def __init__(self, parts: LinkParts, links: OutgoingLinks, refusals: Refusals) -> None:
@@ -185,7 +185,7 @@ class AcceptedConnections:
 class AcceptedConnection(ConnectionEnd):
     """A connection that a peer dialled: a hello, then frames."""
 
-    def __init__(self, owner: AcceptedConnections) -> None:
+    def __init__(self, owner: IncomingConnections) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from raftlog.cluster.peers.accepted import AcceptedConnection, AcceptedConnections
+from raftlog.cluster.peers.accepted import AcceptedConnection, IncomingConnections
 from raftlog.cluster.peers.commit_notices import CommitNotices
 from raftlog.cluster.peers.dialled import Link
 from raftlog.cluster.peers.hello import Hello, Purpose, Word
@@ -52,7 +52,7 @@ class Transport:
         """`dial`: where some members are dialled in place of their address in the configuration."""
         self.parts = parts
         self.refusals = Refusals(parts.metrics, parts.logger)
-        self.incoming = AcceptedConnections(self.parts, self, self.refusals)
+        self.incoming = IncomingConnections(self.parts, self, self.refusals)
         self.dirty: list[Link] = []  # with frames for the next `flush`
         self._configurations: dict[int, Configuration] = {}  # configuration in force of each Raft group
         self._members: dict[int, tuple[tuple[Member, ...], Collection[NodeId]]] = {}  # to dial, and to keep
@@ -147,7 +147,7 @@ class Transport:
 
     @property
     def strangers(self) -> dict[NodeId, Member]:
-        """See `AcceptedConnections.strangers`."""
+        """See `IncomingConnections.strangers`."""
         return self.incoming.strangers
 
     def place_of(self, node: NodeId, address: str) -> str:

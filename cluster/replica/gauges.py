@@ -51,7 +51,7 @@ def _lags(replica: ReplicaState) -> dict[str, float]:
 def _machine(replica: ReplicaState, metrics: ShardMetrics) -> None:
     number, applier, watch = metrics.number, replica.applier, replica.watch
     number("raftlog_applied_index", lambda: applier.applied)
-    number("raftlog_ledger_index", lambda: applier.written)
+    number("raftlog_ledger_index", lambda: applier.ledger.written)
     number("raftlog_oldest_index", lambda: replica.machine.oldest)
     number("raftlog_revision", lambda: replica.machine.revision)
     number("raftlog_sessions", lambda: replica.machine.session_count)

@@ -39,7 +39,7 @@ from raftlog.cluster.replica.state import (
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.logging import Logger
 from raftlog.cluster.runtime.metrics import Metrics
-from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.core import CoreStart, RaftCore
 from raftlog.raft.types import GENESIS, LogStart
 from raftlog.raft.wal.retention import RetentionPolicy
 from raftlog.statemachine.machine import StateMachine
@@ -82,18 +82,20 @@ def open_state(
     core = making.core(
         identity.node,
         options,
-        hard_state=recovered.hard_state,
-        log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
-        configuration=recovered.configuration,
-        configuration_index=recovered.configuration_index,
-        earlier=recovered.earlier,
-        commit=recovered.committed,
-        applied=mark.index,
+        CoreStart(
+            hard_state=recovered.hard_state,
+            log=LogStart(recovered.first, recovered.runs, recovered.last, recovered.tail, mark, recovered.base),
+            configuration=recovered.configuration,
+            configuration_index=recovered.configuration_index,
+            earlier=recovered.earlier,
+            commit=recovered.committed,
+            applied=mark.index,
+            incarnation=identity.incarnation,
+            floor=recovered.floor,
+            kept=recovered.kept,
+        ),
         random=making.random.randint,
         now=clock.read(),
-        incarnation=identity.incarnation,
-        floor=recovered.floor,
-        kept=recovered.kept,
         knows=making.knows,
         run=run if recovered.shard == 0 else 0,
         shard=recovered.shard,

@@ -56,6 +56,26 @@ class Proposal:
     last: int  # its last record: the entry's index
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreStart:
+    """What a starting node has on its disk. `hard_state` and `log` are durable."""
+
+    hard_state: HardState
+    log: LogStart
+    # The newest in the log, committed or not (or the snapshot's, or an empty one at index 0 on a node that is to join).
+    configuration: Configuration
+    configuration_index: int
+    # Those before it, oldest first, back to the one in force at `applied`: the newest may still be cut away.
+    earlier: tuple[tuple[int, Configuration], ...] = ()
+    commit: int  # known to be committed, at least the snapshot
+    applied: int  # the state machine holds everything up to there
+    incarnation: str = ""  # a node that the configuration names with another one never campaigns; drivers give it
+    # Not 0: the log was damaged. The node neither votes nor campaigns until an entry of that term or a later one is
+    # durable (`raftlog.raft.wal.repair`).
+    floor: int = 0
+    kept: tuple[int, int] = (0, 0)  # see `ReplacedEnd.kept`
+
+
 class RaftCore:
     """One node's consensus. Not thread-safe: one task owns it.
 
@@ -68,36 +88,22 @@ class RaftCore:
         self,
         node: NodeId,
         options: Options,
+        start: CoreStart,
         *,
-        hard_state: HardState,
-        log: LogStart,
-        configuration: Configuration,
-        configuration_index: int,
-        commit: int,
-        applied: int,
         random: Callable[[int, int], int],
         now: Now,
-        earlier: tuple[tuple[int, Configuration], ...] = (),
-        incarnation: str = "",
-        floor: int = 0,
-        kept: tuple[int, int] = (0, 0),
         knows: int = 1,
         run: int = 0,
         shard: int = 0,
     ) -> None:
-        """`hard_state` and `log` are durable; `commit` is known to be committed (at least the snapshot), `applied` what
-        the state machine holds. `random(low, high)` includes both bounds.
-
-        `configuration` is the newest in the log, committed or not (or the snapshot's, or an empty one at index 0 on a
-        node that is to join). `earlier` are those before it, oldest first, back to the one in force at `applied`: the
-        newest may still be cut away. With its disk's `incarnation` a node that the configuration names with another one
-        never campaigns; drivers give it. With a `floor` the log was damaged: it neither votes nor campaigns until an
-        entry of that term or a later one is durable (`raftlog.raft.wal.repair`). `kept`: see `Replaced`. `knows` is the
-        newest cluster version that this program knows (`raftlog.raft.versions`), `shard` names this Raft group among
-        those of the same nodes, `run` what this process's hello says of it: then peers are asked what they remember of
-        this disk's promises (`raftlog.raft.consensus.recall`). Raises UnknownVersion for a newer configuration.
+        """`random(low, high)` includes both bounds. `knows` is the newest cluster version that this program knows
+        (`raftlog.raft.versions`), `shard` names this Raft group among those of the same nodes, `run` what this
+        process's hello says of it: then peers are asked what they remember of this disk's promises
+        (`raftlog.raft.consensus.recall`). Raises UnknownVersion for a newer configuration.
         """
-        for _, each in (*earlier, (configuration_index, configuration)):
+        hard_state, log = start.hard_state, start.log
+        configurations = [*start.earlier, (start.configuration_index, start.configuration)]
+        for _, each in configurations:
             versions.check(each, knows)
         role = Follower(NOBODY, now.monotonic_ms, 0, now.monotonic_ms)
         self.state = State(
@@ -109,16 +115,16 @@ class RaftCore:
             vote=hard_state.vote,
             boot=hard_state.boot,
             durable_term=hard_state.term,
-            log=Log(log, committed=commit, applied=applied, now_ms=now.monotonic_ms),
-            configurations=[*earlier, (configuration_index, configuration)],
+            log=Log(log, committed=start.commit, applied=start.applied, now_ms=now.monotonic_ms),
+            configurations=configurations,
             role=role,
-            incarnation=incarnation,
+            incarnation=start.incarnation,
             knows=knows,
             recall=RecallState(
                 run=run,
                 started_ms=now.monotonic_ms,
-                floor=floor if log.last.term < floor else 0,
-                kept=max(kept, (log.last.term, log.last.index)),
+                floor=start.floor if log.last.term < start.floor else 0,
+                kept=max(start.kept, (log.last.term, log.last.index)),
                 kept_term=hard_state.term,
             ),
             shard=shard,
@@ -365,7 +371,7 @@ class RaftCore:
         if state.receiving is not None:
             snapshots.forget_overtaken(state)
         if log.given < log.committed and (state.receiving is None or not state.receiving.is_installing):
-            if log.given < log.start.index:
+            if log.given < log.tail.start.index:
                 replication.fetch_committed(state)
             committed = log.take_committed(state.options.apply_bytes_max)
         if out.fetched:

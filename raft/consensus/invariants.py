@@ -70,7 +70,7 @@ def check_state(state: State) -> None:
         raise InvariantBroken(node, "persisted <= handed to disk <= last", "thesis 10.2.1", (persisted, handed, last))
     if log.given > persisted:
         raise InvariantBroken(node, "only durable entries are applied here", "docs/promises.md", (log.given, persisted))
-    sure = log.ends[-NEWEST:]
+    sure = log.tail.ends[-NEWEST:]
     for mark in marks:
         if mark != last and mark not in sure and not log.may_end(mark):
             raise InvariantBroken(node, "every mark is the end of an entry", "docs/promises.md", mark)
@@ -89,9 +89,9 @@ def check_state(state: State) -> None:
         if waiting > state.options.snapshot_window_bytes:
             raise InvariantBroken(node, "what waits for the disk is bounded", "docs/promises.md", waiting)
     options = state.options
-    if log.bytes > options.tail_bytes_max or len(log.entries) > options.tail_entries_max:
-        durable = bisect_right(log.ends, persisted)
-        size = log.bytes - sum([entry.size for entry in log.entries[durable:]])
+    if log.tail.bytes > options.tail_bytes_max or len(log.tail.entries) > options.tail_entries_max:
+        durable = bisect_right(log.tail.ends, persisted)
+        size = log.tail.bytes - sum([entry.size for entry in log.tail.entries[durable:]])
         if size > options.tail_bytes_max or durable > options.tail_entries_max:
             raise InvariantBroken(
                 node, "durable entries beyond the tail's bounds leave memory", "docs/promises.md", (size, durable)
@@ -113,7 +113,7 @@ def check_leader(state: State, role: Leader) -> None:
     if role.uncommitted_bytes < 0 or (log.committed == log.last.index and role.uncommitted_bytes):
         claim = "uncommitted bytes are those of uncommitted entries"
         raise InvariantBroken(node, claim, "pitfall 29: an isolated leader's log grows", role.uncommitted_bytes)
-    last, sure = log.last.index, log.ends[-NEWEST:]
+    last, sure = log.last.index, log.tail.ends[-NEWEST:]
     for peer, progress in role.progress.items():
         match = progress.match
         if not match <= progress.sent <= last:
@@ -133,8 +133,8 @@ def check_leader(state: State, role: Leader) -> None:
 
 def check_log(log: Log, node: NodeId = NOBODY) -> None:
     """The tail is one unbroken chain, and its counters are right. Raises InvariantBroken."""
-    index, term, crc = log.start.index, log.start.term, log.start.header_crc
-    for entry, end in zip(log.entries, log.ends, strict=True):
+    index, term, crc = log.tail.start.index, log.tail.start.term, log.tail.start.header_crc
+    for entry, end in zip(log.tail.entries, log.tail.ends, strict=True):
         if entry.before != index or entry.index != end or entry.term < term or log.term_at(end) != entry.term:
             raise InvariantBroken(node, "entries follow each other", "5.3", (index, term, entry.index, entry.term))
         if index and entry.previous_crc != crc:
@@ -142,8 +142,8 @@ def check_log(log: Log, node: NodeId = NOBODY) -> None:
         index, term, crc = entry.index, entry.term, entry.mark.header_crc
     if (index, term) != (log.last.index, log.last.term):
         raise InvariantBroken(node, "the tail ends at last", "docs/promises.md", (index, log.last))
-    if log.bytes != sum(entry.size for entry in log.entries):
-        raise InvariantBroken(node, "the tail's bytes are counted", "docs/promises.md", log.bytes)
+    if log.tail.bytes != sum(entry.size for entry in log.tail.entries):
+        raise InvariantBroken(node, "the tail's bytes are counted", "docs/promises.md", log.tail.bytes)
     runs = list(zip(log.run_firsts, log.run_terms, strict=True))
     if runs != sorted(runs) or len(runs) != len({term for _, term in runs}):
         raise InvariantBroken(node, "terms only rise along the log", "3.6", runs)

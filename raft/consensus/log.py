@@ -17,6 +17,55 @@ from raftlog.raft.options import Options
 from raftlog.raft.types import Entry, EntryKind, LogStart, Mark, Now
 
 
+class NewestEntries:
+    """The entries in memory: they follow each other from the end `start` on."""
+
+    __slots__ = ("bytes", "ends", "entries", "start")
+
+    def __init__(self, start: Mark, entries: Sequence[Entry] = ()) -> None:
+        self.start = start
+        self.entries = list(entries)
+        self.ends = [entry.index for entry in entries]
+        self.bytes = sum([entry.size for entry in entries])
+
+    def mark_at(self, index: int) -> Mark | None:
+        """The mark of the entry that ends at `index`, with its header CRC; None where it is not in memory."""
+        ends = self.ends
+        if ends and index == ends[-1]:
+            return self.entries[-1].mark
+        position = bisect_left(ends, index)
+        if position < len(ends) and ends[position] == index:
+            return self.entries[position].mark
+        return self.start if index == self.start.index else None
+
+    def slice(self, after: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
+        """Consecutive entries after the end `after`: at least one if there is one, else within limits."""
+        entries = self.entries
+        position = bisect_right(self.ends, after)
+        assert after == self.start.index if position == 0 else self.ends[position - 1] == after, after
+        stop = min(len(entries), position + entries_max)
+        size = 0
+        for end in range(position, stop):
+            size += entries[end].size
+            if size > bytes_max and end > position:
+                return tuple(entries[position:end])
+        return tuple(entries[position:stop])
+
+    def cut(self, after: int) -> None:
+        """Drop the entries after the end `after`."""
+        position = bisect_right(self.ends, after)
+        self.bytes -= sum([entry.size for entry in self.entries[position:]])
+        del self.entries[position:]
+        del self.ends[position:]
+
+    def drop(self, count: int) -> None:
+        """Drop the oldest `count` entries, one at least."""
+        self.start = self.entries[count - 1].mark
+        self.bytes -= sum([entry.size for entry in self.entries[:count]])
+        del self.entries[:count]
+        del self.ends[:count]
+
+
 class Log:
     """The log of one node: plain data with look-ups; other modules decide about appends and cuts."""
 
@@ -24,13 +73,10 @@ class Log:
         "appended_ms",
         "applied",
         "base",
-        "bytes",
         "committed",
         "cut_after",
         "doubtful_index",
         "doubtful_term",
-        "ends",
-        "entries",
         "first",
         "given",
         "handed",
@@ -39,7 +85,7 @@ class Log:
         "run_firsts",
         "run_terms",
         "snapshot",
-        "start",
+        "tail",
         "times",
         "unapplied",
         "unapplied_bytes",
@@ -54,11 +100,7 @@ class Log:
             self.base = start.snapshot
         self.run_firsts = [run.first for run in start.runs]
         self.run_terms = [run.term for run in start.runs]
-        self.entries = list(start.tail)
-        self.ends = [entry.index for entry in start.tail]
-        self.bytes = sum(entry.size for entry in start.tail)
         self.last = start.last
-        self.start = start.last  # the end before the tail
         self.appended_ms = now_ms  # monotonic time at which the last entry came: the cluster clock goes on from it
         self.persisted = start.last.index
         self.handed = start.last.index  # up to here a Ready carried the entries to the disk
@@ -75,10 +117,12 @@ class Log:
         # A write that was under way when its entries were cut may still be acknowledged: see `acknowledge`.
         self.doubtful_index = 0
         self.doubtful_term = 0
+        before = start.last
         if start.tail:
             head = start.tail[0]
             assert start.tail[-1].mark == start.last, "the tail must end at the last mark"
-            self.start = Mark(head.before, self.term_at(head.before) or 0, head.previous_crc)
+            before = Mark(head.before, self.term_at(head.before) or 0, head.previous_crc)
+        self.tail = NewestEntries(before, start.tail)
         assert applied <= committed <= start.last.index, (applied, committed, start.last.index)
 
     # -- questions ---------------------------------------------------------------------------------------------
@@ -101,28 +145,18 @@ class Log:
 
     def is_end(self, index: int) -> bool:
         """Whether an entry surely ends at `index`: below the tail only run boundaries and known marks are sure."""
-        if index > self.start.index:
-            position = bisect_left(self.ends, index)
-            return position < len(self.ends) and self.ends[position] == index
-        if index in {self.start.index, self.snapshot.index, self.committed, self.applied, self.first - 1}:
+        start, ends = self.tail.start.index, self.tail.ends
+        if index > start:
+            position = bisect_left(ends, index)
+            return position < len(ends) and ends[position] == index
+        if index in {start, self.snapshot.index, self.committed, self.applied, self.first - 1}:
             return True
         run = bisect_left(self.run_firsts, index + 1)
         return run < len(self.run_firsts) and self.run_firsts[run] == index + 1
 
     def may_end(self, index: int) -> bool:
         """Whether an entry may end at `index`, as far as memory knows: below the tail only the disk knows."""
-        return index == self.last.index or index < self.start.index or self.is_end(index)
-
-    def mark_at(self, index: int) -> Mark | None:
-        """The mark of the entry that ends at `index`, with its header CRC; None where it is not in memory."""
-        if index == self.last.index:
-            return self.last
-        if index == self.start.index:
-            return self.start
-        position = bisect_left(self.ends, index)
-        if position < len(self.ends) and self.ends[position] == index:
-            return self.entries[position].mark
-        return None
+        return index == self.last.index or index < self.tail.start.index or self.is_end(index)
 
     def last_end(self, index: int, term: int) -> tuple[int, bool]:
         """The last place at or below `index` whose term is not above `term`, rounded down to an entry's end.
@@ -135,9 +169,10 @@ class Log:
             index = min(index, self.run_firsts[run] - 1)
         if index < self.first:
             return self.first - 1, True
-        if index > self.start.index:
-            position = bisect_right(self.ends, index)
-            return (self.ends[position - 1] if position else self.start.index), True
+        tail = self.tail
+        if index > tail.start.index:
+            position = bisect_right(tail.ends, index)
+            return (tail.ends[position - 1] if position else tail.start.index), True
         return index, self.is_end(index)
 
     def last_sure_end(self, index: int, term: int) -> int:
@@ -148,19 +183,6 @@ class Log:
         boundary = self.run_firsts[bisect_right(self.run_firsts, index) - 1] - 1
         return max([boundary, *(mark for mark in (self.committed, self.snapshot.index) if mark <= index)])
 
-    def slice(self, after: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
-        """Consecutive entries of the tail after the end `after`: at least one if there is one, else within limits."""
-        entries = self.entries
-        position = bisect_right(self.ends, after)
-        assert after == self.start.index if position == 0 else self.ends[position - 1] == after, after
-        stop = min(len(entries), position + entries_max)
-        size = 0
-        for end in range(position, stop):
-            size += entries[end].size
-            if size > bytes_max and end > position:
-                return tuple(entries[position:end])
-        return tuple(entries[position:stop])
-
     def bytes_between(self, after: int, to: int) -> int:
         """Bytes of the entries after the end `after`, up to the end `to`, none of them committed before; those that
         left memory since count too."""
@@ -168,7 +190,8 @@ class Log:
         for index, size in self.uncommitted_freed:
             if after < index <= to:
                 total += size
-        for entry in self.entries[bisect_right(self.ends, after) : bisect_right(self.ends, to)]:
+        tail = self.tail
+        for entry in tail.entries[bisect_right(tail.ends, after) : bisect_right(tail.ends, to)]:
             total += entry.size
         return total
 
@@ -197,7 +220,7 @@ class Log:
 
     def append(self, entries: Sequence[Entry], now_ms: int) -> None:
         """Put `entries` at the end; each must follow the one before."""
-        index, term = self.last.index, self.last.term
+        index, term, tail = self.last.index, self.last.term, self.tail
         for entry in entries:
             assert entry.before == index, (entry.index, entry.count, index)
             assert entry.term >= term, (entry.index, entry.term, term)
@@ -205,9 +228,9 @@ class Log:
                 self.run_firsts.append(entry.first)
                 self.run_terms.append(entry.term)
             index, term = entry.index, entry.term
-            self.entries.append(entry)
-            self.ends.append(index)
-            self.bytes += entry.size
+            tail.entries.append(entry)
+            tail.ends.append(index)
+            tail.bytes += entry.size
         self.last = entries[-1].mark
         self.appended_ms = now_ms
 
@@ -227,14 +250,11 @@ class Log:
             self.cut_after = after if self.cut_after is None else min(self.cut_after, after)
             self.handed = after
         self.persisted = min(self.persisted, after)
-        position = bisect_right(self.ends, after)
-        self.bytes -= sum(entry.size for entry in self.entries[position:])
-        del self.entries[position:]
-        del self.ends[position:]
+        self.tail.cut(after)
         # Below the tail only the disk knows the mark; the entry that follows it names its CRC.
-        self.last = self.mark_at(after) or Mark(after, self.term_at(after) or 0, replacement.previous_crc)
-        if not self.entries:
-            self.start = self.last
+        self.last = self.tail.mark_at(after) or Mark(after, self.term_at(after) or 0, replacement.previous_crc)
+        if not self.tail.entries:
+            self.tail.start = self.last
         while self.uncommitted_freed and self.uncommitted_freed[-1][0] > after:
             self.uncommitted_freed.pop()
         runs = bisect_right(self.run_firsts, after)
@@ -262,7 +282,8 @@ class Log:
         cut_after, self.cut_after = self.cut_after, None
         if self.handed == self.last.index:
             return cut_after, ()
-        entries = tuple(self.entries[bisect_right(self.ends, self.handed) :])
+        tail = self.tail
+        entries = tuple(tail.entries[bisect_right(tail.ends, self.handed) :])
         self.handed = self.last.index
         return cut_after, entries
 
@@ -272,10 +293,10 @@ class Log:
         Only entries that are durable here are given out, so every applied entry can be read from this node's disk.
         Entries below the tail come from the disk (see `wants`).
         """
-        to = min(self.committed, self.persisted)
-        if self.given >= to or self.given < self.start.index or self.unapplied_bytes >= bytes_max:
+        to, tail = min(self.committed, self.persisted), self.tail
+        if self.given >= to or self.given < tail.start.index or self.unapplied_bytes >= bytes_max:
             return ()
-        entries, size, count = self.entries[bisect_right(self.ends, self.given) : bisect_right(self.ends, to)], 0, 0
+        entries, size, count = tail.entries[bisect_right(tail.ends, self.given) : bisect_right(tail.ends, to)], 0, 0
         for entry in entries:
             size += entry.size
             count += 1
@@ -299,7 +320,7 @@ class Log:
 
     def wants(self) -> tuple[int, int] | None:
         """The range to read from disk for apply, as (after, to), when what comes next is below the tail."""
-        to = min(self.committed, self.persisted, self.start.index)
+        to = min(self.committed, self.persisted, self.tail.start.index)
         return (self.given, to) if self.given < to else None
 
     def compact(self, keep_after: int) -> None:
@@ -308,7 +329,7 @@ class Log:
             return
         assert keep_after <= self.snapshot.index, f"no snapshot covers the log up to {keep_after}"
         assert self.may_end(keep_after), f"{keep_after} is not the end of an entry"
-        self.base = self.mark_at(keep_after) or Mark(keep_after, self.term_at(keep_after) or 0)
+        self.base = self.tail.mark_at(keep_after) or Mark(keep_after, self.term_at(keep_after) or 0)
         self.first = keep_after + 1
         run = max(0, bisect_right(self.run_firsts, self.first) - 1)
         del self.run_firsts[:run]
@@ -318,12 +339,9 @@ class Log:
             self.run_terms.clear()
         else:
             self.run_firsts[0] = max(self.run_firsts[0], self.first)
-        drop = bisect_right(self.ends, keep_after)
+        drop = bisect_right(self.tail.ends, keep_after)
         if drop:
-            self.start = self.entries[drop - 1].mark
-            self.bytes -= sum([entry.size for entry in self.entries[:drop]])
-            del self.entries[:drop]
-            del self.ends[:drop]
+            self.tail.drop(drop)
 
     def restart(self, mark: Mark, now_ms: int) -> None:
         """A snapshot up to `mark` replaced the whole log; no entry follows it yet.
@@ -333,13 +351,14 @@ class Log:
         """
         assert mark.index > self.committed, (mark.index, self.committed)
         self.first = mark.index + 1
-        self.snapshot = self.base = self.start = self.last = mark
+        self.snapshot = self.base = self.last = mark
+        self.tail = NewestEntries(mark)
         self.persisted = self.handed = self.committed = self.given = self.applied = mark.index
         self.cut_after = None
         self.appended_ms = now_ms
-        self.bytes = self.unapplied_bytes = 0
-        for gone in (self.entries, self.ends, self.run_firsts, self.run_terms):
-            gone.clear()
+        self.run_firsts.clear()
+        self.run_terms.clear()
+        self.unapplied_bytes = 0
         self.unapplied.clear()
         self.uncommitted_freed.clear()
 
@@ -349,22 +368,21 @@ class Log:
         Dropping one by one would move the rest of the list each time. Entries that are not applied yet are read back
         from the disk (see `wants`). Otherwise a node with a slow state machine would hold the whole log since then.
         """
-        if self.bytes <= options.tail_bytes_max and len(self.entries) <= options.tail_entries_max:
+        tail = self.tail
+        if tail.bytes <= options.tail_bytes_max and len(tail.entries) <= options.tail_entries_max:
             return
-        free = bisect_right(self.ends, self.persisted)
+        free = bisect_right(tail.ends, self.persisted)
         bytes_left = options.tail_bytes_max * 7 // 8
         entries_left = options.tail_entries_max * 7 // 8
         freed = self.uncommitted_freed
         while freed and freed[0][0] <= self.committed:
             freed.popleft()
-        drop = 0
-        while drop < free and (self.bytes > bytes_left or len(self.entries) - drop > entries_left):
-            entry = self.entries[drop]
-            self.bytes -= entry.size
+        drop, size = 0, tail.bytes
+        while drop < free and (size > bytes_left or len(tail.entries) - drop > entries_left):
+            entry = tail.entries[drop]
+            size -= entry.size
             if entry.index > self.committed:
                 freed.append((entry.index, entry.size))
             drop += 1
         if drop:
-            self.start = self.entries[drop - 1].mark
-            del self.entries[:drop]
-            del self.ends[:drop]
+            tail.drop(drop)

@@ -84,10 +84,10 @@ def _stream(state: State, role: Leader, peer: NodeId, progress: FollowerProgress
         if is_behind and len(progress.inflight) >= progress.pace.messages_max:
             return
         bytes_max = _bytes_max(options, is_behind=is_behind)
-        if progress.sent < log.start.index:
+        if progress.sent < log.tail.start.index:
             _fetch(state, peer, progress, bytes_max)
             return
-        entries = progress.taken(log.slice(progress.sent, bytes_max, options.append_entries_max))
+        entries = progress.taken(log.tail.slice(progress.sent, bytes_max, options.append_entries_max))
         _send(state, role, peer, progress, progress.sent, entries)
 
 
@@ -113,16 +113,16 @@ def _probe(state: State, role: Leader, peer: NodeId, progress: FollowerProgress)
         _fetch(state, peer, progress, 1)  # one entry shows where the one before it ends
         return
     entries: tuple[Entry, ...] = ()
-    if progress.sent >= log.start.index:
+    if progress.sent >= log.tail.start.index:
         bytes_max = _bytes_max(options, is_behind=_is_behind(state, role, progress))
-        entries = progress.taken(log.slice(progress.sent, bytes_max, options.append_entries_max))
+        entries = progress.taken(log.tail.slice(progress.sent, bytes_max, options.append_entries_max))
     progress.is_waiting = True
     _send(state, role, peer, progress, progress.sent, entries)
 
 
 def _fetch(state: State, peer: NodeId, progress: FollowerProgress, bytes_max: int) -> None:
     if progress.fetch is None and not progress.is_waiting:
-        progress.fetch = Fetch(peer, progress.sent, state.log.start.index, bytes_max)
+        progress.fetch = Fetch(peer, progress.sent, state.log.tail.start.index, bytes_max)
         state.out.fetches.append(progress.fetch)
 
 
@@ -335,7 +335,7 @@ def _is_chain(state: State, message: AppendEntries) -> bool:
 
 def _has_other_header(state: State, message: AppendEntries, entry: Entry) -> bool:
     """Whether the entry before the leader's `entry` is another one here."""
-    mark, named = state.log.mark_at(entry.before), entry.previous_crc
+    mark, named = state.log.tail.mark_at(entry.before), entry.previous_crc
     if mark is None or mark.index == 0 or mark.header_crc == named:
         return False
     what = f"entry {mark.index} has header CRC {mark.header_crc:08x} here, {named:08x} there"
@@ -349,7 +349,7 @@ def _is_refused(state: State, message: AppendEntries, entry: Entry) -> bool:
     log = state.log
     if entry.before >= log.committed:
         return _has_other_header(state, message, entry)
-    mark = log.mark_at(entry.index)
+    mark = log.tail.mark_at(entry.index)
     event = LogDiffers(message.sender, entry.index, 0 if mark is None else mark.header_crc, entry.mark.header_crc)
     what = f"entry {entry.index} of term {entry.term} is not the one that is committed here"
     reject_difference(state, message, event, what)

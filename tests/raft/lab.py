@@ -12,7 +12,7 @@ from raftlog.raft.codec.checks import crc32c
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
-from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.core import CoreStart, RaftCore
 from raftlog.raft.consensus.invariants import check_log, check_state
 from raftlog.raft.consensus.progress import FollowerProgress
 from raftlog.raft.consensus.roles import Leader, RoleName
@@ -109,12 +109,14 @@ def make_core(
     return RaftCore(
         node,
         options or Options(),
-        hard_state=hard_state,
-        log=log_start(log, tail),
-        configuration=members,
-        configuration_index=1,
-        commit=commit,
-        applied=commit,
+        CoreStart(
+            hard_state=hard_state,
+            log=log_start(log, tail),
+            configuration=members,
+            configuration_index=1,
+            commit=commit,
+            applied=commit,
+        ),
         random=random,
         now=at(now_ms),
         knows=knows,
@@ -127,14 +129,16 @@ def compacted_core(options: Options | None = None) -> RaftCore:
     return RaftCore(
         1,
         options or Options(),
-        hard_state=HardState(1),
-        configuration=configuration(3),
-        configuration_index=1,
-        commit=7,
-        applied=7,
+        CoreStart(
+            hard_state=HardState(1),
+            configuration=configuration(3),
+            configuration_index=1,
+            commit=7,
+            applied=7,
+            log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
+        ),
         random=lambda low, high: low,
         now=at(0),
-        log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
     )
 
 
@@ -155,18 +159,20 @@ def start_core(
     return RaftCore(
         node,
         options,
-        hard_state=hard_state,
-        log=log_start(disk, tail),
-        configuration=members,
-        configuration_index=1,
-        commit=commit,
-        applied=commit,
+        CoreStart(
+            hard_state=hard_state,
+            log=log_start(disk, tail),
+            configuration=members,
+            configuration_index=1,
+            commit=commit,
+            applied=commit,
+            floor=hard_state.floor,
+            incarnation=f"{node:032x}",
+            kept=kept,
+        ),
         random=lambda low, high: min(low + node * 10, high),
         now=at(now_ms),
-        floor=hard_state.floor,
-        incarnation=f"{node:032x}",
         run=run,
-        kept=kept,
     )
 
 

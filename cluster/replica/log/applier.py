@@ -2,7 +2,7 @@
 Keeps the newest entries with their effects in memory, for readers that follow closely.
 
 The replica calls `run` in its turns. Clients see an entry as soon as it is applied, without waiting for the ledger:
-after a crash, replay makes the same effects again. Readers that read the log from the disk end at `written`.
+after a crash, replay makes the same effects again. Readers that read the log from the disk end at `ledger.written`.
 See docs/promises.md: one write, in order.
 """
 
@@ -108,8 +108,53 @@ class Recent:
         return None, entry.term
 
 
+class LedgerQueue:
+    """Effects on their way to the ledger, which ends at `written`. One call of the disk runs at a time; effects that
+    come meanwhile go with the next call."""
+
+    def __init__(
+        self, disk: Disk, written: int, *, failed: Callable[[BaseException], None], taken: Callable[[], None]
+    ) -> None:
+        """The disk already has effects up to `written`. `taken` is called after a call of the disk that had to wait."""
+        self.written = written
+        self.frames: list[bytes] = []  # encoded effects that the disk does not have yet
+        self.bytes = 0  # effects that the ledger has not taken yet, those of `frames` among them
+        self._disk, self._failed, self._on_taken = disk, failed, taken
+        self._writing: asyncio.Future[None] | None = None
+
+    def write(self, last: int) -> None:
+        """Writes the queued effects, which end with those of entry `last`. The disk drops effects that it has."""
+        if self.frames and self._writing is None:
+            frames, size = self.frames, self.bytes
+            self.frames = []
+            writing = self._disk.write_effects(frames)
+            if writing.done() and not writing.exception():
+                self.bytes -= size
+                self.written = last
+            else:
+                self._writing = writing
+                writing.add_done_callback(lambda done: self._wrote(done, last, size))
+
+    def _wrote(self, done: asyncio.Future[None], last: int, size: int) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._taken(last, size)
+        elif isinstance(error, NoSpace):  # the disk keeps them queued, and should not get many more
+            asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._taken, last, size)
+        else:
+            self._failed(error)
+
+    def _taken(self, last: int, size: int) -> None:
+        self._writing = None
+        self.bytes -= size
+        self.written = max(self.written, last)
+        self._on_taken()
+
+
 class Applier:
-    """Owns the state machine. `run` applies one slice; callers only read the other attributes, such as `written`."""
+    """Owns the state machine. `run` applies one slice; callers only read the other attributes, such as `applied`."""
 
     def __init__(
         self,
@@ -131,26 +176,20 @@ class Applier:
         self.mark = applied
         self.applied = applied.index
         self.last_user_index = last_user
-        self.written = ledger_last
+        self.ledger = LedgerQueue(disk, ledger_last, failed=failed, taken=self._taken)
         self.applied_at = clock.monotonic()  # when the newest entry was applied; the cluster clock counts from it
         self.log_bytes = self.log_records = 0  # applied since the last snapshot; bytes as they count on disk
         self.grown_bytes = 0  # of the state at most, since the newest snapshot
-        self._disk = disk
         self._pending = pending
         self._limits = limits
         self._slice_s = limits.apply_slice_ms / 1_000
-        self._failed = failed
         self._wake = wake
         self.waiting: deque[Entry] = deque()  # committed entries that are not applied yet, in order
-        self._frames: list[bytes] = []
-        self.ledger_bytes = 0  # effects that the ledger has not taken yet
-        self._frames_last = 0
-        self._writing: asyncio.Future[None] | None = None
 
     @property
     def is_written(self) -> bool:
         """Whether the ledger has everything that was applied."""
-        return self.written >= self.applied
+        return self.ledger.written >= self.applied
 
     @property
     def clock_ms(self) -> int:
@@ -163,28 +202,27 @@ class Applier:
         A slice ends with a digest point, so that the state is compared there before anything behind it is answered.
         Raises the error of the state machine or the codec on an entry that they do not know: the node must stop.
         """
-        waiting, bytes_max = self.waiting, self._limits.ledger_queue_bytes_max
-        if not waiting or self.ledger_bytes > bytes_max:
+        waiting, ledger, bytes_max = self.waiting, self.ledger, self._limits.ledger_queue_bytes_max
+        if not waiting or ledger.bytes > bytes_max:
             return False
         until, point = clock.monotonic() + self._slice_s, self.machine.point
         while waiting:
             self._apply(waiting.popleft())
             self.applied_at = clock.monotonic()
-            if self.applied_at >= until or self.ledger_bytes > bytes_max or self.machine.point is not point:
+            if self.applied_at >= until or ledger.bytes > bytes_max or self.machine.point is not point:
                 break
         if self.waiters.heap:
             self.waiters.applied(self.applied)
-        if self._writing is None:
-            self._write()
+        ledger.write(self.applied)
         return True
 
     def installed(self, machine: StateMachine, mark: Mark, last_user: int) -> None:
         """A leader's snapshot up to `mark` replaced log and state. The ledger needs nothing before it."""
         assert not self.waiting, "nothing is applied meanwhile"
-        assert not self.ledger_bytes, "and everything is written"
+        assert not self.ledger.bytes, "and everything is written"
         self.machine = machine
         self.mark = mark
-        self.applied = self.written = mark.index
+        self.applied = self.ledger.written = mark.index
         self.last_user_index = last_user
         self.applied_at = clock.monotonic()
         self.log_bytes = self.log_records = self.grown_bytes = 0
@@ -214,44 +252,14 @@ class Applier:
         user = last_user_index(command, effects)
         if user is not None:
             self.last_user_index = user
-        self._frames.append(frame)
-        self.ledger_bytes += len(frame)
-        self._frames_last = index
-        self.recent.add(entry, effects, len(frame), self.written)
+        ledger = self.ledger
+        ledger.frames.append(frame)
+        ledger.bytes += len(frame)
+        self.recent.add(entry, effects, len(frame), ledger.written)
         self._pending.applied(index, entry.term, command.requests, effects)
         return command, effects
 
-    def _write(self) -> None:
-        """Writes the queued effects. One call runs at a time; effects that come meanwhile go with the next call.
-
-        The disk drops effects that it already has.
-        """
-        if self._frames and self._writing is None:
-            frames, last, size = self._frames, self._frames_last, self.ledger_bytes
-            self._frames = []
-            writing = self._disk.write_effects(frames)
-            if writing.done() and not writing.exception():
-                self.ledger_bytes -= size
-                self.written = last
-            else:
-                self._writing = writing
-                writing.add_done_callback(lambda done: self._wrote(done, last, size))
-
-    def _wrote(self, done: asyncio.Future[None], last: int, size: int) -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is None:
-            self._taken(last, size)
-        elif isinstance(error, NoSpace):  # the disk keeps them queued, and should not get many more
-            asyncio.get_running_loop().call_later(NO_SPACE_RETRY_S, self._taken, last, size)
-        else:
-            self._failed(error)
-
-    def _taken(self, last: int, size: int) -> None:
-        self._writing = None
-        self.ledger_bytes -= size
-        self.written = max(self.written, last)
-        self._write()
+    def _taken(self) -> None:
+        self.ledger.write(self.applied)
         if self.waiting:
             self._wake()

@@ -69,7 +69,7 @@ class LogReader:
         found = self._applier.recent.read(from_index, limit, bytes_max)
         if found:
             return found
-        to = min(from_index + limit - 1, self._applier.applied, self._applier.written)
+        to = min(from_index + limit - 1, self._applier.applied, self._applier.ledger.written)
         raw = await self._raw(from_index, to, min(bytes_max, DECODED_BYTES_MAX))
         try:
             return decode_slice(raw)
@@ -82,7 +82,9 @@ class LogReader:
     async def raw(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         """Applied entries as the bytes on a disk, from the entry that holds `from_index`. Raises ApiError."""
         self.check_oldest(from_index)
-        return await self._raw(from_index, min(to_index, self._applier.applied, self._applier.written), bytes_max)
+        return await self._raw(
+            from_index, min(to_index, self._applier.applied, self._applier.ledger.written), bytes_max
+        )
 
     async def find_time(self, time_ms: int) -> int:
         """First index of the first applied entry with that time or a later one, else last applied index + 1."""
@@ -105,7 +107,7 @@ class LogReader:
     async def own(self, from_index: int, to_index: int, bytes_max: int) -> RawSlice:
         """As `raw`, from this disk only; empty if this disk has none of it. Raises ApiError."""
         try:
-            to_index = min(to_index, self._applier.applied, self._applier.written)
+            to_index = min(to_index, self._applier.applied, self._applier.ledger.written)
             return await self._disk.read_raw(from_index, to_index, bytes_max)
         except DiskError as error:
             raise self._told(error) from error

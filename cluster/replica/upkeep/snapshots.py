@@ -147,7 +147,7 @@ async def _save(replica: ReplicaState) -> None:
     started = clock.monotonic()
     walk = replica.machine.snapshot()
     try:
-        while applier.written < mark.index:  # the ledger must reach the snapshot before the snapshot counts
+        while applier.ledger.written < mark.index:  # the ledger must reach the snapshot before the snapshot counts
             await asyncio.sleep(POLL_S)
         chunks = paced(chunks_of(last_user, walk), lambda: replica.applier.applied, partial(_is_late, replica))
         await replica.disk.save_snapshot(mark, configuration, chunks, index)

@@ -100,7 +100,7 @@ async def test_applying_waits_where_the_disk_takes_no_effects(tmp_path: Path, mo
 
         monkeypatch.setattr(leader.state.disk, "write_effects", slow)
         before = leader.applied
-        while leader.state.applier.ledger_bytes <= leader.state.settings.limits.ledger_queue_bytes_max:
+        while leader.state.applier.ledger.bytes <= leader.state.settings.limits.ledger_queue_bytes_max:
             await nodes.append(leader, b"v")
         late = asyncio.ensure_future(nodes.append(leader, b"v", seconds=60))
         await wait_until_async(lambda: leader.committed > leader.applied, what="a committed entry that waits")

@@ -89,7 +89,7 @@ class Forger:
     def entries(self, before: int, term: int) -> tuple[Entry, ...]:
         """A chain after `before`, which may not be the end of an entry here: with the true header there, or not."""
         random, log = self.random, self.core.state.log
-        mark = log.mark_at(before) if random.randrange(4) else None
+        mark = log.tail.mark_at(before) if random.randrange(4) else None
         previous = mark or Mark(before, min(term, log.term_at(before) or 0), random.getrandbits(32))
         if random.randrange(8) == 0:
             previous = replace(previous, index=self.number())
@@ -103,7 +103,7 @@ class Forger:
             at_term = min(max(previous.term, random.choice([term, previous.term, self.number()])), INDEX_MAX)
             made.append(seal_entry(previous, term=at_term, kind=kind, count=count, time_ms=0, clock_ms=0, data=data))
             previous = made[-1].mark
-        own = [entry for entry in log.entries if entry.before >= before]
+        own = [entry for entry in log.tail.entries if entry.before >= before]
         return tuple(own[: random.randint(0, 3)]) if random.randrange(5) == 0 else tuple(made)
 
     def message(self) -> tuple[Message, str]:
@@ -216,7 +216,7 @@ class Forger:
         after = observe(state)
         check_step(1, self.seen, after)
         self.seen = after
-        for entry in state.log.entries:
+        for entry in state.log.tail.entries:
             if entry.index <= state.log.committed:
                 assert self.known.setdefault(entry.index, entry.mark.header_crc) == entry.mark.header_crc
 
@@ -331,8 +331,8 @@ def test_pitfall_19_entries_that_break_an_invariant_are_refused_before_anything_
     """
     core = made("follower")
     log = core.state.log
-    assert (log.start.index, log.ends, log.committed) == (2, [5, 6, 8, 9, 10], 5)
-    chain = extend(log.mark_at(prev[0]) or Mark(*prev), *entries, data=b"another")
+    assert (log.tail.start.index, log.tail.ends, log.committed) == (2, [5, 6, 8, 9, 10], 5)
+    chain = extend(log.tail.mark_at(prev[0]) or Mark(*prev), *entries, data=b"another")
     message = append_entries(chain, prev=(prev[0], prev[1]), term=3, commit=commit)
     assert denied(core, message).startswith(reason)
 

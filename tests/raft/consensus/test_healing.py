@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.core import CoreStart, RaftCore
 from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import Healed
 from raftlog.raft.messages import RequestVoteReply, TimeoutNow
@@ -21,15 +21,17 @@ def damaged(log: LogStart) -> RaftCore:
     return RaftCore(
         1,
         Options(),
-        hard_state=HardState(FLOOR),
-        log=log,
-        configuration=THREE,
-        configuration_index=1,
-        commit=1,
-        applied=1,
+        CoreStart(
+            hard_state=HardState(FLOOR),
+            log=log,
+            configuration=THREE,
+            configuration_index=1,
+            commit=1,
+            applied=1,
+            floor=FLOOR,
+        ),
         random=lambda low, high: low,
         now=at(0),
-        floor=FLOOR,
     )
 
 

@@ -22,7 +22,7 @@ def test_terms_out_of_bounds_are_none_and_no_error(index: int) -> None:
     """Term look-ups of anything at all are safe (pitfall 52: the term of a compacted entry)."""
     log = log_from((1, 3), (2, 4), 2)
     assert log.term_at(index) is None
-    assert log.mark_at(index) is None
+    assert log.tail.mark_at(index) is None
     assert not log.is_end(index)
 
 
@@ -62,16 +62,16 @@ def test_durable_entries_leave_the_tail_applied_or_not(options: Options) -> None
     log.append(extend(log.last, *[1 + index // 50 for index in range(200)]), 0)
     log.take_unpersisted()
     log.trim(options)
-    assert log.entries[0].index == 2
+    assert log.tail.entries[0].index == 2
     log.acknowledge(4, 201)
     log.trim(options)
-    assert len(log.entries) <= options.tail_entries_max
-    assert log.bytes <= options.tail_bytes_max
+    assert len(log.tail.entries) <= options.tail_entries_max
+    assert log.tail.bytes <= options.tail_bytes_max
     check_log(log)
     assert [log.term_at(index) for index in (2, 51, 52, 201)] == [1, 1, 2, 4]
     log.committed = 201
     assert log.take_committed(1 << 20) == ()
-    assert log.wants() == (1, log.start.index)
+    assert log.wants() == (1, log.tail.start.index)
 
 
 def test_uncommitted_bytes_are_counted_after_their_entries_left_memory() -> None:
@@ -83,7 +83,7 @@ def test_uncommitted_bytes_are_counted_after_their_entries_left_memory() -> None
     whole = log.bytes_between(1, 21)
     log.acknowledge(2, 21)
     log.trim(Options(tail_entries_max=1))
-    assert log.entries == []
+    assert log.tail.entries == []
     assert log.bytes_between(1, 21) == whole == sum(entry.size for entry in entries)
     log.committed = 11
     assert log.bytes_between(11, 21) == sum(entry.size for entry in entries[10:])
@@ -136,16 +136,16 @@ def test_a_broken_tail_is_found_by_its_invariant() -> None:
     """`check_log` sees a missing entry, a wrong chain and a wrong count of bytes."""
     log = log_from(1, 1, 1)
     check_log(log)
-    log.bytes += 1
+    log.tail.bytes += 1
     with pytest.raises(InvariantBroken, match="bytes"):
         check_log(log)
     log = log_from(1, 1, 1)
-    del log.entries[2], log.ends[2]
+    del log.tail.entries[2], log.tail.ends[2]
     with pytest.raises(InvariantBroken, match="follow"):
         check_log(log)
     log = log_from(1, 1)
     stranger = extend(Mark(2, 1, 12345), 1)[0]
-    log.entries[2] = stranger
+    log.tail.entries[2] = stranger
     with pytest.raises(InvariantBroken, match="names the one before"):
         check_log(log)
     log = log_from(1, 1)
@@ -197,13 +197,13 @@ def test_a_compaction_below_the_tail_keeps_the_tail() -> None:
     Guard: `drop` in `compact` of raft/consensus/log.py.
     """
     log = trimmed(first=1, snapshot=7)
-    entries, size, start = list(log.entries), log.bytes, log.start
+    entries, size, start = list(log.tail.entries), log.tail.bytes, log.tail.start
     log.compact(3)
-    assert (log.first, log.entries, log.bytes, log.start) == (4, entries, size, start)
-    assert [entry.index for entry in log.slice(5, 1 << 20, 99)] == [6, 7, 8, 9, 10]
+    assert (log.first, log.tail.entries, log.tail.bytes, log.tail.start) == (4, entries, size, start)
+    assert [entry.index for entry in log.tail.slice(5, 1 << 20, 99)] == [6, 7, 8, 9, 10]
     assert [log.term_at(index) for index in (2, 3, 4, 6)] == [None, 1, 1, 2]
     check_log(log)
     log.compact(7)
-    assert [entry.index for entry in log.entries] == [8, 9, 10]
-    assert log.start.index == 7
+    assert [entry.index for entry in log.tail.entries] == [8, 9, 10]
+    assert log.tail.start.index == 7
     check_log(log)

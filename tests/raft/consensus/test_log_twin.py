@@ -148,10 +148,10 @@ class Comparison(RuleBasedStateMachine):
         top = twin.entries[-1].index + 2
         assert [log.term_at(index) for index in range(top)] == [twin.term_at(index) for index in range(top)]
         marks = {entry.index: entry.mark for entry in twin.entries}
-        for index in range(log.start.index, top):
+        for index in range(log.tail.start.index, top):
             assert log.is_end(index) == (index in ends)
             if index:
-                assert log.mark_at(index) == marks.get(index)
+                assert log.tail.mark_at(index) == marks.get(index)
         terms = {0, self.term, *(entry.term for entry in twin.entries[-4:])}
         for index in range(top):
             assert log.may_end(index) or index not in ends
@@ -162,9 +162,9 @@ class Comparison(RuleBasedStateMachine):
                 sure = log.last_sure_end(index, term)
                 assert sure in ends
                 assert sure <= twin.last_end(index, term)
-        for after in [end for end in ends if end >= log.start.index]:
-            assert list(log.slice(after, 1 << 30, 1 << 30)) == twin.after(after)
-            assert list(log.slice(after, 1, 99)) == twin.after(after)[:1]
+        for after in [end for end in ends if end >= log.tail.start.index]:
+            assert list(log.tail.slice(after, 1 << 30, 1 << 30)) == twin.after(after)
+            assert list(log.tail.slice(after, 1, 99)) == twin.after(after)[:1]
         last = twin.entries[-1]
         for index, term in ((last.index, last.term), (last.index + 9, last.term - 1), (last.index - 1, last.term)):
             assert log.is_up_to_date(index, term) == ((term, index) >= (last.term, last.index))

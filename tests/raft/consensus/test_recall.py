@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus import recall
-from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.core import CoreStart, RaftCore
 from raftlog.raft.consensus.roles import Candidate, Leader
 from raftlog.raft.consensus.state import become_follower
 from raftlog.raft.events import AcknowledgedLost, Healed, PromisesLost, WentUnderFloor
@@ -50,18 +50,20 @@ def a_core(
     return RaftCore(
         node,
         OPTIONS,
-        hard_state=HardState(term, vote, 1, floor),
-        log=log_start(entries),
-        configuration=members,
-        configuration_index=1,
-        commit=1,
-        applied=1,
+        CoreStart(
+            hard_state=HardState(term, vote, 1, floor),
+            log=log_start(entries),
+            configuration=members,
+            configuration_index=1,
+            commit=1,
+            applied=1,
+            floor=floor,
+            kept=kept,
+            incarnation=disk_of(node),
+        ),
         random=lambda low, high: low,
         now=at(0),
-        floor=floor,
         run=RUN,
-        kept=kept,
-        incarnation=disk_of(node),
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from raftlog.raft.configuration import Configuration
-from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.core import CoreStart, RaftCore
 from raftlog.raft.consensus.roles import RoleName
 from raftlog.raft.events import BecamePreCandidate
 from raftlog.raft.options import Options
@@ -18,13 +18,15 @@ def restarted(node: int, *known: tuple[int, Configuration]) -> RaftCore:
     return RaftCore(
         node,
         Options(),
-        hard_state=HardState(1, 0, 2),
-        log=log_start(log_of(configuration(3), 1, 1, 1, 1)),
-        configuration=newest,
-        configuration_index=index,
-        earlier=tuple(earlier),
-        commit=0,
-        applied=0,
+        CoreStart(
+            hard_state=HardState(1, 0, 2),
+            log=log_start(log_of(configuration(3), 1, 1, 1, 1)),
+            configuration=newest,
+            configuration_index=index,
+            earlier=tuple(earlier),
+            commit=0,
+            applied=0,
+        ),
         random=lambda low, high: low,
         now=at(0),
     )

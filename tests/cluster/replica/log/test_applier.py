@@ -80,7 +80,7 @@ async def test_a_reader_skips_nothing_over_an_installed_snapshot() -> None:
     for entry in before:
         other.apply(log_entry(entry))
     applier.installed(other, before[-1].mark, 9)
-    assert (applier.applied, applier.written, applier.last_user_index) == (9, 9, 9)
+    assert (applier.applied, applier.ledger.written, applier.last_user_index) == (9, 9, 9)
     applier.waiting += entries_after(applier.mark, 3)
     apply_all(applier)
     assert applier.recent.read(4, 100, 1 << 20) is None
@@ -110,13 +110,13 @@ async def test_effects_count_as_written_when_their_own_write_is_done() -> None:
     apply_all(applier)
     applier.waiting += entries[3:]
     apply_all(applier)
-    assert (applier.applied, applier.written, len(writes)) == (5, 0, 1)
+    assert (applier.applied, applier.ledger.written, len(writes)) == (5, 0, 1)
     writes[0].set_result(None)
     await wait_until_async(lambda: len(writes) == 2)
-    assert (applier.written, applier.is_written) == (3, False)
+    assert (applier.ledger.written, applier.is_written) == (3, False)
     writes[1].set_result(None)
     await wait_until_async(lambda: applier.is_written)
-    assert applier.written == 5
+    assert applier.ledger.written == 5
 
 
 async def test_a_slice_ends_with_a_digest_point() -> None:

@@ -22,7 +22,7 @@ def reader_of(*, disk_oldest: int = 1, elsewhere: Any = None) -> tuple[LogReader
         asked.append((first, last))
         return RawSlice(b"", b"", b"", 0, first, last + 1)
 
-    applier: Any = SimpleNamespace(applied=7, written=5, machine=SimpleNamespace(oldest=1))
+    applier: Any = SimpleNamespace(applied=7, ledger=SimpleNamespace(written=5), machine=SimpleNamespace(oldest=1))
     disk: Any = SimpleNamespace(oldest=disk_oldest, read_raw=read_raw)
     return LogReader(1, disk, applier, lambda damage: None, elsewhere), applier, asked
 
@@ -32,7 +32,7 @@ async def test_the_disk_serves_applied_entries_with_effects(read: str) -> None:
     """For a reader or a peer: no entry beyond the applied ones, and none whose effects are still being written."""
     reader, applier, asked = reader_of()
     await getattr(reader, read)(2, 9, 1_000)
-    applier.written = 9
+    applier.ledger.written = 9
     await getattr(reader, read)(2, 9, 1_000)
     assert asked == [(2, 5), (2, 7)]
 

@@ -204,14 +204,20 @@ async def test_a_save_waits_for_the_ledger_and_tells_the_newest_user_record_of_i
     mark = Mark(5, 1, 0, 0, 0)
     replica = replica_of([])
     replica.applier = SimpleNamespace(
-        written=3, applied=5, mark=mark, last_user_index=4, log_bytes=0, grown_bytes=0, count_at_least=lambda size: None
+        ledger=SimpleNamespace(written=3),
+        applied=5,
+        mark=mark,
+        last_user_index=4,
+        log_bytes=0,
+        grown_bytes=0,
+        count_at_least=lambda size: None,
     )
     replica.machine = machine
     replica.core.state = SimpleNamespace(configurations=[(1, None)])
 
     async def save_snapshot(mark: Mark, configuration: Any, chunks: Any, index: int) -> None:
         first = await anext(aiter(chunks))
-        saved.append((replica.applier.written, decode_preamble(first)))
+        saved.append((replica.applier.ledger.written, decode_preamble(first)))
         raise NoSpace("the test ends here")
 
     replica.disk.save_snapshot = save_snapshot
@@ -219,7 +225,7 @@ async def test_a_save_waits_for_the_ledger_and_tells_the_newest_user_record_of_i
     saving = asyncio.create_task(snapshots._save(replica))
     await asyncio.sleep(0)
     assert saved == [], "the ledger does not reach the snapshot yet"
-    replica.applier.last_user_index, replica.applier.written = 9, 5
+    replica.applier.last_user_index, replica.applier.ledger.written = 9, 5
     await saving
     assert (saved, replica.snapshots.saving) == ([(5, 4)], None)
 

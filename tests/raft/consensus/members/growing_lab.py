@@ -11,7 +11,7 @@ from raftlog.raft.changes import MemberChange
 from raftlog.raft.codec.configuration import decode_configuration
 from raftlog.raft.codec.entry import decode_entries
 from raftlog.raft.configuration import Configuration, Member
-from raftlog.raft.consensus.core import RaftCore
+from raftlog.raft.consensus.core import CoreStart, RaftCore
 from raftlog.raft.consensus.invariants import check_log, check_state
 from raftlog.raft.ready import Ready, SnapshotInstall, SyncQueue
 from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, LogStart, Mark, NodeId, TermRun
@@ -80,14 +80,16 @@ class GrowingLab(Lab):
         self.cores[node] = RaftCore(
             node,
             self.options,
-            hard_state=self.hard_states[node],
-            log=start,
-            configuration=newest,
-            configuration_index=index,
-            earlier=tuple(configurations),
-            commit=mark.index,
-            applied=mark.index,
-            incarnation=self.names.setdefault(node, member(node).incarnation),
+            CoreStart(
+                hard_state=self.hard_states[node],
+                log=start,
+                configuration=newest,
+                configuration_index=index,
+                earlier=tuple(configurations),
+                commit=mark.index,
+                applied=mark.index,
+                incarnation=self.names.setdefault(node, member(node).incarnation),
+            ),
             random=lambda low, high: min(low + node * 10, high),
             now=at(self.now_ms),
             knows=self.knows.get(node, 1),

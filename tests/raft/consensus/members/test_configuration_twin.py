@@ -132,7 +132,7 @@ class InForce(RuleBasedStateMachine):
     def start(self) -> None:
         """A node as it was formatted."""
         self.core = make_core(1, 3)
-        self.log: list[Entry] = list(self.core.state.log.entries)
+        self.log: list[Entry] = list(self.core.state.log.tail.entries)
         self.members: dict[tuple[int, int], Configuration] = {(1, 1): configuration(3)}  # by index and term
         self.term, self.now_ms = 1, 0
 
@@ -184,7 +184,7 @@ class InForce(RuleBasedStateMachine):
             return
         state = self.core.state
         assert [(entry.index, entry.term) for entry in self.log] == list(
-            zip(state.log.ends, [entry.term for entry in state.log.entries], strict=True)
+            zip(state.log.tail.ends, [entry.term for entry in state.log.tail.entries], strict=True)
         )
         newest = [entry for entry in self.log if entry.kind is EntryKind.CONFIGURATION][-1]
         assert state.configurations[-1] == (newest.index, self.members[newest.index, newest.term])

@@ -135,7 +135,7 @@ def test_a_held_follower_is_sent_a_snapshot_only_if_it_has_room_for_one() -> Non
     core = make_core(1, 3, *([1] * 20), commit=20)
     lead(core)
     log = core.state.log
-    core.compact(log.mark_at(15) or log.last, keep_after=15)
+    core.compact(log.tail.mark_at(15) or log.last, keep_after=15)
     reply(core, 3, match=0, prev=core.state.log.last.index - 1, success=False, hint=(2, 1))
     core.hold({3: NOTHING})
     core.tick(at(core.next_deadline_ms()))

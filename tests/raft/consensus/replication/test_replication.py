@@ -54,7 +54,7 @@ def test_pitfall_17_success_reports_the_proved_end_not_the_own_last_index() -> N
     Guard: `proved` in `on_append` of raft/consensus/replication.py.
     """
     core = make_core(1, 3, 1, 1, 1, 1)
-    entry = core.state.log.entries[1]
+    entry = core.state.log.tail.entries[1]
     assert append(core, prev=(1, 1), term=2).match == 1
     assert append(core, [entry], prev=(1, 1), term=2).match == 2
     assert core.state.log.last.index == 5
@@ -81,7 +81,7 @@ def test_pitfall_19_cutting_below_commit_halts_the_node() -> None:
     Guard: `_is_refused` in raft/consensus/replication.py; the first assert of `Log.cut` in raft/consensus/log.py.
     """
     core = make_core(1, 3, 1, 1, commit=3)
-    other = extend(core.state.log.entries[0].mark, 2, 2, 2)
+    other = extend(core.state.log.tail.entries[0].mark, 2, 2, 2)
     with pytest.raises(AssertionError):
         core.state.log.cut(1, other[0], 2)
     core.step(append_entries(other[:1], prev=(1, 1), term=2, commit=0), at(0))
@@ -275,11 +275,11 @@ def test_cluster_clock_goes_on_by_monotonic_time_and_wall_time_never_back() -> N
     core = make_core(1, 1)
     core.tick(at(300))
     drain(core, 300)
-    noop = core.state.log.entries[-1]
+    noop = core.state.log.tail.entries[-1]
     assert (noop.clock_ms, noop.time_ms) == (300, at(300).wall_ms)
     core.propose(EntryKind.CLOCK, 1, b"", at(450)._replace(wall_ms=5))
     drain(core, 450)
-    clock = core.state.log.entries[-1]
+    clock = core.state.log.tail.entries[-1]
     assert (clock.clock_ms, clock.time_ms) == (450, at(300).wall_ms)
     assert core.state.log.run_firsts == [1, 2]
     assert TermRun(2, 2).first == core.state.log.run_firsts[1]

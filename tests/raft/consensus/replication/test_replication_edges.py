@@ -151,7 +151,7 @@ def test_a_follower_that_has_all_before_the_log_needs_no_snapshot_after_another_
 def differing(core: RaftCore, after: int = 2, *, sender: int = 2, term: int = 2) -> list[LogDiffers]:
     """That leader sends an entry of its term behind the entry `after`, whose header is another one at the leader. What
     the follower notes of it beside the rejection; it neither appends nor answers nor cuts."""
-    mark = core.state.log.mark_at(after)
+    mark = core.state.log.tail.mark_at(after)
     assert mark is not None
     entries = tuple(extend(replace(mark, header_crc=mark.header_crc ^ 1), term))
     core.step(append_entries(entries, prev=(after, 1), term=term, sender=sender), at(0))
@@ -165,11 +165,11 @@ def test_a_follower_whose_log_differs_says_so_after_a_bounded_number_of_rejectio
     """It says it once. Its entry stays, committed or not: the leader may be the damaged one."""
     for commit in (1, 2):
         core = make_core(1, 3, 1, commit=commit)
-        crc = core.state.log.entries[1].mark.header_crc
+        crc = core.state.log.tail.entries[1].mark.header_crc
         assert [differing(core) for _ in range(CHAIN_REJECTIONS_MAX - 1)] == [[]] * (CHAIN_REJECTIONS_MAX - 1)
         assert differing(core) == [LogDiffers(leader=2, index=2, here=crc, there=crc ^ 1)]
         assert [differing(core) for _ in range(2 * CHAIN_REJECTIONS_MAX)] == [[]] * (2 * CHAIN_REJECTIONS_MAX)
-        assert core.state.log.entries[1].mark.header_crc == crc
+        assert core.state.log.tail.entries[1].mark.header_crc == crc
 
 
 def test_rejections_of_another_leader_or_place_are_counted_from_nothing() -> None:
@@ -198,7 +198,7 @@ def test_a_follower_keeps_committed_entries_that_a_leader_lacks() -> None:
     core.step(chunk(b"x", total=1, term=5, index=9, last_term=5), at(0))
     assert core.state.receiving is None
     drain(core)
-    others = tuple(extend(core.state.log.entries[1].mark, 4, 5))
+    others = tuple(extend(core.state.log.tail.entries[1].mark, 4, 5))
     told: list[LogDiffers] = []
     for _ in range(2 * CHAIN_REJECTIONS_MAX):
         out = append(2, 1, others)

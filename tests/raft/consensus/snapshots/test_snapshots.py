@@ -67,7 +67,7 @@ def test_compaction_moves_the_first_index_and_keeps_slow_followers_entries() -> 
     assert log.first == 5
     core.compact(Mark(7, 3), 7)
     assert (log.first, log.last.index, log.term_at(7), log.term_at(6)) == (8, 7, 3, None)
-    assert not log.entries
+    assert not log.tail.entries
     drain(core)
     append(core, extend(log.last, 3), prev=(7, 3), term=3)
     assert [log.term_at(index) for index in (7, 8)] == [3, 3]
@@ -113,7 +113,7 @@ def test_pitfall_51_prev_at_or_below_the_snapshot_is_no_conflict() -> None:
     Guard: `prev > log.committed` in `on_append` of raft/consensus/replication.py.
     """
     core = make_core(1, 3, 1, 1, 1)
-    entries = list(core.state.log.entries)
+    entries = list(core.state.log.tail.entries)
     append(core, prev=(4, 1), term=1, commit=4)
     core.compact(Mark(4, 1), 4)
     for prev in (0, 1, 2, 3, 4):
