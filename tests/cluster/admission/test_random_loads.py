@@ -59,7 +59,8 @@ class Load:
             self.queue.leave(number)
 
     def check(self) -> None:
-        """The accounts are right: whoever has a place or waits, and nobody else; and no place is free beside a wait."""
+        """The table has the users with a place or a request that waits, and no other. No request waits beside a free
+        place."""
         queue = self.queue
         held = [user for user, _ in queue._slots.values()]
         waiting = {user for user, each in queue._users.items() if each.waiting}
@@ -100,7 +101,7 @@ def test_the_queue_knows_those_that_have_a_place_or_wait_and_nobody_else(steps: 
 )
 def test_a_user_gets_its_quota_in_every_span_and_no_more(steps: list[tuple[float, int, int]], most: int) -> None:
     """In a span of any length it may send as many requests as in that time, and one second's worth besides. Bytes may
-    be more by the size of the last request. Whoever was refused may send after `retry_after`."""
+    be more by the size of the last request. A user that was refused may send after `retry_after`."""
     now, bytes_max = 0.0, 100
     with patch.object(clock, "monotonic", lambda: now):
         meter = Meter("u", most, bytes_max, 1)

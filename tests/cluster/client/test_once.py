@@ -1,6 +1,4 @@
-"""Writers with the same notes, of which each may be killed, and whose session may expire: each request once, and no
-session is left open.
-"""
+"""Writers with the same notes write each request once, through kills, races and expiries, and leave no session open."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ async def test_a_newer_cluster_is_left_to_newer_code(folder: Path) -> None:
 
 
 def test_of_several_folders_the_one_is_taken_that_would_win_the_election() -> None:
-    """A longer log of an older term may lack what was committed in the newer one (thesis 3.6.1)."""
+    """A longer log of an older term may lack entries that were committed in the newer one (thesis 3.6.1)."""
     marks = [Mark(90, 3), Mark(70, 4), Mark(80, 4), Mark(75, 4)]
     found = [
         Survivor(Path(f"node-{number}"), IDENTITY, HardState(5), None, (), mark, 0, ())

@@ -12,8 +12,8 @@ from pyspark.sql import types as T
 
 from raftlog.raft.codec.block import BlockRecord, encode_headers
 from raftlog.spark_export.errors import UsageError
-from raftlog.spark_export.sink.options import parse_sink_options
 from raftlog.spark_export.sink import sink
+from raftlog.spark_export.sink.options import parse_sink_options
 from raftlog.spark_export.sink.rows import check_columns, pairs, records
 from raftlog.statemachine.commands import Operation
 from tests.spark_export.imports import appended
