@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from raftlog.raft.configuration import REMOVED_MAX, Configuration, Member
+from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.refusals import ConfigurationRefused, WhyRefused
 from raftlog.raft.types import NodeId
 
@@ -103,8 +103,7 @@ def with_removed(before: Configuration, following: Configuration) -> Configurati
     """`following`, which takes the place of `before`, with the names of the disks that it removes."""
     gone = [(each.node, each.incarnation) for each in before.members]
     there = {(each.node, each.incarnation): None for each in following.members}
-    removed = [each for each in (*before.removed, *gone) if each not in there]
-    return replace(following, removed=tuple(dict.fromkeys(removed))[-REMOVED_MAX:])
+    return following.with_removed(each for each in (*before.removed, *gone) if each not in there)
 
 
 def check_newcomer(configuration: Configuration, member: Member) -> None:

@@ -6,7 +6,8 @@ A configuration is the data of an entry of kind CONFIGURATION. The first one is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog.raft.types import NodeId
@@ -83,6 +84,10 @@ class Configuration:
         if named is not None and named.incarnation == incarnation:
             return False
         return any(disk == incarnation or (named is None and former == node) for former, disk in self.removed)
+
+    def with_removed(self, removed: Iterable[tuple[NodeId, str]]) -> Configuration:
+        """As it is, but with these former members, the newest last: it names the newest REMOVED_MAX of them."""
+        return replace(self, removed=tuple(dict.fromkeys(removed))[-REMOVED_MAX:])
 
     def peers(self, node: NodeId) -> tuple[NodeId, ...]:
         """All other nodes that receive entries, sorted."""

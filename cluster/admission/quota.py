@@ -2,8 +2,9 @@
 
 `Slots` bound any work of which so much may be in progress at once (the node's own: `raftlog.cluster.admission.load`).
 
-Two balances grow with the time, up to one second's worth: requests and bytes. A request is taken while both are above
-zero, whatever its size, and answers are charged once they are known. So a large answer is paid for by a pause after it.
+Two balances grow with the time, up to one second's worth: requests and bytes. A request is taken while one request is
+left and the bytes are not below zero, whatever its size, and answers are charged once they are known. So a large answer
+is paid for by a pause after it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Meter:
         self._at = now
         self._requests = requests = min(self._requests_max, self._requests + passed * self._requests_max)
         self._bytes = most = min(self._bytes_max, self._bytes + passed * self._bytes_max)
-        if requests < 1 or most <= 0:
+        if requests < 1 or most < 0:
             self._refuse()
         self._requests = requests - 1
         self._bytes = most - size
@@ -67,10 +68,10 @@ class Meter:
         self._bytes -= size
 
     def _refuse(self) -> None:
-        if self._requests < 1:
-            what, name, wait_s = f"{self._requests_max} requests", "requests", (1 - self._requests) / self._requests_max
-        else:
-            what, name, wait_s = f"{self._bytes_max} bytes", "bytes", -self._bytes / self._bytes_max
+        wait_s, what, name = max(
+            ((1 - self._requests) / self._requests_max, f"{self._requests_max} requests", "requests"),
+            (-self._bytes / self._bytes_max, f"{self._bytes_max} bytes", "bytes"),
+        )
         raise ApiError(
             Code.OVER_QUOTA,
             f"user {self._name!r} has used its {what} a second at this node (limits.principal_{name}_max): wait",

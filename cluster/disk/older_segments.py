@@ -287,7 +287,6 @@ class Backfill:
             self._reading.close()  # and the files too
             self._reading.execute(operations)
             journal.segments.insert(0, segment)
-            journal.cuts += 1
 
     async def abandon(self) -> None:
         """Removes unfinished files. Raises DiskFenced."""

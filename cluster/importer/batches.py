@@ -92,7 +92,7 @@ def batches(
             yield from _batch(taken, reading if first is not None else _dated(reading, latest_ms), cut, hasher)
             taken, size, first = [], 0, None
     if taken:
-        yield from _batch(taken, reading if first is not None else _dated(reading, latest_ms), cut, hasher)
+        yield from _batch(taken, _dated(reading, latest_ms), cut, hasher)
 
 
 def _dated(reading: InputOptions, latest_ms: LatestMs | None) -> InputOptions:

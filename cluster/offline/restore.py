@@ -35,7 +35,7 @@ from raftlog.cluster.offline.backup_folder import BackupLog
 from raftlog.cluster.offline.restored_log import with_first_entry, with_members, write_log
 from raftlog.cluster.records.snapshot_stream import chunks_of, restore as read_back
 from raftlog.cluster.runtime import clock
-from raftlog.raft.configuration import REMOVED_MAX, Configuration
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import HardState
 from raftlog.raft.wal.formats import HARD_STATE, HARD_STATE_BYTES, LogIdentity, Slot
 from raftlog.raft.wal.journal import begin_after, check_segment_bytes, keep_slot
@@ -89,12 +89,8 @@ def first_configuration(seed: Seed, cluster: ClusterFile, name: str, *, has_log:
             f"{name}: cluster.parameters is {cluster.cluster.parameters}, the state was made with {parameters}: leave "
             "the section out; the state's are kept"
         )
-    return replace(
-        cluster.configuration(),
-        parameters=configuration.parameters,
-        version=configuration.version,
-        removed=(*configuration.removed, *disks)[-REMOVED_MAX:] if has_log else (),
-    )
+    made = replace(cluster.configuration(), parameters=configuration.parameters, version=configuration.version)
+    return made.with_removed((*configuration.removed, *disks) if has_log else ())
 
 
 def make_cluster(

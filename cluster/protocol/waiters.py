@@ -90,12 +90,11 @@ class Reads:
         one."""
         self.waiting: list[ReadWaiter] = []  # for the next round
         self._rounds: dict[int, Round] = {}
-        self._in_rounds = 0
         self._number = boot << 32
 
     def __len__(self) -> int:
         """All readers that have no read index yet, in a round or not."""
-        return len(self.waiting) + self._in_rounds
+        return len(self.waiting) + sum([len(each.readers) for each in self._rounds.values()])
 
     @property
     def is_empty(self) -> bool:
@@ -116,7 +115,6 @@ class Reads:
         """Puts all waiting readers into a round that `peer` is asked for. Returns the round's number."""
         self._number += 1
         self._rounds[self._number] = Round(self.waiting, peer, now)
-        self._in_rounds += len(self.waiting)
         self.waiting = []
         return self._number
 
@@ -128,10 +126,7 @@ class Reads:
     def take(self, number: int) -> list[ReadWaiter]:
         """The readers of that round, which is over; none if it was given up before."""
         done = self._rounds.pop(number, None)
-        if done is None:
-            return []
-        self._in_rounds -= len(done.readers)
-        return done.readers
+        return [] if done is None else done.readers
 
     def again(self, number: int) -> None:
         """That round failed: its readers wait for another one."""
@@ -157,7 +152,6 @@ class Reads:
             each.readers = [reader for reader in each.readers if not _is_over(reader, now, code, message)]
             if not each.readers:
                 del self._rounds[number]
-        self._in_rounds = sum(len(each.readers) for each in self._rounds.values())
 
     def fail_all(self, error: ApiError) -> None:
         """Fails all readers, because the node ends."""
@@ -167,7 +161,6 @@ class Reads:
                     reader.future.set_exception(ApiError(error.code, error.message))
         self.waiting = []
         self._rounds.clear()
-        self._in_rounds = 0
 
 
 def _is_over(reader: ReadWaiter, now: float, code: Code, message: str) -> bool:

@@ -152,8 +152,8 @@ class Journal:
         # The newest index that a mark or a segment header says is synced.
         self.marked = max(marked, segments[-1].previous.index)
         self.indexed = segments[-1].last.index  # the newest index whose .idx rows are written: the driver's to raise
-        # How often entries left the log, or came in front: data read from disk before may be gone. Reported
-        # behind the change of `segments` and before any file changes: a reader that saw it never meets what goes.
+        # How often entries left the log: data read from disk before may be gone. Reported behind the change of
+        # `segments` and before any file changes: a reader that saw it never meets what goes.
         self.cuts = 0
 
     @property

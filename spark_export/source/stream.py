@@ -124,7 +124,7 @@ class StreamPlanner:
         begin = first.next if stop.first is None else stop.first
         if not options.fail_on_data_loss and first.revision is None:
             page = self._page or door.bounds(self._rotation, is_linearizable=False)
-            begin = min(bounds.kept(options, begin, page.oldest), stop.next)
+            begin = bounds.kept(options, begin, page.oldest)
         ranges = split(begin, stop.next, at_least=options.min_partitions, records_max=options.max_records_per_partition)
         # The node that answered last has everything up to the end: a batch of one task goes there.
         return [

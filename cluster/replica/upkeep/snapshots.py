@@ -318,7 +318,7 @@ async def _install(replica: ReplicaState, install: SnapshotInstall) -> None:
         raise StoredSnapshotDamaged(f"{stored.folder}: it is of {here} and {last}, not of {install}")
     await replica.disk.install(received, stored)
     mark, older = stored.mark, replica.machine
-    snapshots.index, snapshots.older = mark.index, 0
+    snapshots.index, snapshots.older = mark.index, snapshots.index
     replica.core.installed(mark, stored.configuration, stored.configuration_index, clock.read())
     applier.installed(machine, mark, last_user)
     replica.writes.pending.skipped(mark.index, mark.term)

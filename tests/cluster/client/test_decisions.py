@@ -259,6 +259,38 @@ def test_pitfall_83_a_chain_of_new_hints_ends() -> None:
     assert tried == core.HINTS_MAX + 2
 
 
+def test_pitfall_83_each_round_follows_hints_again() -> None:
+    """After the wait an election may have moved the leader once more: the next round leads on as far as the first."""
+    story = Story(urls=(A,))
+    followed = []
+    for number in range(20):
+        if story.attempt.wait_ms:
+            followed.append(number)
+        story.refuse(Code.NO_LEADER, leader=f"http://127.0.0.1:{8000 + number}")
+    assert followed == [
+        core.HINTS_MAX + 1,
+        2 * (core.HINTS_MAX + 1),
+        3 * (core.HINTS_MAX + 1),
+        4 * (core.HINTS_MAX + 1),
+    ]
+
+
+def test_a_node_that_answers_is_asked_next_whatever_it_did_before() -> None:
+    """It was tried last for a while, because it had failed. Now it is known to work."""
+    story = Story(urls=(A, B))
+    first = story.attempt.url
+    story.fail(Failure.BROKEN)
+    other = story.attempt.url
+    story.fail(Failure.BROKEN)
+    assert (story.attempt.url, story.attempt.wait_ms > 0) == (first, True)
+    core.answered(story.routes, story.call)
+    assert story.routes.preferred == first
+    story.routes.penalised[other] = 0
+    _, step = core.begin(story.routes, POLICY, Safety.FREE, now_ms=1, deadline_ms=DEADLINE, random=lambda _, most: most)
+    assert isinstance(step, Attempt)
+    assert step.url == first
+
+
 def test_hint_of_an_older_term_is_not_believed() -> None:
     """A node that has not heard of the election does not lead back to the old leader."""
     routes = Routes((A, B, C))

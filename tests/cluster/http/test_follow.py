@@ -107,6 +107,7 @@ async def test_a_piece_is_made_once_and_again_when_more_is_applied() -> None:
         return (b"piece",), 4
 
     async def fail() -> Piece:
+        made.append("failure")
         raise ApiError(Code.COMPACTED, "gone", oldest=7)
 
     asked = [asyncio.create_task(tail.piece("key", make)) for _ in range(READERS)]
@@ -123,6 +124,7 @@ async def test_a_piece_is_made_once_and_again_when_more_is_applied() -> None:
         with pytest.raises(ApiError) as told:
             await tail.piece("failing", fail)
         assert (told.value.code, told.value.more) == (Code.COMPACTED, {"oldest": 7})
+    assert made[2:] == ["failure", "failure"], "it is made again"
     for number in range(3 * follow.PIECES_MAX):
         await tail.piece(number, make)
     assert len(tail._pieces) <= follow.PIECES_MAX

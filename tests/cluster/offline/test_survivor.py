@@ -8,10 +8,10 @@ import pytest
 
 from raftlog.cluster.files.errors import FolderDamaged, FormatUnknown
 from raftlog.cluster.offline.check import check_folder
-from raftlog.cluster.offline.survivor import describe, look, seed_of
+from raftlog.cluster.offline.survivor import Survivor, best_of, describe, look, seed_of
 from raftlog.raft.codec.configuration import encode_configuration
 from raftlog.raft.codec.entry import seal_entry
-from raftlog.raft.types import EntryKind, HardState
+from raftlog.raft.types import EntryKind, HardState, Mark
 from raftlog.raft.wal.divergence import NOTE, DivergenceNote, encode_note
 from raftlog.raft.wal.formats import HARD_STATE_SLOT, LogIdentity, Slot, encode_slot
 from raftlog.raft.wal.snapshot_files import SNAPSHOTS
@@ -118,3 +118,14 @@ async def test_a_newer_cluster_is_left_to_newer_code(folder: Path) -> None:
     await disk.close()
     with pytest.raises(FormatUnknown, match=rf"version {CLUSTER_VERSION + 1}.*use a version of raftlog that knows it"):
         seed_of(look(folder))
+
+
+def test_of_several_folders_the_one_is_taken_that_would_win_the_election() -> None:
+    """A longer log of an older term may lack entries that were committed in the newer one (thesis 3.6.1)."""
+    marks = [Mark(90, 3), Mark(70, 4), Mark(80, 4), Mark(75, 4)]
+    found = [
+        Survivor(Path(f"node-{number}"), IDENTITY, HardState(5), None, (), mark, 0, ())
+        for number, mark in enumerate(marks)
+    ]
+    assert best_of(found).last == Mark(80, 4)
+    assert best_of(found[::-1]).last == Mark(80, 4)

@@ -122,6 +122,22 @@ async def test_large_frame_on_a_slow_link_goes_on() -> None:
         await _close(writer)
 
 
+async def test_a_link_on_which_frames_come_is_not_closed_though_the_newest_is_never_whole() -> None:
+    """On a busy link every read may end within a frame. What counts is how long the same frame is unfinished."""
+    async with transports(1) as ((one,), (ear,), (port,)):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        frame = encode_message(vote())
+        writer.write(encode_hello(hello_of()) + frame[:5])
+        (accepted,) = await wait_until_async(lambda: list(one.incoming.current.values()))
+        began = await wait_until_async(lambda: accepted._unfinished_since)
+        accepted._unfinished_since -= 100.0
+        writer.write(frame[5:] + frame[:5])
+        await wait_until_async(lambda: ear.messages == [vote()])
+        assert accepted._unfinished_since >= began
+        assert accepted._came <= len(frame)
+        await _close(writer)
+
+
 async def test_a_peer_that_was_only_just_asked_may_be_silent_for_long() -> None:
     """A silent leader asked nothing before: a young question does not prove that the leader answers."""
     async with transports(2) as ((one, two), (_, _), _):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from raftlog import sinks
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.sinks.changes import StoreRow
-from raftlog.cluster.sinks.retry import RetryCounts, retry
+from raftlog.cluster.sinks.changes import MappedRecord, RowChange, StoreRow
+from raftlog.cluster.sinks.retry import RetryCounts, _RetriedChanges, retry
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.sinks.test_runner import Bench
 
@@ -99,3 +102,40 @@ def test_a_store_that_is_not_filled_is_refused(client: SyncClient, tmp_path: Pat
         again(bench)
     rows: dict[StoreRow, StoreRow] = bench.rows
     assert rows == {}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "truncate"]), st.integers(0, 3), st.booleans())),
+)
+def test_after_a_retry_the_rows_are_those_of_the_whole_log(drawn: list[tuple[str, int, bool]]) -> None:
+    """Whatever was rejected, and whatever later records did: puts and deletes of the same rows, and truncates."""
+    log, rejected = [], set()
+    for index, (what, key, is_rejected) in enumerate(drawn, 1):
+        rows = [RowChange(index, (key,), (key, index) if what == "put" else None)] if what != "truncate" else []
+        log.append(MappedRecord(index, rows, what == "truncate"))
+        if is_rejected and rows:
+            rejected.add(index)
+    store = _folded([record for record in log if record.index not in rejected])
+    mapping: Any = SimpleNamespace(of_record=lambda record: record)
+    changes = _RetriedChanges(mapping, rejected)
+    for record in log:
+        changes._take(record)  # type: ignore[arg-type]  # what its mapping makes of it
+    for change in changes.rows.values():
+        _fold(store, change)
+    assert store == _folded(log)
+
+
+def _folded(records: list[MappedRecord]) -> dict[StoreRow, StoreRow]:
+    rows: dict[StoreRow, StoreRow] = {}
+    for record in records:
+        if record.truncates:
+            rows.clear()
+        for change in record.rows:
+            _fold(rows, change)
+    return rows
+
+
+def _fold(rows: dict[StoreRow, StoreRow], change: RowChange) -> None:
+    rows.pop(change.key, None)
+    if change.row is not None:
+        rows[change.key] = change.row

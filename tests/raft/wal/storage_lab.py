@@ -92,9 +92,10 @@ class Shard:
         self.forgotten += 1
 
     def run(self, steps: Iterable[WorkStep]) -> None:
-        """Carries out what `Storage` gives out."""
+        """Carries out what `Storage` gives out. Then nothing is remembered of segments that are gone."""
         for _, operations in steps:
             self.files.execute(operations)
+        assert self.ledger._parts.keys() <= {segment.first for segment in self.journal.segments}
 
     def append(self, *sizes: int, records: int = 1, applied: bool = True) -> list[Entry]:
         """Entries of these sizes, durable, each in a batch of its own, with rows and (if `applied`) effects."""

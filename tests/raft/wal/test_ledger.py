@@ -6,6 +6,7 @@ import pytest
 
 from raftlog.cluster.replica.log.log_reader import decode_slice
 from raftlog.raft.codec.checks import Corrupt
+from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import Entry
 from raftlog.raft.wal import ledger
 from raftlog.raft.wal.formats import FRAME_HEADER_SIZE, SIDE_HEADER_SIZE, ledger_name, peek_frame
@@ -117,6 +118,17 @@ def test_ledgers_that_are_forgotten_are_found_again(parts_max: int, monkeypatch:
     shard.save_snapshot(shard.entries[-1])
     opened = shard.open()
     assert (opened.ledger_last, opened.notices) == (shard.entries[-1].index, ())
+
+
+def test_a_cut_forgets_the_ledgers_of_dropped_segments() -> None:
+    """Other segments come in their place, which may begin elsewhere. Guard: the assertion in `Shard.run`."""
+    shard = Shard()
+    for _ in range(14):
+        shard.append(900, applied=False)
+    shard.open()
+    assert len(shard.ledger._parts) == len(shard.journal.segments) > 3
+    shard.run(shard.storage.carry_out(SyncBatch(None, 2, (), ())))
+    assert len(shard.journal.segments) == 1
 
 
 def test_ledgers_that_are_not_complete_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:

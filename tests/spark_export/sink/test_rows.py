@@ -3,6 +3,7 @@
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.sql import types as T
 
 from raftlog.raft.codec.block import BlockRecord, encode_headers
 from raftlog.spark_export.errors import UsageError
+from raftlog.spark_export.sink import sink
 from raftlog.spark_export.sink.options import parse_sink_options
 from raftlog.spark_export.sink.rows import check_columns, pairs, records
 from raftlog.statemachine.commands import Operation
@@ -130,6 +132,17 @@ def test_a_row_always_gives_the_same_bytes() -> None:
     for form in ("json", "msgpack", "csv"):
         one, other = (written(ROWS, SCHEMA, valueFormat=form, keyColumn="user") for _ in range(2))
         assert one == other
+
+
+def test_a_request_ends_only_where_the_next_row_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by its rows nor by its bytes; the bytes of a request that was sent do not count for the next one."""
+    monkeypatch.setattr(sink, "BYTES_PER_REQUEST", 100)
+    options = parse_sink_options({"endpoints": "127.0.0.1:1", "recordsPerRequest": "4"}, streaming=False)
+    sizes = [60, 60, 30, 10, 10, 10, 10, 10, 10, 95, 200, 50, 50]
+    sent: list[list[int]] = []
+    task: Any = SimpleNamespace(is_done=False, append=lambda chunk: sent.append([len(each.value) for each in chunk]))
+    sink.write_rows(task, options, iter([pa.RecordBatch.from_pylist([{"value": b"x" * size} for size in sizes])]))
+    assert sent == [[60], [60, 30, 10], [10, 10, 10, 10], [10], [95], [200], [50, 50]]
 
 
 def test_rows_are_put_under_their_key() -> None:

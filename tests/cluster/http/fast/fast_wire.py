@@ -9,6 +9,8 @@ from typing import Any, Self, cast
 from raftlog.cluster.client.http1 import ResponseParser
 from raftlog.cluster.config.settings import HttpSettings, LimitSettings, Settings
 from raftlog.cluster.http.exchange.service import Service
+from raftlog.cluster.http.fast.byte_flow import ConnectionState
+from raftlog.cluster.http.fast.connection import FastConnection
 from raftlog.cluster.http.server import build_runner
 from tests.cluster.fake_node import FakeNode
 from tests.cluster.http.http_probe import Reply
@@ -61,6 +63,9 @@ class Wire(asyncio.Transport):
             if not self.is_closed:
                 self.protocol.data_received(piece)
             await turns()
+            flow = self.protocol
+            if isinstance(flow, FastConnection) and flow._state is ConnectionState.IDLE and not flow._body:
+                assert flow._in.size == len(flow._buffer) - flow._at, "only bytes that wait are counted"
 
     def replies(self, *heads: int) -> list[Reply]:
         """Every answer so far, which must be whole; those numbered in `heads` are to HEAD requests."""

@@ -87,6 +87,17 @@ async def test_a_reader_skips_nothing_over_an_installed_snapshot() -> None:
     assert [entry.index for entry, _ in applier.recent.read(10, 100, 1 << 20) or []] == [10, 11, 12]
 
 
+async def test_log_counts_from_the_begin_of_a_snapshot() -> None:
+    """Its bytes and its records alike: otherwise every small record after the first many would make one due."""
+    applier = applier_of()
+    applier.waiting.extend(entries_after(GENESIS, 3))
+    apply_all(applier)
+    assert applier.log_bytes > 0
+    assert applier.log_records == 3
+    applier.begin_counting()
+    assert (applier.log_bytes, applier.log_records) == (0, 0)
+
+
 async def test_a_waiter_for_an_index_in_a_snapshot_is_woken() -> None:
     """The index is applied: it came with the snapshot."""
     applier, other = applier_of(), StateMachine()

@@ -68,6 +68,24 @@ async def test_a_node_may_lose_its_log_while_a_majority_has_it_without_this_one(
         assert await history_guard.is_kept_by_others(replica) is (having > voters - having)
 
 
+@pytest.mark.parametrize(("begins", "applied", "lacks"), [(3, 9, False), (4, 9, True), (3, 8, True), (1, 20, False)])
+async def test_a_voter_lacks_what_neither_it_nor_the_log_of_the_leader_has(
+    begins: int, applied: int, lacks: bool
+) -> None:
+    """The leader sends the entries from its first one on, 10. Records from 3 on may be read."""
+
+    async def ask(*_: object, **__: object) -> Any:
+        return SimpleNamespace(begins=begins, applied=applied)
+
+    replica: Any = SimpleNamespace(
+        identity=SimpleNamespace(node=1),
+        peer_log=SimpleNamespace(ask=ask),
+        machine=SimpleNamespace(oldest=3),
+        core=SimpleNamespace(state=SimpleNamespace(log=SimpleNamespace(first=10))),
+    )
+    assert bool(await history_guard._lacks(replica, 2, is_doubted=True)) is lacks
+
+
 async def change(nodes: Nodes, wanted: MemberChange) -> None:
     """Asks the present leader; a change refused for another reason than the older log is asked again."""
     while True:

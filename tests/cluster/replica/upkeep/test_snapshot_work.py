@@ -230,6 +230,22 @@ async def test_a_save_waits_for_the_ledger_and_tells_the_newest_user_record_of_i
     assert (saved, replica.snapshots.saving) == ([(5, 4)], None)
 
 
+async def test_what_the_state_grows_while_it_is_saved_counts_on() -> None:
+    """The reserve on the disk must have room for the next snapshot, which has it too."""
+    replica = replica_of([])
+    replica.applier = SimpleNamespace(
+        written=5, applied=5, mark=Mark(5, 1, 0, 0, 0), last_user_index=4, log_bytes=0, grown_bytes=700
+    )
+    replica.core.state = SimpleNamespace(configurations=[(1, None)])
+
+    async def save_snapshot(*_: object) -> None:
+        replica.applier.grown_bytes += 40
+
+    replica.disk.save_snapshot = save_snapshot
+    await snapshots._save(replica)
+    assert (replica.applier.grown_bytes, replica.snapshots.index) == (40, 40)
+
+
 async def test_the_snapshot_before_the_newest_one_is_remembered() -> None:
     """A segment is deleted once two snapshots cover it, so retention needs the index of both."""
     replica = replica_of([])
