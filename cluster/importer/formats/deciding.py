@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from raftlog.cluster.importer.formats import rows, times
+from raftlog.cluster.importer.formats import access_log, rows, times
 from raftlog.cluster.importer.formats.dialect import (
     Dialect,
     dialect_of,
@@ -339,27 +339,26 @@ def _decide_time(
     name = "time" if reading.format is InputFormat.SYSLOG else reading.time
     if reading.format is InputFormat.ACCESS:
         decided.notices.append("time: that of each access, with its own zone")
+        decided.notices += _doubts(TimeRule(access_log.TIME), [(line, access_log.time_of(row)) for line, row in good])
         return
     if name is None:
         if (options.time_format, options.time_zone, options.time_twice) != (None, None, None):
             raise InputError(
                 "--time-format, --time-zone and --time-twice are of a time field: name it with --time FIELD"
             )
-        decided.notices.append(f"no time field: the records have only the log's time{_hint(reading, good, zone)}")
+        decided.notices.append(f"no time field: the records have only the log's time{_hint(reading, good)}")
         return
     look = look_of(reading)
     found = [(line, look(row, name)) for line, row in good]
     values = [value for _, value in found if value is not None and value != ""]
-    if options.time_format is not None:
-        rule = _rule(options.time_format, zone, sample, options)
-        count = sum(times.reader(rule)(value) is not None for value in values)
-        decision = times.Decision((rule.form,), count, len(values)) if count else times.Decision((), 0, len(values))
-    else:
-        decision = times.recognise(values, zone)
-        rule = _rule(decision.forms[0] if decision.forms else times.SYSLOG_3164, zone, sample, options)
-        if not decision.forms and reading.format is InputFormat.SYSLOG:
-            count = sum(times.reader(rule)(value) is not None for value in values)
-            decision = times.Decision((rule.form,) if count else (), count, len(values))
+    form = options.time_format
+    decision = times.recognise(values if form is None else (), sample.latest_ms or None)
+    if form is None and not decision.forms and reading.format is InputFormat.SYSLOG:
+        form = times.SYSLOG_3164
+    if form is not None:
+        read = times.reader(_rule(form, "UTC", sample, options))  # in UTC every time occurs
+        count = sum(read(value) is not None for value in values)
+        decision = times.Decision((form,) if count else (), count, len(values))
     if not decision.forms:
         raise InputError(_unreadable(sample, name, found, options))
     if len(decision.forms) > 1:
@@ -375,6 +374,7 @@ def _decide_time(
             f"{sample.name}: line {line.number}: {name} {_shown(value)} can be read in {len(decision.forms)} ways; "
             f"give {choices}"
         )
+    rule = _rule(decision.forms[0], zone, sample, options)
     decided.reading = replace(reading, times=rule)
     if rule.form in times.UNITS:
         meaning = {"s": "Unix seconds", "ms": "Unix milliseconds", "us": "Unix microseconds", "ns": "Unix nanoseconds"}
@@ -383,10 +383,9 @@ def _decide_time(
         form = ("ISO 8601" if rule.form == times.ISO else f"'{rule.form}'") + f", without a zone: {zone}"
     if rule.form == times.SYSLOG_3164:
         form += ", without a year: the newest in which it is not after the file's last write"
-    first = next(value for _, value in found if times.reader(rule)(value) is not None)
-    decided.notices.append(
-        f"time: {name}, {form}; {decision.read:,} of the first {len(found):,} rows have one, as {_shown(first)}"
-    )
+    having = [value for value in values if times.reader(rule)(value) is not None]
+    example = f", as {_shown(having[0])}" if having else ""
+    decided.notices.append(f"time: {name}, {form}; {len(having):,} of the first {len(found):,} rows have one{example}")
     decided.notices += _doubts(rule, found)
 
 
@@ -423,7 +422,8 @@ def _unreadable(sample: Sample, name: str, found: Sequence[tuple[Line, Any]], op
                     f"{sample.name}: line {line.number}: {name} {_shown(value)} is before 1970, and the log keeps no "
                     f"such times; leave out --time: the value has it all the same"
                 )
-            forms = times.suggest(value, [other for _, other in found if other not in (None, "")])
+            others = [other for _, other in found if other not in (None, "")]
+            forms = times.suggest(value, others, sample.latest_ms or None)
             mend = "give --time-format with its form, as '%d.%m.%Y %H:%M', or leave out --time"
             if forms:
                 mend = f"give --time-format {' or '.join(map(shlex.quote, forms))}"
@@ -437,7 +437,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…'"
 
 
-def _hint(reading: InputOptions, good: Sequence[tuple[Line, Any]], zone: str) -> str:
+def _hint(reading: InputOptions, good: Sequence[tuple[Line, Any]]) -> str:
     """The fields whose values look like times, as a hint for --time."""
     look = look_of(reading)
     likely = []
@@ -445,6 +445,6 @@ def _hint(reading: InputOptions, good: Sequence[tuple[Line, Any]], zone: str) ->
         if column.type not in ("string", "integer", "number") and not column.type.startswith(("timestamp", "date")):
             continue
         values = [value for _, row in good[:20] if (value := look(row, column.name)) not in (None, "")]
-        if values and times.recognise(values, zone).read == len(values):
+        if values and times.recognise(values).read == len(values):
             likely.append(column.name)
     return f"; {' and '.join(likely[:3])} may be one (--time {likely[0]})" if likely else ""

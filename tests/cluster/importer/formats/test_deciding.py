@@ -226,6 +226,26 @@ def test_doubtful_times_are_counted_and_the_rule_is_told() -> None:
     assert "4 of the first 5 rows have one" in told
 
 
+def test_a_time_that_never_occurs_has_its_form_all_the_same() -> None:
+    """A file of such times alone is imported, with a form or without; and they do not decide between day and month."""
+    for given in (None, "%d.%m.%Y %H:%M"):
+        sample = Sample("t.csv", [b"when\n", b"31.03.2024 02:30\n"])
+        decided = decide(sample, ImportOptions(time="when", time_zone="Europe/Berlin", time_format=given))
+        assert "0 of the first 1 rows have one" in decided.notices[-2]
+        assert "never occurs in zone Europe/Berlin, as line 2" in decided.notices[-1]
+    with pytest.raises(InputError, match="can be read in 2 ways"):
+        decide(Sample("t.csv", [b"when\n", b"10/03/2024 02:30\n"]), ImportOptions(time="when", time_zone="US/Eastern"))
+
+
+def test_leap_seconds_of_an_access_log_are_counted() -> None:
+    """Its times have no rule of the user."""
+    line = b'h - - [31/Dec/2016:23:59:60 +0000] "GET / HTTP/1.1" 200 1\n'
+    assert (
+        "1 of the first 2 rows have a time that is a leap second"
+        in decide(Sample("a.log", [line, line.replace(b":60", b":59")]), ImportOptions()).notices[-1]
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -233,13 +253,18 @@ def test_doubtful_times_are_counted_and_the_rule_is_told() -> None:
         'a;b\n0; "x; y"\n1; "z\nw"\n',
         '"a", "b"\n"0", "x, ""y"""\n"1", "z, w"\n',
         "a|b\n0| 'x| y'\n1| 'z| w'\n",
+        '"a" ,"b"\n"0" ,"x, y" \n"1","z, w"\n',
+        ' "b","a"\n "x, y", 0\n "z ""w""" , 1\r\n',
+        'a,\t"b"\n0,\t"x, y"\n1 ,\t"z\n, w"\t\n',
+        "a; 'b'\n0 ; 'x\\'; y' \n1; 'z'  \n",
+        'a\t "b"\n0\t "x\ty" \n1\t"z"\n',
     ],
 )
-def test_a_space_before_a_quote_has_no_meaning(text: str) -> None:
-    """The cell is quoted all the same, with each delimiter and quote, also over several lines."""
+def test_a_space_beside_a_quote_has_no_meaning(text: str) -> None:
+    """The cell is quoted all the same, with each delimiter and quote, also over several lines, before and behind."""
     sample = Sample("t.csv", text.encode().splitlines(keepends=True))
     decided = decide(sample, ImportOptions(key="b"))
-    assert decided.reading.columns == ("a", "b")
+    assert sorted(decided.reading.columns) == ["a", "b"]
     keys = [found.key for found in read_batch(first_lines(sample, decided.reading), decided.reading)]  # type: ignore[union-attr]
     assert len(keys) == 2
-    assert not any(key is None or key.startswith((b'"', b" ", b"'")) for key in keys)
+    assert not any(key is None or key != key.strip(b" \t") or key.startswith((b'"', b"'")) for key in keys)
