@@ -112,7 +112,10 @@ def _batch(lines: Sequence[Line], reading: InputOptions, cut: BatchEnds, hasher:
             reason = (_fault(each, reading) or odd(row, reading)) if cut.strict else None
             mend = "correct it, or leave out --strict"
             if reason is None and (reason := _twice(row, reading)) is not None:
-                mend = "give it a zone, or give --time-twice earlier or later, without --strict"
+                mend = (
+                    f"--again --from-line {line.number} --time-twice earlier (or later)"  # another option: begun again
+                )
+                mend = f"give it a zone, or {'leave out --strict' if cut.strict else f'go on with {mend}'}"
             if reason is not None:
                 refusal = Unacceptable(f"line {line.number}: {reason}; {mend}")
                 lines, found = lines[:at], found[:at]

@@ -133,6 +133,13 @@ def decide(sample: Sample, options: ImportOptions) -> InputDecision:
     good = [(line, row) for line, row in parsed if line.data.strip() and not isinstance(row, ValueError)]
     found = sample.columns or _types(reading, [row for _, row in good])
     types = tuple(InputColumn(column.name, column.type or "string") for column in found)
+    if format is InputFormat.NDJSON and options.format is None and parsed:
+        faults = [str(row) for _, row in parsed if isinstance(row, ValueError)]
+        if len(faults) == len(parsed) and "not a JSON object" not in faults:
+            raise InputError(
+                f"{sample.name}: none of the first {len(parsed)} lines is JSON: line 1: {faults[0]}; give another --format, "
+                f"or --format ndjson to keep the lines as they are"
+            )
     if format in OBJECTS:
         _check_names(sample, reading, [row for _, row in good], types)
     decided = InputDecision(replace(reading, types=types), types=found, has_rows=bool(parsed))
@@ -172,8 +179,8 @@ def _check_line_ends(sample: Sample, format: InputFormat) -> None:
     """Raises InputError for a file of one line with carriage returns in it."""
     if format is not InputFormat.LINES and len(sample.pieces) == 1 and b"\r" in sample.pieces[0].rstrip(b"\r\n"):
         raise InputError(
-            f"{sample.name}: its lines end with a carriage return alone; correct it: tr '\\r' '\\n' < {sample.name} | "
-            f"raftlog import - --format {format.value}"
+            f"{sample.name}: its lines end with a carriage return alone; correct it: "
+            f"tr '\\r' '\\n' < {shlex.quote(sample.name)} | raftlog import - --format {format.value}"
         )
 
 
@@ -246,19 +253,20 @@ def _table(sample: Sample, options: ImportOptions, format: InputFormat) -> tuple
     if texts:
         texts[0] = texts[0].removeprefix("\ufeff")
     given = {"tab": "\t", "\\t": "\t"}.get(options.delimiter or "", options.delimiter)
-    if given is not None and len(given) != 1:
+    if given is not None and (len(given) != 1 or given in '"\r\n'):
         raise InputError(f"--delimiter {given!r}: give one character, or tab")
     if texts and not texts[0].strip() and options.header is None and not options.columns:
         raise InputError(
-            f"{sample.name}: line 1 is blank; cut it: tail -n +2 {sample.name} | raftlog import - --format "
-            f"{format.value}"
+            f"{sample.name}: line 1 is blank; cut it: tail -n +2 {shlex.quote(sample.name)} | raftlog import - "
+            f"--format {format.value}"
         )
     dialect = dialect_of(texts, given or ("\t" if format is InputFormat.TSV else None))
     table = rows_of(texts, dialect)
     first = table[0] if table else []
     if options.columns:
-        has_header = bool(options.header)
-        return replace(dialect, header=has_header), options.columns
+        if len({*options.columns}) < len(options.columns):
+            raise InputError(f"--columns {','.join(options.columns)}: give each name once")
+        return replace(dialect, header=bool(options.header)), options.columns
     second = next((row for row in table[1:] if row), [])
     if options.header is False:
         names = tuple(f"c{number}" for number in range(1, len(first) + 1))
@@ -289,7 +297,7 @@ def _check_first_line(sample: Sample, text: str, width: int, widths: Sequence[in
         return
     raise InputError(
         f"{sample.name}: line 1 {why}: {text[:80]!r}; give --header if it has the names of the columns, or cut the "
-        f"lines above the names: tail -n +2 {sample.name} | raftlog import - --format csv"
+        f"lines above the names: tail -n +2 {shlex.quote(sample.name)} | raftlog import - --format csv"
     )
 
 

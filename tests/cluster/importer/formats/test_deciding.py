@@ -76,6 +76,8 @@ def test_a_column_that_gets_another_name_in_sql_and_spark_is_named() -> None:
         (["sep=;", "a;b", "1;2"], {}, r"line 1 is a note for Excel: 'sep=;'; give --header"),
         (["a,b\r1,2\r"], {}, r"its lines end with a carriage return alone; correct it: tr "),
         (["t", "1577836800", "2020-01-02", "01/25/2020"], {"time": "t"}, r"several forms.*1 of the first 3; give"),
+        (["a,b"], {"columns": ("x", "y", "x")}, r"--columns x,y,x: give each name once"),
+        (["a,b"], {"delimiter": '"'}, r"one character, or tab"),
     ],
 )
 def test_a_doubt_is_an_error_with_the_option_that_settles_it(
@@ -84,6 +86,21 @@ def test_a_doubt_is_an_error_with_the_option_that_settles_it(
     """Nothing is written before all of them are settled."""
     with pytest.raises(ValueError, match=message):
         told("q.csv", lines, **options)
+
+
+@pytest.mark.parametrize("lines", [["", "a,b"], ["a,b\r1,2"], ["a title", "a,b", "1,2", "3,4"]])
+def test_a_command_in_a_message_can_be_pasted(lines: list[str]) -> None:
+    """The shell takes the file's name as one word."""
+    with pytest.raises(InputError, match=r" 'a b\$c.csv' \| raftlog import - --format csv$"):
+        told("a b$c.csv", lines)
+
+
+def test_a_name_that_promises_json_is_not_enough() -> None:
+    """A file of CSV under it is refused; lines of JSON that are no objects are kept."""
+    with pytest.raises(InputError, match=r"a.ndjson: none of the first 2 lines is JSON: line 1: .*--format ndjson"):
+        told("a.ndjson", ["a,b", "1,2"])
+    assert told("a.ndjson", ["a,b", "1,2"], format=InputFormat.NDJSON).has_rows
+    assert told("a.ndjson", ["no", "[1]"]).has_rows
 
 
 def test_columns_without_a_line_of_names() -> None:
@@ -105,10 +122,11 @@ def test_columns_without_a_line_of_names() -> None:
         ("a.log", ["something happened"], "lines"),
         ("messages", ["Oct 11 22:14:15 host kernel: usb"], "syslog"),
         ("a.json", ['{"a": 1}'], "ndjson"),
-        ("a", ["{", '"a": 1}'], "ndjson"),
+        ("a", ['{"a": 1}', "x"], "ndjson"),
         ("x.tsv.gz", ["a\tb"], "tsv"),
+        ("access.csv", [ACCESS, ACCESS], "access"),
         ("a", ['[{"a": 1}]'], "json"),
-        ("a.jsonl", ["x"], "ndjson"),
+        ("a.jsonl", ["x", "[1]"], "ndjson"),
         ("a.log", [f'{ACCESS} "http://x/start" "Mozilla/5 (x"'], "access"),
         ("-", [ACCESS], "access"),
     ],
