@@ -137,8 +137,8 @@ def decide(sample: Sample, options: ImportOptions) -> InputDecision:
         faults = [str(row) for _, row in parsed if isinstance(row, ValueError)]
         if len(faults) == len(parsed) and "not a JSON object" not in faults:
             raise InputError(
-                f"{sample.name}: none of the first {len(parsed)} lines is JSON: line 1: {faults[0]}; give another --format, "
-                f"or --format ndjson to keep the lines as they are"
+                f"{sample.name}: none of the first {len(parsed)} lines is JSON: line 1: {faults[0]}; "
+                f"give another --format, or --format ndjson to keep the lines as they are"
             )
     if format in OBJECTS:
         _check_names(sample, reading, [row for _, row in good], types)
