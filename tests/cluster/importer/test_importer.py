@@ -245,5 +245,9 @@ def test_a_time_that_occurs_twice_stops_an_import_that_asks_for_it(
     with pytest.raises(InputError, match=f"line 3: time '2024-10-27 02:30' occurs twice in zone Europe/Berlin.*{mend}"):
         finish(plan, client)
     assert len(values(client)) == 1
+    (tmp_path / "never.csv").write_text("when\n2024-03-31 02:30\n")
+    never = replace(plan, source=str(tmp_path / "never.csv"), state=tmp_path / "other.json", strict=True)
+    with pytest.raises(InputError, match="line 2: time '2024-03-31 02:30' never occurs in zone Europe/Berlin; correct"):
+        finish(never, client)
     assert finish(replace(plan, **mended), client).without_time == 1
     assert len(values(client)) == 3
