@@ -189,7 +189,7 @@ def looks_like_data(first: Sequence[str], second: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=64)
 def _blanks_beside(dialect: Dialect) -> re.Pattern[str]:
-    """The pattern of what is before a quoted cell, its first group, of the cell, and of the blanks beside it."""
+    """The pattern of a delimiter (group 1), a quoted cell (group 2), and the blanks on both sides of the cell."""
     quote, mark, blank = re.escape(dialect.quote), re.escape(dialect.delimiter), _blank(dialect.delimiter)
     inner = rf"(?:[^{quote}]++|{quote}{quote})*+"
     if dialect.escape is not None:
