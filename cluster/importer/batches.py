@@ -24,7 +24,7 @@ from raftlog.cluster.importer.formats.lines import (
     read_batch,
 )
 from raftlog.cluster.importer.formats.rows import InputRow
-from raftlog.cluster.importer.formats.times import TWICE, doubt
+from raftlog.cluster.importer.formats.times import NEVER, TWICE, doubt
 
 LatestMs = Callable[[], int]
 """Gives the newest time that the lines read now can have, in Unix milliseconds: the age of their file."""
@@ -109,10 +109,13 @@ def _batch(lines: Sequence[Line], reading: InputOptions, cut: BatchEnds, hasher:
     if cut.strict or (reading.times is not None and reading.times.twice == "stop"):
         parsed = parse([line.data for line in lines], reading)
         for at, (line, each, row) in enumerate(zip(lines, found, parsed, strict=True)):
-            reason = (_fault(each, reading) or odd(row, reading)) if cut.strict else None
+            reason = _doubted(row, reading, NEVER) or _fault(each, reading) or odd(row, reading) if cut.strict else None
             mend = "correct it, or leave out --strict"
-            if reason is None and (reason := _twice(row, reading)) is not None:
-                mend = "give it a zone, or give --time-twice earlier or later, without --strict"
+            if reason is None and (reason := _doubted(row, reading, TWICE)) is not None:
+                mend = (
+                    f"--again --from-line {line.number} --time-twice earlier (or later)"  # another option: begun again
+                )
+                mend = f"give it a zone, or {'leave out --strict' if cut.strict else f'go on with {mend}'}"
             if reason is not None:
                 refusal = Unacceptable(f"line {line.number}: {reason}; {mend}")
                 lines, found = lines[:at], found[:at]
@@ -140,11 +143,11 @@ def _fault(found: NewRecord | RejectedLine, reading: InputOptions) -> str | None
     return f"no time in {reading.time or 'the line'}" if reading.has_time and found.time_ms is None else None
 
 
-def _twice(row: InputRow, reading: InputOptions) -> str | None:
-    """Why the time of a row may be either of two."""
+def _doubted(row: InputRow, reading: InputOptions, why: str) -> str | None:
+    """The time of a row and its zone, if it occurs twice there or never."""
     if reading.times is None or isinstance(row, ValueError):
         return None
     value = look_of(reading)(row, reading.time or "time")
-    if value in (None, "") or doubt(reading.times, value) != TWICE:
+    if value in (None, "") or doubt(reading.times, value) != why:
         return None
-    return f"time {value!r} {TWICE} in zone {reading.times.zone}"
+    return f"time {value!r} {why} in zone {reading.times.zone}"

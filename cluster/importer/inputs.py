@@ -14,6 +14,7 @@ import io
 import lzma
 import os
 import select
+import shlex
 import shutil
 import tempfile
 import threading
@@ -154,7 +155,7 @@ def open_input(
         head = counted.peek(6)
         compression = next((found for mark, found in _COMPRESSIONS.items() if head.startswith(mark)), None)
         if head.startswith(_ZIP) and format is None:
-            raise InputError(f"a zip archive: unzip it, or: unzip -p {name} | raftlog import - …")
+            raise InputError(f"a zip archive: unzip it, or: unzip -p {shlex.quote(name)} | raftlog import - …")
         peeked = _CountingStream(_decompressed(counted, compression))
         with _damage_told():
             first = peeked.peek(6)  # also takes over the bytes of an earlier peek, so that a wait for a pipe sees them
@@ -310,6 +311,8 @@ def as_utf8(chunks: Iterator[bytes], charset: str | None, format: InputFormat | 
         found = UTF8  # these formats keep any bytes
     if charset is not None:
         try:
+            with suppress(UnicodeError):
+                b"a".decode(charset)  # lookup finds base64 too
             charset = codecs.lookup(charset).name
         except LookupError as error:
             raise InputError(f"--charset {charset}: no such charset; write utf-8, windows-1252, utf-16, …") from error
@@ -337,7 +340,7 @@ def _decoded(chunks: Iterable[bytes], charset: str) -> Iterator[bytes]:
             yield text.encode("utf-8", "surrogatepass")
         if rest := decoder.decode(b"", final=True):
             yield rest.encode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise InputError(f"line {lines + 1} or later is not {charset}: {error}; give --charset") from error
 
 

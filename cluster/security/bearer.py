@@ -33,6 +33,8 @@ class Bearer:
         """Either a file or the token itself. Raises TokenError."""
         self._file = file
         self._text = text.strip()
+        if text and not _is_token(self._text):
+            raise TokenError(f"{TOKEN_VARIABLE} must hold one token and nothing else")
         self._looked_at = 0.0
         if file:
             self._text = _read(file)
@@ -90,6 +92,11 @@ def _read(path: str) -> str:
     except OSError as error:
         raise TokenError(f"{path}: {error.strerror}; `raftlog token create USER --out FILE` makes it") from error
     text = content.decode("ascii", "replace").strip()
-    if not text or len(content) > TOKEN_BYTES_MAX or not text.isascii() or len(text.split()) != 1:
+    if not _is_token(text):
         raise TokenError(f"{path}: it must hold one token and nothing else")
     return text
+
+
+def _is_token(text: str) -> bool:
+    """Whether the text is one word that a header can hold."""
+    return len(text) <= TOKEN_BYTES_MAX and text.isascii() and len(text.split()) == 1

@@ -120,10 +120,11 @@ class HttpAnswer:
         """Writes head and body, in one call unless the body is large. `connection`: a header line about it."""
         extra = "".join([f"{name}: {value}\r\n" for name, value in self.extra]) if self.extra else ""
         body, identity = self.body, self.identity
+        length = f"Content-Length: {len(body)}\r\n" if body or with_body else ""  # HEAD of a stream: not known
         head = identity.heads.get((self.status, self.content_type)) or identity.head(self.status, self.content_type)
         start = head + (
             f"{H_INDEX}: {self.index}\r\n{H_TERM}: {self.term}\r\n{H_REQUEST_ID}: {self.request_id}\r\n"
-            f"Date: {rfc822_formatted_time()}\r\n{connection}{extra}Content-Length: {len(body)}\r\n\r\n"
+            f"Date: {rfc822_formatted_time()}\r\n{connection}{extra}{length}\r\n"
         ).encode("latin-1")
         if not with_body:
             transport.write(start)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from raftlog.cluster.admission.access import Need
 from raftlog.cluster.api.errors import ApiError, Code
-from raftlog.cluster.api.headers import BACKUP, JSON, NDJSON
+from raftlog.cluster.api.headers import BACKUP, NDJSON
 from raftlog.cluster.http.exchange.answer import HttpAnswer
 from raftlog.cluster.http.exchange.call import Call, Handled
 from raftlog.cluster.http.exchange.query import KEY_PATH, nearest_name
@@ -57,15 +57,14 @@ class Route(NamedTuple):
 async def _get_log(service: Service, call: Call) -> HttpAnswer | Stream:
     """Committed records in order: a page, or a stream (NDJSON, raw) up to an index or following the log."""
     query = await log.parse_log_query(service, call)
-    if query.format in ("ndjson", "raw"):
-        return await stream_log(service, call, query)
+    if query.format in log.STREAMS:
+        return await (_head_of_stream(service, call) if call.method == "HEAD" else stream_log(service, call, query))
     return await log.read_page(service, call, query)
 
 
 async def _head_of_stream(service: Service, call: Call) -> HttpAnswer:
     """What HEAD gets where GET streams: that there is such a route, and that the sender may ask. Nothing is read."""
-    kind = {"/v1/backup": BACKUP, "/v1/watch": NDJSON}.get(call.path, JSON)
-    return service.bare(b"", kind)
+    return service.bare(b"", BACKUP if call.path == "/v1/backup" else NDJSON)
 
 
 CONSOLE_FILES: Final = "/console/{file}"
@@ -135,7 +134,7 @@ ROUTES: Final = (
 
 _DESCRIBED: Final = re.compile(r"^  (/\S*):$|^    ([a-z]+):$|^      summary: (.+)$", re.MULTILINE)
 """The path, the method or the summary of an operation in openapi.yaml."""
-_STREAMS: Final = ("/v1/backup", "/v1/log", "/v1/watch")
+_STREAMS: Final = ("/v1/backup", "/v1/watch")
 _BY_PATTERN: Final[dict[str, dict[str, Route]]] = {}
 for _route in ROUTES:
     _methods = _BY_PATTERN.setdefault(_route.pattern, {})

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from raftlog.cluster.importer.formats import rows, times
+from raftlog.cluster.importer.formats import access_log, rows, times
 from raftlog.cluster.importer.formats.dialect import (
     Dialect,
     dialect_of,
@@ -133,6 +133,13 @@ def decide(sample: Sample, options: ImportOptions) -> InputDecision:
     good = [(line, row) for line, row in parsed if line.data.strip() and not isinstance(row, ValueError)]
     found = sample.columns or _types(reading, [row for _, row in good])
     types = tuple(InputColumn(column.name, column.type or "string") for column in found)
+    if format is InputFormat.NDJSON and options.format is None and parsed:
+        faults = [str(row) for _, row in parsed if isinstance(row, ValueError)]
+        if len(faults) == len(parsed) and "not a JSON object" not in faults:
+            raise InputError(
+                f"{sample.name}: none of the first {len(parsed)} lines is JSON: line 1: {faults[0]}; "
+                f"give another --format, or --format ndjson to keep the lines as they are"
+            )
     if format in OBJECTS:
         _check_names(sample, reading, [row for _, row in good], types)
     decided = InputDecision(replace(reading, types=types), types=found, has_rows=bool(parsed))
@@ -172,8 +179,8 @@ def _check_line_ends(sample: Sample, format: InputFormat) -> None:
     """Raises InputError for a file of one line with carriage returns in it."""
     if format is not InputFormat.LINES and len(sample.pieces) == 1 and b"\r" in sample.pieces[0].rstrip(b"\r\n"):
         raise InputError(
-            f"{sample.name}: its lines end with a carriage return alone; correct it: tr '\\r' '\\n' < {sample.name} | "
-            f"raftlog import - --format {format.value}"
+            f"{sample.name}: its lines end with a carriage return alone; correct it: "
+            f"tr '\\r' '\\n' < {shlex.quote(sample.name)} | raftlog import - --format {format.value}"
         )
 
 
@@ -246,19 +253,20 @@ def _table(sample: Sample, options: ImportOptions, format: InputFormat) -> tuple
     if texts:
         texts[0] = texts[0].removeprefix("\ufeff")
     given = {"tab": "\t", "\\t": "\t"}.get(options.delimiter or "", options.delimiter)
-    if given is not None and len(given) != 1:
+    if given is not None and (len(given) != 1 or given in '"\r\n'):
         raise InputError(f"--delimiter {given!r}: give one character, or tab")
     if texts and not texts[0].strip() and options.header is None and not options.columns:
         raise InputError(
-            f"{sample.name}: line 1 is blank; cut it: tail -n +2 {sample.name} | raftlog import - --format "
-            f"{format.value}"
+            f"{sample.name}: line 1 is blank; cut it: tail -n +2 {shlex.quote(sample.name)} | raftlog import - "
+            f"--format {format.value}"
         )
     dialect = dialect_of(texts, given or ("\t" if format is InputFormat.TSV else None))
     table = rows_of(texts, dialect)
     first = table[0] if table else []
     if options.columns:
-        has_header = bool(options.header)
-        return replace(dialect, header=has_header), options.columns
+        if len({*options.columns}) < len(options.columns):
+            raise InputError(f"--columns {','.join(options.columns)}: give each name once")
+        return replace(dialect, header=bool(options.header)), options.columns
     second = next((row for row in table[1:] if row), [])
     if options.header is False:
         names = tuple(f"c{number}" for number in range(1, len(first) + 1))
@@ -289,7 +297,7 @@ def _check_first_line(sample: Sample, text: str, width: int, widths: Sequence[in
         return
     raise InputError(
         f"{sample.name}: line 1 {why}: {text[:80]!r}; give --header if it has the names of the columns, or cut the "
-        f"lines above the names: tail -n +2 {sample.name} | raftlog import - --format csv"
+        f"lines above the names: tail -n +2 {shlex.quote(sample.name)} | raftlog import - --format csv"
     )
 
 
@@ -339,27 +347,26 @@ def _decide_time(
     name = "time" if reading.format is InputFormat.SYSLOG else reading.time
     if reading.format is InputFormat.ACCESS:
         decided.notices.append("time: that of each access, with its own zone")
+        decided.notices += _doubts(TimeRule(access_log.TIME), [(line, access_log.time_of(row)) for line, row in good])
         return
     if name is None:
         if (options.time_format, options.time_zone, options.time_twice) != (None, None, None):
             raise InputError(
                 "--time-format, --time-zone and --time-twice are of a time field: name it with --time FIELD"
             )
-        decided.notices.append(f"no time field: the records have only the log's time{_hint(reading, good, zone)}")
+        decided.notices.append(f"no time field: the records have only the log's time{_hint(reading, good)}")
         return
     look = look_of(reading)
     found = [(line, look(row, name)) for line, row in good]
     values = [value for _, value in found if value is not None and value != ""]
-    if options.time_format is not None:
-        rule = _rule(options.time_format, zone, sample, options)
-        count = sum(times.reader(rule)(value) is not None for value in values)
-        decision = times.Decision((rule.form,), count, len(values)) if count else times.Decision((), 0, len(values))
-    else:
-        decision = times.recognise(values, zone)
-        rule = _rule(decision.forms[0] if decision.forms else times.SYSLOG_3164, zone, sample, options)
-        if not decision.forms and reading.format is InputFormat.SYSLOG:
-            count = sum(times.reader(rule)(value) is not None for value in values)
-            decision = times.Decision((rule.form,) if count else (), count, len(values))
+    form = options.time_format
+    decision = times.recognise(values if form is None else (), sample.latest_ms or None)
+    if form is None and not decision.forms and reading.format is InputFormat.SYSLOG:
+        form = times.SYSLOG_3164
+    if form is not None:
+        read = times.reader(_rule(form, "UTC", sample, options))  # in UTC every time occurs
+        count = sum(read(value) is not None for value in values)
+        decision = times.Decision((form,) if count else (), count, len(values))
     if not decision.forms:
         raise InputError(_unreadable(sample, name, found, options))
     if len(decision.forms) > 1:
@@ -375,6 +382,7 @@ def _decide_time(
             f"{sample.name}: line {line.number}: {name} {_shown(value)} can be read in {len(decision.forms)} ways; "
             f"give {choices}"
         )
+    rule = _rule(decision.forms[0], zone, sample, options)
     decided.reading = replace(reading, times=rule)
     if rule.form in times.UNITS:
         meaning = {"s": "Unix seconds", "ms": "Unix milliseconds", "us": "Unix microseconds", "ns": "Unix nanoseconds"}
@@ -383,10 +391,9 @@ def _decide_time(
         form = ("ISO 8601" if rule.form == times.ISO else f"'{rule.form}'") + f", without a zone: {zone}"
     if rule.form == times.SYSLOG_3164:
         form += ", without a year: the newest in which it is not after the file's last write"
-    first = next(value for _, value in found if times.reader(rule)(value) is not None)
-    decided.notices.append(
-        f"time: {name}, {form}; {decision.read:,} of the first {len(found):,} rows have one, as {_shown(first)}"
-    )
+    having = [value for value in values if times.reader(rule)(value) is not None]
+    example = f", as {_shown(having[0])}" if having else ""
+    decided.notices.append(f"time: {name}, {form}; {len(having):,} of the first {len(found):,} rows have one{example}")
     decided.notices += _doubts(rule, found)
 
 
@@ -423,7 +430,8 @@ def _unreadable(sample: Sample, name: str, found: Sequence[tuple[Line, Any]], op
                     f"{sample.name}: line {line.number}: {name} {_shown(value)} is before 1970, and the log keeps no "
                     f"such times; leave out --time: the value has it all the same"
                 )
-            forms = times.suggest(value, [other for _, other in found if other not in (None, "")])
+            others = [other for _, other in found if other not in (None, "")]
+            forms = times.suggest(value, others, sample.latest_ms or None)
             mend = "give --time-format with its form, as '%d.%m.%Y %H:%M', or leave out --time"
             if forms:
                 mend = f"give --time-format {' or '.join(map(shlex.quote, forms))}"
@@ -437,7 +445,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…'"
 
 
-def _hint(reading: InputOptions, good: Sequence[tuple[Line, Any]], zone: str) -> str:
+def _hint(reading: InputOptions, good: Sequence[tuple[Line, Any]]) -> str:
     """The fields whose values look like times, as a hint for --time."""
     look = look_of(reading)
     likely = []
@@ -445,6 +453,6 @@ def _hint(reading: InputOptions, good: Sequence[tuple[Line, Any]], zone: str) ->
         if column.type not in ("string", "integer", "number") and not column.type.startswith(("timestamp", "date")):
             continue
         values = [value for _, row in good[:20] if (value := look(row, column.name)) not in (None, "")]
-        if values and times.recognise(values, zone).read == len(values):
+        if values and times.recognise(values).read == len(values):
             likely.append(column.name)
     return f"; {' and '.join(likely[:3])} may be one (--time {likely[0]})" if likely else ""

@@ -10,7 +10,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -42,7 +42,7 @@ class Dialect(msgspec.Struct, frozen=True):
     quote: str = '"'
     escape: str | None = None  # None: a quote in a quoted field is doubled
     header: bool = True
-    space: bool = False  # spaces before a cell do not belong to it
+    space: bool = False  # spaces before a cell, and blanks beside a quote, do not belong to it
 
 
 _CONTROL: Final = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
@@ -106,11 +106,21 @@ def dialect_of(lines: Sequence[str], delimiter: str | None = None) -> Dialect:
     quote = "'" if '"' not in text and re.search(r"(?:^|[,;\t|]) *'[^'\n]*'(?:[,;\t|]|$)", text, re.M) else '"'
     escape = "\\" if f"\\{quote}" in text and quote * 2 not in text.replace(f"\\{quote}", "") else None
     tried = (delimiter,) if delimiter is not None else DELIMITERS
-    dialects = [
-        Dialect(each, quote, escape, space=bool(re.search(rf"{re.escape(each)} +{quote}", text))) for each in tried
-    ]
+    dialects = [Dialect(each, quote, escape, space=_has_blanks(text, each, quote)) for each in tried]
     best = max(dialects, key=lambda each: _evenness(lines, each))
     return best if _evenness(lines, best) > (0.0, 0) or delimiter is not None else Dialect(",", quote, escape)
+
+
+def _has_blanks(text: str, delimiter: str, quote: str) -> bool:
+    """Whether there are blanks between a delimiter, or an end of the line, and the quote of a cell."""
+    blank, mark = _blank(delimiter), re.escape(delimiter)
+    before, behind = rf"{blank}+{quote}(?!{quote})", rf"{blank}*{quote}[^{quote}\n]*{quote}{blank}+(?:{mark}|$)"
+    return re.search(rf"(?:^|{mark})(?:{before}|{behind})", text, re.M) is not None
+
+
+def _blank(delimiter: str) -> str:
+    """The pattern of a blank that is no delimiter."""
+    return "[ ]" if delimiter == "\t" else "[\t]" if delimiter == " " else "[ \t]"
 
 
 def _evenness(lines: Sequence[str], dialect: Dialect) -> tuple[float, int]:
@@ -153,7 +163,7 @@ def cells_of(lines: Iterable[str], dialect: Dialect) -> Iterator[list[str]]:
     """The cells of each row, by the module csv, which may raise its Error at each row."""
     csv.field_size_limit(_CELL_MAX)  # it is of the whole process, so other code may have set another one
     return csv.reader(
-        lines,
+        map(partial(_blanks_beside(dialect).sub, r"\1\2"), lines) if dialect.space else lines,
         delimiter=dialect.delimiter,
         quotechar=dialect.quote,
         escapechar=dialect.escape,
@@ -178,6 +188,16 @@ def looks_like_data(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 @lru_cache(maxsize=64)
+def _blanks_beside(dialect: Dialect) -> re.Pattern[str]:
+    """The pattern of a delimiter (group 1), a quoted cell (group 2), and the blanks on both sides of the cell."""
+    quote, mark, blank = re.escape(dialect.quote), re.escape(dialect.delimiter), _blank(dialect.delimiter)
+    inner = rf"(?:[^{quote}]++|{quote}{quote})*+"
+    if dialect.escape is not None:
+        inner = rf"(?:[^{quote}{re.escape(dialect.escape)}]++|{re.escape(dialect.escape)}.)*+"
+    return re.compile(rf"(^|{mark}){blank}*+(?:({quote}{inner}{quote}){blank}*+(?={mark}|\Z)|(?={quote}))", re.DOTALL)
+
+
+@lru_cache(maxsize=64)
 def closed_row(dialect: Dialect) -> re.Pattern[bytes]:
     """The pattern of the bytes of a row, with or without its line end, in which each quoted field ends.
 
@@ -188,8 +208,9 @@ def closed_row(dialect: Dialect) -> re.Pattern[bytes]:
     if dialect.escape is not None:
         escape = re.escape(dialect.escape).encode()
         inner = rb"(?:[^%b%b]++|%b.)*+" % (quote, escape, escape)
+    blanks = _blank(dialect.delimiter).encode() + b"*+" if dialect.space else b""
     rest = (rb"[^%b]*+" if dialect.delimiter.isascii() else rb"(?:(?!%b).)*") % delimiter
-    field = rb"%b(?:%b%b%b|(?!%b))%b" % (b" *+" * dialect.space, quote, inner, quote, quote, rest)
+    field = rb"%b(?:%b%b%b|(?!%b))%b" % (blanks, quote, inner, quote, quote, rest)
     return re.compile(rb"%b(?:%b%b)*" % (field, delimiter, field), re.DOTALL)
 
 

@@ -142,12 +142,12 @@ def detect(name: str, first_line: bytes) -> InputFormat:
         return InputFormat.NDJSON if start.rstrip().endswith(b"}") or suffix != "json" else InputFormat.JSON
     if start.startswith(b"[") and (suffix == "json" or start[1:].lstrip()[:1] in (b"", b"{")):
         return InputFormat.JSON
-    if suffix in ("csv", "tsv"):
-        return InputFormat(suffix)
     if access_log.is_access_line(first_line):
         return InputFormat.ACCESS
     if syslog.is_syslog_line(first_line):
         return InputFormat.SYSLOG
+    if suffix in ("csv", "tsv"):
+        return InputFormat(suffix)
     raise InputError(
         f"the format of {name} is not clear from its name or its first line; give --format (lines: any text)"
     )

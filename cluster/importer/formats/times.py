@@ -35,6 +35,7 @@ _DATES: Final = (
     "%m-%d-%Y",
     "%d/%m/%y",
     "%m/%d/%y",
+    "%y/%m/%d",
     "%d %b %Y",
     "%d-%b-%Y",
     "%b %d, %Y",
@@ -47,6 +48,7 @@ COMMON: Final = (
     "%Y-%m-%d %I:%M:%S %p",
     "%Y-%m-%d-%H.%M.%S.%f",
     "%Y%m%d%H%M%S",
+    "%y%m%d%H%M%S",
     "%Y%m%d",
     "%d/%b/%Y:%H:%M:%S %z",
     "%a, %d %b %Y %H:%M:%S %z",
@@ -100,6 +102,10 @@ _EPOCH: Final = _BEGIN.toordinal()
 _LATEST_MS: Final = 4 * 10**12
 """Any time of a form without a year is read, to find out whether it has that form."""
 
+_DAY_MS: Final = 86_400_000
+_MISLEADING: Final = re.compile(r"\d|(?<!%)[A-SU-Za-z]%[md]|%[md][A-SU-Za-z]|%[MSf] ?(?:[A-Z]{2,5}|[A-Z]\w+/\w.*)$")
+"""A format with text that means something: digits, a quarter, an ending as in 1st, the name of a zone."""
+
 _LATER_SECOND: Final = re.compile(r"(.*[T ]\d\d(:?)\d\d\2)60(?!\d)(.*)", re.DOTALL)
 _LATER_DAY: Final = re.compile(r"(.*[T ])24((:?)00(?:\3(?:00(?:[.,]0+)?))?)(?![\d:.,])(.*)", re.DOTALL)
 """A leap second, and the end of a day, as ISO 8601 writes them and Python does not read them."""
@@ -133,10 +139,8 @@ def zone_of(name: str) -> tzinfo:
     """The zone of that name, or of that offset as in +02:00. Raises BadTimeRule."""
     if name.upper() in ("UTC", "Z", "GMT"):
         return UTC
-    if offset := re.fullmatch(r"([+-])(\d\d):?(\d\d)", name):
-        return timezone(_offset(offset[0]))
     try:
-        return ZoneInfo(name)
+        return timezone(_offset(name)) if re.fullmatch(r"[+-]\d\d:?\d\d", name) else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise BadTimeRule(
             f"--time-zone {name}: no such zone; write a name like Europe/Berlin, or an offset like +02:00"
@@ -179,6 +183,7 @@ def _read_iso(value: Any, zone: tzinfo, twice: Twice = "earlier") -> int | None:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
+        text = text.upper()  # RFC 3339 allows t and z
         if found := _LATER_SECOND.fullmatch(text):
             text, more = f"{found[1]}59{found[3]}", timedelta(seconds=1)
         elif found := _LATER_DAY.fullmatch(text):
@@ -215,12 +220,17 @@ def doubt(rule: TimeRule, value: Any) -> str | None:
     """Why a value is no plain time of that form: a leap second, or a local time that occurs twice or never."""
     earlier, later = (reader(msgspec.structs.replace(rule, twice=each))(value) for each in ("earlier", "later"))
     if earlier is not None:
-        text = str(value).strip()
         if earlier != later:
             return TWICE
-        is_leap = _LATER_SECOND.fullmatch(text) or re.search(r":\d\d:60(?!\d)", text)
-        return LEAP if is_leap and rule.form not in UNITS else None
+        return LEAP if _is_leap_second(rule.form, str(value).strip()) else None
     return NEVER if reader(msgspec.structs.replace(rule, zone="UTC"))(value) is not None else None
+
+
+def _is_leap_second(form: str, text: str) -> bool:
+    if form == ISO:
+        return _LATER_SECOND.fullmatch(text.upper()) is not None
+    found = None if form in UNITS else _compiled(form).fullmatch(text)
+    return found is not None and found.groupdict().get("S") == "60"
 
 
 def _pattern_reader(rule: TimeRule, zone: tzinfo) -> Read:
@@ -263,7 +273,13 @@ def _hour_reader(hour_of: Read, read_text: Callable[[str], int | None], mark: st
         except ValueError:
             return read_text(text)
         minute, second, fraction = number_of(minutes), number_of(tail[:2]), tail[3:]
-        if minute is None or second is None or hour[-1:].isspace() or (ms := hour_of(hour)) is None:
+        if (
+            minute is None
+            or second is None
+            or hour[-1:].isspace()
+            or (ms := hour_of(hour)) is None
+            or hour[-2:] == "24"
+        ):
             return read_text(text)
         if len(tail) > 2 and not (tail[2] == mark and tail.isascii() and fraction.isdecimal() and len(fraction) < 10):
             return read_text(text)
@@ -324,10 +340,11 @@ def _clock_ms(parts: dict[str, str | None]) -> int:
             raise ValueError("no hour of 12")
         hour = int(half) % 12 + 12 * ((parts.get("p") or "a")[0] in "pP")
     minute, second = int(parts.get("M") or 0), int(parts.get("S") or 0)
-    if hour > 23 or minute > 59 or second > 60:
-        raise ValueError("no time of a day")
     fraction = parts.get("f")
-    return ((hour * 60 + minute) * 60 + second) * 1000 + (int(f"{fraction}00"[:3]) if fraction else 0)
+    ms = ((hour * 60 + minute) * 60 + second) * 1000 + (int(f"{fraction}00"[:3]) if fraction else 0)
+    if (hour > 23 and ms != _DAY_MS) or minute > 59 or second > 60:
+        raise ValueError("no time of a day")
+    return ms
 
 
 @lru_cache(maxsize=256)
@@ -335,7 +352,10 @@ def _offset(text: str) -> timedelta:
     if text[0] not in "+-":
         return timedelta(0)
     digits = text[1:].replace(":", "")
-    size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours > 23 or minutes > 59:
+        raise ValueError("no offset")
+    size = timedelta(hours=hours, minutes=minutes)
     return -size if text[0] == "-" else size
 
 
@@ -363,30 +383,31 @@ class Decision(msgspec.Struct, frozen=True):
     of: int
 
 
-def recognise(values: Sequence[Any], zone: str) -> Decision:
-    """Finds the form of values. Several forms: the values do not decide between day and month first."""
+def recognise(values: Sequence[Any], latest_ms: int | None = None) -> Decision:
+    """Finds the form of values, in any zone. Several forms: the values do not decide which comes first of day, month
+    and a year of two digits. `latest_ms`: how old they are at least, as of a `TimeRule`."""
     values = [value for value in values if value is not None and value != ""]
     if not values:
         return Decision((), 0, 0)
     counts = dict.fromkeys((ISO, *UNITS, *COMMON), 0)
     forms: list[str] = []
     for value in values[:: max(1, len(values) // NOMINATING)]:  # a form must read one of them; most forms read none
-        forms += [form for form in counts if form not in forms and _reads(form, value, zone)]
+        forms += [form for form in counts if form not in forms and _reads(form, value)]
     for form in forms:
-        counts[form] = sum(_reads(form, value, zone) for value in values)
+        counts[form] = sum(_reads(form, value) for value in values)
     best = max(counts.values())
-    found = tuple(form for form in forms if counts[form] == best) if best else ()
-    return Decision(_without_equals(found, values, zone), best, len(values))
+    found = [form for form in forms if counts[form] == best] if best else []
+    return Decision(_distinct(found, values, latest_ms), best, len(values))
 
 
-def _reads(form: str, value: Any, zone: str) -> bool:
+def _reads(form: str, value: Any) -> bool:
     if form in UNITS:
         number = _number(value)
         low, high = next((low, high) for unit, low, high in _RANGES if unit == form)
         return number is not None and low <= number < high
     if form == ISO and _number(value) is not None:
         return False
-    return reader(TimeRule(form, zone))(value) is not None
+    return reader(TimeRule(form))(value) is not None
 
 
 def _number(value: Any) -> float | None:
@@ -395,13 +416,16 @@ def _number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _without_equals(forms: tuple[str, ...], values: Sequence[Any], zone: str) -> tuple[str, ...]:
-    """Only the first of the forms that read every value as the same time."""
+def _distinct(forms: Sequence[str], values: Sequence[Any], latest_ms: int | None) -> tuple[str, ...]:
+    """Only the first of the forms that read every value as the same time, and those with a year of two digits only if
+    no value is in the future then, or if all others are like them."""
     different: dict[tuple[int | None, ...], str] = {}
     for form in forms:
-        read = reader(TimeRule(form, zone))
+        read = reader(TimeRule(form, latest_ms=_LATEST_MS))
         different.setdefault(tuple(read(value) for value in values), form)
-    return tuple(different.values())
+    latest = (latest_ms or _LATEST_MS) + _DAY_MS
+    past = [form for found, form in different.items() if "%y" not in form or max(ms or 0 for ms in found) <= latest]
+    return tuple(past or different.values())
 
 
 def is_before_1970(value: Any) -> bool:
@@ -415,46 +439,57 @@ def is_before_1970(value: Any) -> bool:
     return False
 
 
-def suggest(value: Any, values: Sequence[Any]) -> tuple[str, ...]:
-    """The format to give for a value that no known form reads: it reads this value, and the most of all `values`. Of a
-    number each unit that reads it."""
-    forms = [*UNITS] if _number(value) is not None else []
-    forms += _formats(str(value).strip())
+def suggest(value: Any, values: Sequence[Any], latest_ms: int | None = None) -> tuple[str, ...]:
+    """The formats to give for a value that no known form reads: they read this value, and the most of all `values`.
+    Of a number each unit that reads it, if not all values are dates. `latest_ms`: as of `recognise`."""
     counts: dict[str, int] = {}
-    for form in forms:
+    for form in _formats(str(value).strip()):
         with suppress(BadTimeRule):
             read = reader(TimeRule(form, latest_ms=_LATEST_MS))
-            is_date = form in UNITS or "%Y" in form or ("%d" in form and re.search("%[mb]", form) is not None)
-            if is_date and read(value) is not None and not re.search(r"\d", form):
+            is_date = re.search("%[mb]", form) if "%d" in form else "%Y" in form
+            if is_date and read(value) is not None and not _MISLEADING.search(form):
                 counts[form] = sum(read(each) is not None for each in values)
-    if units := tuple(form for form in counts if form in UNITS):
-        return units
-    return (max(counts, key=counts.__getitem__),) if counts else ()
+    best = max(counts.values(), default=0)
+    if best < len(values) and _number(value) is not None:
+        return tuple(unit for unit in UNITS if reader(TimeRule(unit))(value) is not None)
+    found = [form for form in counts if counts[form] == best]
+    return _distinct([form for form in found if "%y" in form.lower()] or found, values, latest_ms)
 
 
 def _formats(text: str) -> Iterator[str]:
     """What a time's text may be, with a part in the place of each number."""
-    text = re.sub(rf"\b(?:{_NAMES}|May)\b", "%b", text.replace("%", "%%"), flags=re.IGNORECASE)
+    text = re.sub(rf"(?<![A-Za-z])(?:{_NAMES})(?![A-Za-z])", "%b", text.replace("%", "%%"), flags=re.IGNORECASE)
     text = re.sub(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*", "%A", text, flags=re.IGNORECASE)
+    text = re.sub(r"(?<!\d)(?:19|20)\d\d(?![\d:])", "%Y", text, count=1)  # no zone: -2024
     text = re.sub(r"(?<=[:\d ])(?:Z|GMT|UTC|[+-]\d\d:?\d\d)$", "%z", text)
     hour, half = ("%I", "%p") if re.search(r"\d ?[ap]\.?m\b\.?", text, re.IGNORECASE) else ("%H", "")
     text = re.sub(r"(?<=\d)( ?)[ap]\.?m\b\.?", rf"\1{half}", text, flags=re.IGNORECASE)
-    text = re.sub(r"(?<!\d)\d{4}:\d\d:\d\d(?!\d)", "%Y:%m:%d", text, count=1)  # as cameras write it
-    text = re.sub(r"\b\d{1,2}:\d\d:\d\d([.,])\d+", rf"{hour}:%M:%S\1%f", text)
-    text = re.sub(r"\b\d{1,2}:\d\d:\d\d", f"{hour}:%M:%S", text)
-    text = re.sub(r"\b\d{1,2}:\d\d", f"{hour}:%M", text)
+    text = re.sub(r"(?<!\d)\d{4}:\d\d:\d\d(?![\d:])", "%Y:%m:%d", text, count=1)  # as cameras write it
+    text = re.sub(r"(?<!\d)\d{1,2}:\d\d:\d\d([.,])\d+", rf"{hour}:%M:%S\1%f", text)
+    text = re.sub(r"(?<!\d)\d{1,2}:\d\d:\d\d(?![\d:])", f"{hour}:%M:%S", text)
+    text = re.sub(r"(?<!\d)\d{1,2}:\d\d(?![\d:])", f"{hour}:%M", text)
     text = re.sub(r"(?<!\d)\d{4}(?!\d)", "%Y", text, count=1)
     has_year, has_name = "%Y" in text, "%b" in text
     days: tuple[str, ...] = ("d",) if has_name else ("md", "dm")
     if not has_year:
         days = ("dy", "yd", "d") if has_name else ("ymd", "dmy", "mdy") if "-" in text else ("dmy", "mdy", "ymd")
         days = (*days, *(() if has_name else ("md", "dm")))
-    clock = "" if "%M" in text else f"{hour[1]}MS"
+    clock = "" if "%M" in text else f"{hour[1]}MSf"
     numbers = re.findall(r"\d+", text)
     for day in days:
         parts = [*(f"%{each}" for each in (day + clock)[: len(numbers)])]
         if len(parts) == len(numbers):
             yield "".join(rest + part for rest, part in zip(re.split(r"\d+", text), [*parts, ""], strict=True))
-    for whole in ("%Y%m%d", "%y%m%d", "%Y%m%d%H%M%S", "%y%m%d%H%M%S", "%Y%m%d%H%M"):
+    for whole in (
+        "%Y%m%d",
+        "%d%m%Y",
+        "%m%d%Y",
+        "%y%m%d",
+        "%d%m%y",
+        "%m%d%y",
+        "%Y%m%d%H%M%S",
+        "%y%m%d%H%M%S",
+        "%Y%m%d%H%M",
+    ):
         if len(numbers) == 1:
             yield text.replace(numbers[0], whole)

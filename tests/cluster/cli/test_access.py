@@ -309,3 +309,10 @@ def test_a_client_sends_its_token_over_private_connections_alone(
     assert bearer.header(url) == (("Authorization", "Bearer rl_x"),)
     assert bearer.header("http://10.0.0.9:7001") == ()
     assert "rl_x" not in repr(bearer)
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "two words", "é", " "])
+def test_a_token_of_the_environment_is_one_word(text: str) -> None:
+    """A line end in it would end the header, and the answer would show the rest of it."""
+    with pytest.raises(TokenError, match=r"^RAFTLOG_TOKEN must hold one token and nothing else$"):
+        bearer_for(["http://127.0.0.1:7001"], environment={"RAFTLOG_TOKEN": text})

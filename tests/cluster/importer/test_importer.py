@@ -218,11 +218,21 @@ def test_objects_without_line_ends_are_a_record_each(name: str, text: str, tmp_p
     assert [record.key for record in records] == [b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize(("options", "records"), [({"strict": True}, 1), ({"time_twice": "stop"}, 1), ({}, 3)])
+@pytest.mark.parametrize(
+    ("options", "mend", "mended"),
+    [
+        ({"strict": True}, "leave out --strict", {"strict": False}),
+        (
+            {"time_twice": "stop"},
+            "go on with --again --from-line 3 --time-twice earlier",
+            {"again": True, "from_line": 3, "time_twice": "earlier"},
+        ),
+    ],
+)
 def test_a_time_that_occurs_twice_stops_an_import_that_asks_for_it(
-    options: dict[str, Any], records: int, tmp_path: Path, client: SyncClient
+    options: dict[str, Any], mend: str, mended: dict[str, Any], tmp_path: Path, client: SyncClient
 ) -> None:
-    """The lines before it are in the log, and the message names line and time."""
+    """The lines before it are in the log, the message names line and time, and what it says brings in the others."""
     (tmp_path / "in.csv").write_text("when\n2024-10-27 01:00\n2024-10-27 02:30\n2024-03-31 02:30\n")
     plan = ImportPlan(
         str(tmp_path / "in.csv"),
@@ -232,9 +242,12 @@ def test_a_time_that_occurs_twice_stops_an_import_that_asks_for_it(
         time_zone="Europe/Berlin",
         **options,
     )
-    if options:
-        with pytest.raises(InputError, match="line 3: time '2024-10-27 02:30' occurs twice in zone Europe/Berlin"):
-            list(run(plan, client, io.BytesIO()))
-    else:
-        assert list(run(plan, client, io.BytesIO()))[-1].without_time == 1
-    assert len(values(client)) == records
+    with pytest.raises(InputError, match=f"line 3: time '2024-10-27 02:30' occurs twice in zone Europe/Berlin.*{mend}"):
+        finish(plan, client)
+    assert len(values(client)) == 1
+    (tmp_path / "never.csv").write_text("when\n2024-03-31 02:30\n")
+    never = replace(plan, source=str(tmp_path / "never.csv"), state=tmp_path / "other.json", strict=True)
+    with pytest.raises(InputError, match="line 2: time '2024-03-31 02:30' never occurs in zone Europe/Berlin; correct"):
+        finish(never, client)
+    assert finish(replace(plan, **mended), client).without_time == 1
+    assert len(values(client)) == 3

@@ -86,8 +86,12 @@ def test_windows_1252_reads_every_byte_and_a_given_charset_is_kept(tmp_path: Pat
     (tmp_path / "a.csv").write_bytes(b"a,b\n\x81\xe4,1\n")
     assert stored(tmp_path / "a.csv") == ["\x81ä,1".encode()]
     assert stored(tmp_path / "a.csv", charset="latin2") == ["\x81ä,1".encode()]
-    with pytest.raises(InputError, match="no such charset"):
-        stored(tmp_path / "a.csv", charset="utf-99")
+    for charset in ("utf-99", "base64", "rot13"):
+        with pytest.raises(InputError, match="no such charset"):
+            stored(tmp_path / "a.csv", charset=charset)
+    for charset in ("utf-16", "punycode", "undefined"):
+        with pytest.raises(InputError, match=f"line 1 or later is not {charset}"):
+            stored(tmp_path / "a.csv", charset=charset)
     with pytest.raises(InputError, match="line 1 or later is not ascii"):
         stored(tmp_path / "a.csv", charset="ascii")
 

@@ -371,8 +371,12 @@ async def test_head_is_get_without_the_body(served: Served) -> None:
     head = await ask(served.port, "HEAD", "/v1/kv/k")
     assert head.body == b""
     assert head.headers["content-length"] == str(len(whole.body))
-    for target in ("/v1/log", "/v1/watch?key=a", "/v1/backup"):
-        assert ((await ask(served.port, "HEAD", target)).status, head.body) == (200, b"")
+    whole, head = [await ask(served.port, method, "/v1/log?limit=1") for method in ("GET", "HEAD")]
+    assert (head.headers["content-length"], head.body) == (str(len(whole.body)), b"")
+    assert (await ask(served.port, "HEAD", "/v1/log?limit=0")).status == 400
+    for target in ("/v1/log?format=ndjson", "/v1/log?format=raw&follow=true", "/v1/watch?key=a", "/v1/backup"):
+        head = await ask(served.port, "HEAD", target)
+        assert (head.status, head.body, head.headers.get("content-length")) == (200, b"", None)
 
 
 async def test_long_poll_at_the_end_is_answered_with_the_very_next_record(served: Served) -> None:

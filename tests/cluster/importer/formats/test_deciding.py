@@ -76,6 +76,8 @@ def test_a_column_that_gets_another_name_in_sql_and_spark_is_named() -> None:
         (["sep=;", "a;b", "1;2"], {}, r"line 1 is a note for Excel: 'sep=;'; give --header"),
         (["a,b\r1,2\r"], {}, r"its lines end with a carriage return alone; correct it: tr "),
         (["t", "1577836800", "2020-01-02", "01/25/2020"], {"time": "t"}, r"several forms.*1 of the first 3; give"),
+        (["a,b"], {"columns": ("x", "y", "x")}, r"--columns x,y,x: give each name once"),
+        (["a,b"], {"delimiter": '"'}, r"one character, or tab"),
     ],
 )
 def test_a_doubt_is_an_error_with_the_option_that_settles_it(
@@ -84,6 +86,21 @@ def test_a_doubt_is_an_error_with_the_option_that_settles_it(
     """Nothing is written before all of them are settled."""
     with pytest.raises(ValueError, match=message):
         told("q.csv", lines, **options)
+
+
+@pytest.mark.parametrize("lines", [["", "a,b"], ["a,b\r1,2"], ["a title", "a,b", "1,2", "3,4"]])
+def test_a_command_in_a_message_can_be_pasted(lines: list[str]) -> None:
+    """The shell takes the file's name as one word."""
+    with pytest.raises(InputError, match=r" 'a b\$c.csv' \| raftlog import - --format csv$"):
+        told("a b$c.csv", lines)
+
+
+def test_a_name_that_promises_json_is_not_enough() -> None:
+    """A file of CSV under it is refused; lines of JSON that are no objects are kept."""
+    with pytest.raises(InputError, match=r"a.ndjson: none of the first 2 lines is JSON: line 1: .*--format ndjson"):
+        told("a.ndjson", ["a,b", "1,2"])
+    assert told("a.ndjson", ["a,b", "1,2"], format=InputFormat.NDJSON).has_rows
+    assert told("a.ndjson", ["no", "[1]"]).has_rows
 
 
 def test_columns_without_a_line_of_names() -> None:
@@ -105,10 +122,11 @@ def test_columns_without_a_line_of_names() -> None:
         ("a.log", ["something happened"], "lines"),
         ("messages", ["Oct 11 22:14:15 host kernel: usb"], "syslog"),
         ("a.json", ['{"a": 1}'], "ndjson"),
-        ("a", ["{", '"a": 1}'], "ndjson"),
+        ("a", ['{"a": 1}', "x"], "ndjson"),
         ("x.tsv.gz", ["a\tb"], "tsv"),
+        ("access.csv", [ACCESS, ACCESS], "access"),
         ("a", ['[{"a": 1}]'], "json"),
-        ("a.jsonl", ["x"], "ndjson"),
+        ("a.jsonl", ["x", "[1]"], "ndjson"),
         ("a.log", [f'{ACCESS} "http://x/start" "Mozilla/5 (x"'], "access"),
         ("-", [ACCESS], "access"),
     ],
@@ -226,6 +244,26 @@ def test_doubtful_times_are_counted_and_the_rule_is_told() -> None:
     assert "4 of the first 5 rows have one" in told
 
 
+def test_a_time_that_never_occurs_has_its_form_all_the_same() -> None:
+    """A file of such times alone is imported, with a form or without; and they do not decide between day and month."""
+    for given in (None, "%d.%m.%Y %H:%M"):
+        sample = Sample("t.csv", [b"when\n", b"31.03.2024 02:30\n"])
+        decided = decide(sample, ImportOptions(time="when", time_zone="Europe/Berlin", time_format=given))
+        assert "0 of the first 1 rows have one" in decided.notices[-2]
+        assert "never occurs in zone Europe/Berlin, as line 2" in decided.notices[-1]
+    with pytest.raises(InputError, match="can be read in 2 ways"):
+        decide(Sample("t.csv", [b"when\n", b"10/03/2024 02:30\n"]), ImportOptions(time="when", time_zone="US/Eastern"))
+
+
+def test_leap_seconds_of_an_access_log_are_counted() -> None:
+    """Its times have no rule of the user."""
+    line = b'h - - [31/Dec/2016:23:59:60 +0000] "GET / HTTP/1.1" 200 1\n'
+    assert (
+        "1 of the first 2 rows have a time that is a leap second"
+        in decide(Sample("a.log", [line, line.replace(b":60", b":59")]), ImportOptions()).notices[-1]
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -233,13 +271,18 @@ def test_doubtful_times_are_counted_and_the_rule_is_told() -> None:
         'a;b\n0; "x; y"\n1; "z\nw"\n',
         '"a", "b"\n"0", "x, ""y"""\n"1", "z, w"\n',
         "a|b\n0| 'x| y'\n1| 'z| w'\n",
+        '"a" ,"b"\n"0" ,"x, y" \n"1","z, w"\n',
+        ' "b","a"\n "x, y", 0\n "z ""w""" , 1\r\n',
+        'a,\t"b"\n0,\t"x, y"\n1 ,\t"z\n, w"\t\n',
+        "a; 'b'\n0 ; 'x\\'; y' \n1; 'z'  \n",
+        'a\t "b"\n0\t "x\ty" \n1\t"z"\n',
     ],
 )
-def test_a_space_before_a_quote_has_no_meaning(text: str) -> None:
-    """The cell is quoted all the same, with each delimiter and quote, also over several lines."""
+def test_a_space_beside_a_quote_has_no_meaning(text: str) -> None:
+    """The cell is quoted all the same, with each delimiter and quote, also over several lines, before and behind."""
     sample = Sample("t.csv", text.encode().splitlines(keepends=True))
     decided = decide(sample, ImportOptions(key="b"))
-    assert decided.reading.columns == ("a", "b")
+    assert sorted(decided.reading.columns) == ["a", "b"]
     keys = [found.key for found in read_batch(first_lines(sample, decided.reading), decided.reading)]  # type: ignore[union-attr]
     assert len(keys) == 2
-    assert not any(key is None or key.startswith((b'"', b" ", b"'")) for key in keys)
+    assert not any(key is None or key != key.strip(b" \t") or key.startswith((b'"', b"'")) for key in keys)

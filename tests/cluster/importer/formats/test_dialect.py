@@ -5,6 +5,7 @@ from hypothesis import given, strategies as st
 
 from raftlog.cluster.importer.formats.dialect import (
     Dialect,
+    cells_of,
     dialect_of,
     is_row_open,
     is_table,
@@ -75,3 +76,18 @@ def test_numbers_above_numbers_look_like_data() -> None:
     assert looks_like_data(["1", "a"], ["2", "b"])
     assert not looks_like_data(["2016", "a"], ["x", "b"])
     assert not looks_like_data(["id", "n"], ["1", "2"])
+
+
+@given(
+    st.lists(st.text("a\"',;|\t \\é\n", max_size=6), min_size=1, max_size=4),
+    st.sampled_from([*"\t,;|"]),
+    st.lists(st.text(" \t", max_size=2), min_size=8, max_size=8),
+)
+def test_blanks_beside_quotes_belong_to_no_cell(cells: list[str], delimiter: str, blanks: list[str]) -> None:
+    """A quoted cell keeps its own blanks, delimiters, quotes and line ends."""
+    blanks = [each.replace(delimiter, "") for each in blanks]
+    quoted = ['"' + cell.replace('"', '""') + '"' for cell in cells]
+    text = delimiter.join(blanks[2 * at] + cell + blanks[2 * at + 1] for at, cell in enumerate(quoted))
+    dialect = Dialect(delimiter, space=True)
+    assert [*cells_of([text], dialect)] == [cells]
+    assert not is_row_open(text.encode(), dialect)

@@ -53,23 +53,23 @@ def ms(*when: int) -> int:
 )
 def test_a_common_form_is_recognised_and_read(value: Any, form: str, expected: int) -> None:
     """One value is enough where it has one meaning."""
-    told = recognise([value, None, ""], "UTC")
+    told = recognise([value, None, ""])
     assert (told.forms, told.read, told.of) == ((form,), 1, 1)
     assert reader(TimeRule(form))(value) == expected
 
 
 def test_day_and_month_are_decided_by_the_values_or_not_at_all() -> None:
     """A day above 12 decides; without one both forms are returned, and none is chosen."""
-    assert recognise(["05/06/2016"], "UTC").forms == ("%d/%m/%Y", "%m/%d/%Y")
-    assert recognise(["05/06/2016", "25/06/2016"], "UTC").forms == ("%d/%m/%Y",)
-    assert recognise(["05/06/2016", "06/25/2016"], "UTC").forms == ("%m/%d/%Y",)
-    assert recognise(["05/05/2016"], "UTC").forms == ("%d/%m/%Y",)  # both mean the same
+    assert recognise(["05/06/2016"]).forms == ("%d/%m/%Y", "%m/%d/%Y")
+    assert recognise(["05/06/2016", "25/06/2016"]).forms == ("%d/%m/%Y",)
+    assert recognise(["05/06/2016", "06/25/2016"]).forms == ("%m/%d/%Y",)
+    assert recognise(["05/05/2016"]).forms == ("%d/%m/%Y",)  # both mean the same
 
 
 @pytest.mark.parametrize("values", [["yesterday"], [5], ["12:30"], [True], [{"a": 1}], [None], ["2016/13/41"], []])
 def test_a_value_that_is_no_time_has_no_form(values: list[Any]) -> None:
     """A small number, a time of the day alone, and a date that does not exist."""
-    assert recognise(values, "UTC").forms == ()
+    assert recognise(values).forms == ()
 
 
 def test_a_zone_moves_only_values_without_one() -> None:
@@ -80,8 +80,9 @@ def test_a_zone_moves_only_values_without_one() -> None:
     assert reader(offset)("2016/01/01 12:00") == ms(2016, 1, 1, 10)
     assert reader(TimeRule("iso", "Europe/Berlin"))("2016-07-01T12:00") == ms(2016, 7, 1, 10)
     assert reader(TimeRule("iso", "Europe/Berlin"))("2016-07-01T12:00Z") == ms(2016, 7, 1, 12)
-    with pytest.raises(BadTimeRule, match=r"no such zone.*\+02:00"):
-        reader(TimeRule("iso", "Europe/Atlantis"))
+    for bad in ("Europe/Atlantis", "+25:00", "+05:99", "+5"):
+        with pytest.raises(BadTimeRule, match=r"no such zone.*\+02:00"):
+            reader(TimeRule("iso", bad))
 
 
 def test_a_time_without_a_year_is_the_newest_before_the_files_age() -> None:
@@ -106,6 +107,10 @@ def test_times_before_1970_and_odd_values_are_none() -> None:
         ("s", 1_577_836_800_000),
         ("ms", 1_577_836_800_000_000),
         ("us", "1577836800000000000"),
+        ("%Y/%m/%d %H:%M %z", "2016/01/01 10:00 +05:99"),
+        ("%Y/%m/%d %H:%M %z", "2016/01/01 10:00 +25:00"),
+        ("%d.%m.%Y %H:%M", "31.12.2016 24:01"),
+        ("%d.%m.%Y %H:%M:%S", "31.12.2016 24:30:00"),
     ]
     for form, value in odd:
         assert reader(TimeRule(form))(value) is None
@@ -118,27 +123,56 @@ def test_a_form_that_means_nothing_is_refused(form: str) -> None:
         reader(TimeRule(form))
 
 
+NOW_MS = ms(2026, 11, 30)
 SUGGESTED = [
     ("24-01-31 10:00:00", "%y-%m-%d %H:%M:%S"),
+    ("31-01-24 10:00:00", "%d-%m-%y %H:%M:%S"),
+    ("01-02-03", "%y-%m-%d", "%d-%m-%y", "%m-%d-%y"),
+    ("24-01-31T10:00:00Z", "%y-%m-%dT%H:%M:%S%z"),
     ("31.01.24", "%d.%m.%y"),
+    ("24.01.31 10:00", "%y.%m.%d %H:%M"),
+    ("24_01_31", "%y_%m_%d"),
     ("13:00:00 24-01-31", "%H:%M:%S %y-%m-%d"),
+    ("12:30 31-10-2024", "%H:%M %d-%m-%Y"),
+    ("24-Oct-31", "%y-%b-%d"),
+    ("31OCT24", "%d%b%y"),
+    ("31OCT2024:12:30:00", "%d%b%Y:%H:%M:%S"),
+    ("31/Oct/13:12:30:00 +0000", "%d/%b/%y:%H:%M:%S %z"),
+    ("31-OCT-24 12.30.00.000000 PM", "%d-%b-%y %I.%M.%S.%f %p"),
     ("2016:01:01", "%Y:%m:%d"),
-    ("1. of 2 2016 at 10:20:30.5", "%m. of %d %Y at %H:%M:%S.%f"),
+    ("1. of 2 2016 at 10:20:30.5", "%m. of %d %Y at %H:%M:%S.%f", "%d. of %m %Y at %H:%M:%S.%f"),
     ("Jan 5 24 10:00:01 AM", "%b %d %y %I:%M:%S %p"),
     ("2024-01-31 at 10.11.12", "%Y-%m-%d at %H.%M.%S"),
     ("5. May 2024 10:00 Uhr", "%d. %b %Y %H:%M Uhr"),
     ("2024_01_31", "%Y_%m_%d"),
-    ("100% 2024/31/12", None),
+    ("241031", "%y%m%d"),
+    ("31102024", "%d%m%Y"),
+    ("2024", "%Y"),
+    ("100% 2024/31/12",),
     ("x 240131", "x %y%m%d"),
     ("24.12.99 23:59:59,123", "%d.%m.%y %H:%M:%S,%f"),
+    ("31. Oktober 2024",),
+    ("31st October 2024",),
+    ("Q4 2024",),
+    ("2024-10-31 12:30:00 CET",),
+    ("2024-10-31 12:30:00 Europe/Berlin",),
 ]
 
 
-@pytest.mark.parametrize(("value", "form"), SUGGESTED)
-def test_a_suggested_form_reads_its_value_and_has_no_digits_of_it(value: str, form: str | None) -> None:
-    """There is none where no form reads the value."""
-    assert suggest(value, [value]) == (() if form is None else (form,))
-    assert form is None or reader(TimeRule(form))(value) is not None
+@pytest.mark.parametrize(("value", "forms"), [(value, tuple(forms)) for value, *forms in SUGGESTED])
+def test_a_suggested_form_reads_its_value_and_has_no_digits_of_it(value: str, forms: tuple[str, ...]) -> None:
+    """All that may be meant, without dates in the future. None where a word would stand for a month or a zone."""
+    assert suggest(value, [value], NOW_MS) == forms
+    assert all(reader(TimeRule(form))(value) is not None for form in forms)
+
+
+def test_a_year_of_two_digits_may_come_first_or_last() -> None:
+    """The values decide, and that none of them is in the future."""
+    assert recognise(["24/10/31"], NOW_MS).forms == ("%y/%m/%d",)
+    assert recognise(["31/10/24"], NOW_MS).forms == ("%d/%m/%y",)
+    assert recognise(["01/02/03"], NOW_MS).forms == ("%d/%m/%y", "%m/%d/%y", "%y/%m/%d")
+    assert recognise(["28/10/29"], NOW_MS).forms == ("%d/%m/%y", "%y/%m/%d")  # both are in the future
+    assert recognise(["241031123000"], NOW_MS).forms == ("ms", "%y%m%d%H%M%S")
 
 
 @given(st.text("0123456789-/.: %TZJanMy'", max_size=24), st.lists(st.text("0123456789-: ", max_size=12), max_size=3))
@@ -193,23 +227,30 @@ def test_local_times_that_occur_twice_or_never_are_known(
             assert later - earlier == apart_ms
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "2016-12-31T23:59:60Z",
-        "2016-12-31T23:59:60+00:00",
-        "20161231T235960Z",
-        "2017-01-01T05:29:60+05:30",
-        "2016-12-31 23:59:60",
-        "2016-12-31T24:00:00Z",
-        "2016-12-31T24:00",
-        "2016-W52-6T23:59:60Z",
-    ],
-)
-def test_a_leap_second_is_the_next_second(text: str) -> None:
-    """So is the end of a day. Both are valid in ISO 8601. Other times beyond the end of a minute or a day are not."""
-    assert reader(TimeRule("iso"))(text) == 1_483_228_800_000
-    assert (doubt(TimeRule("iso"), text) == LEAP) is ("60" in text)
+NEW_YEAR = [
+    ("iso", "2016-12-31T23:59:60Z"),
+    ("iso", "2016-12-31t23:59:60z"),
+    ("iso", "2016-12-31T23:59:60+00:00"),
+    ("iso", "20161231T235960Z"),
+    ("iso", "2017-01-01T05:29:60+05:30"),
+    ("iso", "2016-12-31 23:59:60"),
+    ("iso", "2016-W52-6T23:59:60Z"),
+    ("%Y-%m-%d-%H.%M.%S", "2016-12-31-23.59.60"),
+    ("%Y%m%d%H%M%S", "20161231235960"),
+    ("%d.%m.%Y %H:%M:%S", "31.12.2016 23:59:60"),
+    ("%d/%b/%Y:%H:%M:%S %z", "31/Dec/2016:23:59:60 +0000"),
+    ("iso", "2016-12-31T24:00:00Z"),
+    ("iso", "2016-12-31T24:00"),
+    ("%d.%m.%Y %H:%M", "31.12.2016 24:00"),
+    ("%d.%m.%Y %H:%M:%S", "31.12.2016 24:00:00"),
+]
+
+
+@pytest.mark.parametrize(("form", "text"), NEW_YEAR)
+def test_a_leap_second_is_the_next_second(form: str, text: str) -> None:
+    """So is the end of a day, in every form. Other times beyond the end of a minute or a day are none."""
+    assert reader(TimeRule(form))(text) == 1_483_228_800_000
+    assert (doubt(TimeRule(form), text) == LEAP) is ("60" in text)
     assert reader(TimeRule("iso"))("2016-12-31T23:59:60.25Z") == 1_483_228_800_250
     for bad in ("2016-12-31T23:59:61Z", "2016-12-31T23:60:00Z", "2016-12-31T24:00:01Z", "2016-12-31T24:01Z", "x:60"):
         assert reader(TimeRule("iso"))(bad) is None, bad
