@@ -13,6 +13,7 @@ EXTRA: Final = {
         "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[expired_session_told_as_not_applied-seeds2]",
         "tests/sim/clients/test_clients.py::test_clients_alone_find_planted_bugs[sessions_missing_from_the_snapshot-seeds6]",
         "tests/sim/disk/test_promises.py::test_worlds_see_what_protects_against_a_disk_that_forgot",
+        "tests/sim/disk/test_promises.py::test_both_processes_of_a_cloned_node_are_reached_and_the_cluster_goes_on",
         "tests/sim/invariants/test_mutants.py::test_a_directed_story_passes_without_a_mutant",
         "tests/sim/invariants/test_mutants.py::test_a_planted_bug_is_found[older_term_committed_by_counting]",
         "tests/sim/invariants/test_mutants.py::test_a_planted_bug_is_found[read_without_a_round]",
@@ -28,6 +29,9 @@ EXTRA: Final = {
         "tests/acceptance/test_backup.py",
         "tests/acceptance/test_chaos.py::test_nothing_is_left_behind",
         "tests/acceptance/test_members.py::test_random_changes_under_load_with_kills",
+        "tests/acceptance/test_members.py::test_a_wiped_follower_is_replaced",
+        "tests/chaos/nemesis/test_links.py::test_a_break_of_all_links_is_proved_and_leaves_the_leader[broken-leader-4]",
+        "tests/chaos/runs/test_healing_nodes.py::test_a_follower_whose_log_was_damaged_heals",
         "tests/acceptance/test_snapshots.py",
         "tests/acceptance/test_upgrade.py",  # the core and the machine: tests/cluster/replica/test_versions.py
         "tests/acceptance/faults/test_partition.py::test_a_leader_in_the_minority_promises_nothing[plain-refused]",
@@ -59,6 +63,7 @@ EXTRA: Final = {
         "tests/bench/studies/test_loop_cost.py",
         "tests/bench/test_run.py",
         "tests/cluster/cli/test_demo.py::test_demo_on_a_file_of_any_kind",
+        "tests/cluster/cli/test_demo.py::test_up_is_found_and_leaves_no_process_behind",
         "tests/house/test_editor.py::test_an_editor_finds_and_renames_a_function",
         "tests/house/test_release.py::test_two_builds_of_a_commit_have_the_same_bytes",
         "tests/cluster/monitoring/test_alertmanager.py",
@@ -112,6 +117,7 @@ EXTRA: Final = {
     ),
     "Spark does again what Arrow does, or what it does with other forms of values": (
         "tests/spark_export/analytics/test_analytics.py::test_join_within_a_time",
+        "tests/spark_export/analytics/test_streams.py::test_rates_of_a_stream",
         "tests/spark_export/analytics/test_analyses.py::test_a_plot_can_be_by_key",
         "tests/spark_export/analytics/test_analyses.py::test_a_section_holds_to_its_import_and_names_it",
         "tests/spark_export/analytics/test_analyses.py::test_windows_that_end_after_a_pause_are_counted_by_size",
