@@ -40,15 +40,17 @@ _MODULES = ("sql", "sqlite", "duckdb", "tantivy", "postgres", "redis", "opensear
 _processes = forking(__name__, *(f"raftlog.cluster.sinks.stores.{each}" for each in _MODULES), "psycopg")
 
 
+def marks(store: str) -> list[pytest.MarkDecorator]:
+    """`make test` kills over one store of each kind: in a file, on a server, of a user."""
+    more = [] if store in ("sqlite", "postgresql", "webhook") else [pytest.mark.extra]
+    return [*MARKS.get(store, ()), *more]
+
+
 def params(steps: list[SinkStep], *stores: str) -> pytest.MarkDecorator:
     """Each store at each step."""
     return pytest.mark.parametrize(
         ("bench", "step"),
-        [
-            pytest.param(store, step, marks=MARKS.get(store, ()), id=f"{store}-{step}")
-            for store in stores
-            for step in steps
-        ],
+        [pytest.param(store, step, marks=marks(store), id=f"{store}-{step}") for store in stores for step in steps],
         indirect=["bench"],
     )
 
