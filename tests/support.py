@@ -196,8 +196,8 @@ _READ_BEFORE_A_FORK = ["__main__"]
 
 
 def forking(*modules: str) -> ForkServerContext:
-    """Makes processes by a fork of one that has no threads and has read these modules. It is one for all files of tests:
-    it has read the modules of all that were collected, and no child reads them again."""
+    """Makes processes by a fork of one that has no threads and has read these modules. All files of tests share it: it
+    has read the modules of all that were collected, and no child reads them again."""
     _READ_BEFORE_A_FORK.extend(modules)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_READ_BEFORE_A_FORK)
