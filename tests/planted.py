@@ -19,8 +19,9 @@ import pytest
 from raftlog.chaos.sim.mutants import plant
 from tests.support import Patience
 
-SHARE_PLANTED = 0.3
-"""Part of each deadline that counts while a mutant is planted: many a condition then stays false."""
+SHARE_PLANTED = 0.15
+"""Part of each deadline that counts while a mutant is planted: many a condition then stays false. Without a mutant the
+stories that wait longest passed with it, with seven runnable threads for each core."""
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -87,7 +87,7 @@ def _write_serial_files(items: list[pytest.Item]) -> None:
     path = os.environ.pop(SERIAL, None)
     if path is not None and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         files = {item.nodeid.partition("::")[0] for item in items if item.get_closest_marker("serial")}
-        Path(path).write_text("\n".join(sorted(files)), encoding="utf-8")
+        Path(path).write_text("\n".join(sorted(files, key=_order)), encoding="utf-8")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,12 +119,20 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return reason.removeprefix("Skipped: ")
 
 
+def _order(file: str) -> tuple[bool, str]:
+    """Spark first, which one process runs for longest; then those of whole clusters, whose names come first anyway."""
+    return not file.startswith(_SPARK), file
+
+
+_SPARK = "tests/spark_export/"
+
+
 class _FilesOfTests(LoadFileScheduling):  # type: ignore[misc]
     """As `--dist loadfile`, but one process has all tests of Spark: one session, which takes seconds to start."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return "spark" if path.startswith("tests/spark_export/") else path
+        return "spark" if path.startswith(_SPARK) else path
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,6 +5,7 @@ The only file of the tests that sleeps: a test that sleeps a fixed time is eithe
 
 import asyncio
 import inspect
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Protocol, TypeVar, overload
@@ -188,6 +190,18 @@ async def wait_until_async(
         if patience.is_over():
             raise TooSlow(_too_late(condition, deadline_s, what, answer))
         await asyncio.sleep(every_s)
+
+
+_READ_BEFORE_A_FORK = ["__main__"]
+
+
+def forking(*modules: str) -> ForkServerContext:
+    """Makes processes by a fork of one that has no threads and has read these modules. All files of tests share it: it
+    has read the modules of all that were collected, and no child reads them again."""
+    _READ_BEFORE_A_FORK.extend(modules)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_READ_BEFORE_A_FORK)
+    return context
 
 
 async def pace(seconds: float) -> None:

@@ -55,7 +55,9 @@ def test_an_overview_asks_little(browser: Browser) -> None:
         assert len(asked) <= SECONDS * 1.2, asked
 
 
-@pytest.mark.parametrize("place", MENU)
+@pytest.mark.parametrize(
+    "place", [pytest.param(each, marks=() if each == "explain" else pytest.mark.extra) for each in MENU]
+)
 def test_a_page_asks_for_no_more_than_a_mebibyte_and_a_hidden_tab_for_nothing(browser: Browser, place: str) -> None:
     """All answers of its first ten seconds together, files included. Then the tab is hidden for ten seconds; once it is
     seen again it asks at once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import shutil
 from collections.abc import Callable
@@ -49,14 +48,13 @@ from tests.cluster.importer.conftest import client, node
 from tests.cluster.nodes import append_block, cluster_of, deadline, put_block
 from tests.cluster.peers.test_refused_hello import refusal_of, start_of
 from tests.cluster.records.test_backup import answer, fill as fill_nodes, new_file, run, running
-from tests.support import wait_until_async
+from tests.support import forking, wait_until_async
 
 __all__ = ["client", "node"]
 
 SEGMENT = 1 << 16
 KILLED = 7
-_processes = multiprocessing.get_context("forkserver")  # it has no threads, and has read the modules once
-_processes.set_forkserver_preload(["__main__", __name__])
+_processes = forking(__name__)
 
 
 def fill(node: FakeNode, count: int, size: int = 100) -> None:

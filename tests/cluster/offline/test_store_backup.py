@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import random
 import signal
@@ -42,13 +41,13 @@ from tests.cluster.offline.test_log_backup import SEGMENT, fill, restored, small
 from tests.cluster.records.test_backup import answer, new_file, run
 from tests.store_gateway import gateway
 from tests.store_server import BUCKET, Gone, Store, killed_before, storing
+from tests.support import forking
 
 __all__ = ["client", "node", "small"]
 
 PREFIX = "backups/nightly"
 PLACE = f"s3://{BUCKET}/{PREFIX}"
-_processes = multiprocessing.get_context("forkserver")  # it has no threads, and has read the modules once
-_processes.set_forkserver_preload(["__main__", __name__])
+_processes = forking(__name__)
 
 
 @pytest.fixture

@@ -65,9 +65,19 @@ def test_a_store_without_a_copy_goes_back_to_nothing() -> None:
     assert (server.position("copy"), server.youngest, server.begins) == (None, {}, {})
 
 
-@pytest.mark.parametrize("mutant", [name for name, each in MUTANTS.items() if "sink's" in each.worlds])
+FIRST = ("sink_position_is_not_compared", "sink_shows_half_a_transaction")
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(name, marks=() if name in FIRST else pytest.mark.extra)
+        for name, each in MUTANTS.items()
+        if "sink's" in each.worlds
+    ],
+)
 def test_the_judge_sees_a_planted_bug(mutant: str) -> None:
-    """Within the first worlds, which are clean without it."""
+    """Within the first worlds, which are clean without it. Each has a story, too, so `make test` plants two here."""
     with plant(mutant):
         found = next(((seed, broken) for seed in SEEDS if (broken := broken_by(seed)) is not None), None)
     assert found is not None, f"{len(SEEDS)} worlds do not see {mutant}"

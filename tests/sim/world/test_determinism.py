@@ -46,7 +46,7 @@ def test_different_seeds_are_different_worlds(here: list[str]) -> None:
 
 def test_a_process_that_did_other_things_before_gives_the_same(here: list[str]) -> None:
     """Nothing is carried over from seed to seed: in another order, and with a Recorder, the digests are equal."""
-    run_job(Job(77, 1))
+    run_job(Job(80, 1))
     again = [run_job(Job(seed, SECONDS), Recorder(lambda _: None)).digest for seed in reversed(SEEDS)]
     assert again == here[::-1]
 
@@ -63,7 +63,7 @@ def test_interpreted_modules_give_the_same_as_compiled_ones(here: list[str]) -> 
     assert digests(sys.executable, **{build.PURE: "1"}) == here
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "1", "4242"])
+@pytest.mark.parametrize("hash_seed", ["0", *(pytest.param(each, marks=pytest.mark.extra) for each in ("1", "4242"))])
 def test_the_hash_seed_changes_nothing(hash_seed: str, here: list[str]) -> None:
     """No set or dict whose order comes from hashes of text decides anything."""
     assert digests(sys.executable, PYTHONHASHSEED=hash_seed) == here

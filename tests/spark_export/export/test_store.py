@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -30,6 +29,7 @@ from tests.spark_export import logs
 from tests.spark_export.export.exports import ARROW, HALF, LAST, LOG, ROWS, check, run
 from tests.spark_export.server import Served
 from tests.store_server import BUCKET, Gone, Store, killed_before, storing
+from tests.support import forking
 
 PREFIX = "exports/log"
 LAYOUTS = {
@@ -38,8 +38,7 @@ LAYOUTS = {
     "delta": Layout(table="delta", records="user", records_per_file=100),
 }
 EACH = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-_processes = multiprocessing.get_context("forkserver")  # it has no threads, and has read the modules once
-_processes.set_forkserver_preload(["__main__", __name__, "deltalake"])
+_processes = forking(__name__, "deltalake")
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 @pytest.fixture
 def impatient(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that is given up soon."""
-    monkeypatch.setattr(places, "STORE_PATIENCE_S", 3)
+    monkeypatch.setattr(places, "STORE_PATIENCE_S", 1)
     return store
 
 
@@ -408,13 +407,13 @@ def test_a_store_that_does_not_answer_is_given_up(url: str, monkeypatch: pytest.
     errors.append(refused(url, PLACE))
     for error in errors:
         assert isinstance(error, UnreachableError)
-        assert "gave no answer for 3 s: is it running, and is its address right (AWS_ENDPOINT_URL" in str(error)
+        assert "gave no answer for 1 s: is it running, and is its address right (AWS_ENDPOINT_URL" in str(error)
 
 
 @pytest.mark.parametrize(
     ("layout", "amid", "message"),
     [
-        (LAYOUTS["user"], "log/", "gave no answer for 3 s"),
+        (LAYOUTS["user"], "log/", "gave no answer for 1 s"),
         (LAYOUTS["delta"], "log/_delta_log/", "the Delta table in .*/log cannot be read or changed"),
     ],
 )

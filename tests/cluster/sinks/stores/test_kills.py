@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import pkgutil
 import sqlite3
@@ -28,6 +27,7 @@ from tests.cluster.fake_node import FakeNode
 from tests.cluster.sinks.stores.conftest import MARKS
 from tests.cluster.sinks.stores.kit import StoreBench, small
 from tests.cluster.sinks.test_runner import COLUMNS, STEPS, AtStep, expected, fill
+from tests.support import forking
 
 Rows = dict[StoreRow, StoreRow]
 
@@ -37,21 +37,20 @@ STORES = ("sqlite", "duckdb", "tantivy", "postgresql", "redis", "opensearch")
 REBUILT = [*STEPS, SinkStep.EXCHANGED]
 WIDER = {**COLUMNS, "m": "value.n:bigint"}
 _MODULES = ("sql", "sqlite", "duckdb", "tantivy", "postgres", "redis", "opensearch", "webhook")
-_processes = multiprocessing.get_context("forkserver")  # it has no threads, and has read the modules once
-_processes.set_forkserver_preload(
-    ["__main__", __name__, *(f"raftlog.cluster.sinks.stores.{each}" for each in STORES[1:]), "psycopg"]
-)
+_processes = forking(__name__, *(f"raftlog.cluster.sinks.stores.{each}" for each in _MODULES), "psycopg")
+
+
+def marks(store: str) -> list[pytest.MarkDecorator]:
+    """`make test` kills over one store of each kind: in a file, on a server, of a user."""
+    more = [] if store in ("sqlite", "postgresql", "webhook") else [pytest.mark.extra]
+    return [*MARKS.get(store, ()), *more]
 
 
 def params(steps: list[SinkStep], *stores: str) -> pytest.MarkDecorator:
     """Each store at each step."""
     return pytest.mark.parametrize(
         ("bench", "step"),
-        [
-            pytest.param(store, step, marks=MARKS.get(store, ()), id=f"{store}-{step}")
-            for store in stores
-            for step in steps
-        ],
+        [pytest.param(store, step, marks=marks(store), id=f"{store}-{step}") for store in stores for step in steps],
         indirect=["bench"],
     )
 

@@ -43,7 +43,7 @@ def _follow(kind: type[SinkSettings], folder: Path, given: dict[str, Any], url: 
     [pytest.param(each, marks=MARKS.get(each, ())) for each in ("sqlite", "redis", "tantivy")],
     indirect=True,
 )
-@pytest.mark.parametrize(("count", "size"), [(400, 256 << 10), (100, 1_000_000)])
+@pytest.mark.parametrize(("count", "size"), [pytest.param(400, 256 << 10, marks=pytest.mark.extra), (100, 1_000_000)])
 def test_large_values_take_no_more_memory_than_said(
     bench: StoreBench, client: SyncClient, count: int, size: int
 ) -> None:
