@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from raftlog.chaos.deploy import membership
@@ -72,7 +71,7 @@ class RunPlan:
     seconds: float  # how long the load lasts
     seed: int
     command: Sequence[str] = NODE_COMMAND  # runs each node; another one plants a bug
-    settings: Mapping[str, Any] = MappingProxyType({})  # more keys of each node's settings file
+    settings: Mapping[str, Any] = field(default_factory=dict)  # more keys of each node's settings file
     secure: bool = False  # with TLS and access control
 
 

@@ -103,7 +103,7 @@ class Scrubbing:
             if each_found.file not in self._reported:
                 node.world.note(node.node, "scrubbing found", str(each_found))
             self._reported.add(each_found.file)
-        if any(name not in node.disk.met for name in self._reported if name.endswith(".seg")):
+        if any(name not in node.disk.process.met for name in self._reported if name.endswith(".seg")):
             node.world.sometimes("scrubbing found damage before a reader")
         if any(name.startswith(f"{SNAPSHOTS}/{node.state.snapshots.index:020d}") for name in self._reported):
             node.world.sometimes("scrubbing found a damaged snapshot")

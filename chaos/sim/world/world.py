@@ -140,7 +140,7 @@ class World(Cluster):
         assert core is not None
         self.state_replaced(replica)
         self.trace.line(self.now_us, replica.node, "starts", core.state.term, core.state.log.last.index)
-        self.witness.restored(replica.node, replica.mark, replica.machine)
+        self.witness.states.restored(replica.node, replica.mark, replica.machine)
         self.witness.started(core, replica.disk)
         self.coverage.started(replica, notices)
         self.links.started(replica.node)
@@ -210,7 +210,7 @@ class World(Cluster):
             self.witness.reads.ready(replica.node, read.context, read.index)
 
     def applied(self, replica: Life, entry: Entry, command: LogEntry, effects: Effects) -> None:
-        self.witness.applied(replica.node, entry, effects, replica.machine, is_sound=not replica.corrupted)
+        self.witness.states.applied(replica.node, entry, effects, replica.machine, is_sound=not replica.corrupted)
         self.coverage.applied(entry, command.requests, effects)
         if self.clients is not None:
             self.clients.applied(entry, effects, replica.machine.oldest)
