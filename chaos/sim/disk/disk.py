@@ -21,9 +21,12 @@ from raftlog.cluster.files.findings import in_one_go
 from raftlog.cluster.files.reserve import Reserve
 from raftlog.cluster.files.shard_files import needed
 from raftlog.raft.codec.checks import UnknownVersion
+from raftlog.raft.codec.configuration import encode_configuration
+from raftlog.raft.codec.entry import seal_entry
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import Entry, HardState, NodeId
-from raftlog.raft.wal.divergence import CannotRebuild
+from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, NodeId
+from raftlog.raft.wal.divergence import NOTE, CannotRebuild
 from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER, ForeignFile, LogIdentity, segment_firsts, segment_name
 from raftlog.raft.wal.opening import OpenedShard, ShardDamaged, make_log, open_shard
 from raftlog.raft.wal.operations import Delete, DeleteFolder, FileOperation, Rename, Sync, Write
@@ -37,6 +40,12 @@ SEGMENT_BYTES = 16_384
 
 Hit = tuple[str, str]
 """A file, and the damage as text."""
+
+
+def first_entry(configuration: Configuration) -> Entry:
+    """The entry at index 1, which names the first members."""
+    data = encode_configuration(configuration)
+    return seal_entry(GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data)
 
 
 class DiskRefused(Exception):
@@ -400,6 +409,11 @@ class SimDisk:
         """Whether damage may keep a node from starting. Only a log that begins at 1 can make effects again."""
         harmless = (".idx", ".ledger") if self.first_index == 1 else (".idx",)
         return any(not name.endswith(harmless) and name != HARD_STATE for name in self.damaged)
+
+    @property
+    def has_note(self) -> bool:
+        """Whether a process left a note that its state was wrong."""
+        return NOTE in self.damaged
 
     @property
     def segment_firsts(self) -> list[int]:

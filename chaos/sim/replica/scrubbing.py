@@ -68,7 +68,7 @@ class Scrubbing:
 
     def _work(self) -> Iterator[int]:
         node = self._node
-        pause_us = node.world.scrub_us
+        pause_us = node.world.random_of("scrub").choice(PAUSES_US)
         while True:
             yield node.scrub_random.randint(pause_us // 2, pause_us * 3 // 2)
             self._reported.clear()

@@ -58,8 +58,8 @@ def _round(world: World, random: Random) -> bool:
     """Whether there were nodes that a majority can do without."""
     if random.randrange(3):
         _disturb(world, random)
-    healthy = world.quorum(_intact(world))
-    nodes = healthy or world.quorum()
+    healthy = world.atlas.quorum(world.random, _intact(world))
+    nodes = healthy or world.atlas.quorum(world.random)
     others = [node for node in world.replicas if node not in nodes]
     if not nodes or not others:
         nemesis.heal(world)  # disks hang, perhaps
