@@ -69,10 +69,10 @@ class Stage:
 
     def sync_us(self) -> int:
         """How long one write with its sync takes."""
-        random, swarm = self.random, self.swarm
-        if not self.is_healed and swarm.slow_sync and random.randrange(1_000) < swarm.slow_sync:
-            return random.randint(swarm.sync_max_us, 900_000)
-        return random.randint(swarm.sync_min_us, swarm.sync_max_us)
+        random, sync = self.random, self.swarm.sync
+        if not self.is_healed and sync.slow_sync and random.randrange(1_000) < sync.slow_sync:
+            return random.randint(sync.sync_max_us, 900_000)
+        return random.randint(sync.sync_min_us, sync.sync_max_us)
 
     def may_crash(self, step: str, weight: int = 1) -> None:
         """Raises ProcessEnded now and then: a crash can fall on any step of carrying out a Ready. `weight` makes up for

@@ -73,7 +73,7 @@ class World(Cluster):
         self.dials = Dials(self, self.links)
         self.wires = Wires(self, self.dials)
         self.send = self.wires.send
-        self.network = Network(self.network_random, self.swarm, self.wires.carry)
+        self.network = Network(self.network_random, self.swarm.network, self.wires.carry)
         self.disks = {node: self._formatted(node) for node in nodes}
         self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
