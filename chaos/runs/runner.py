@@ -228,8 +228,8 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, locks: Mappi
             async with locks["process"] if nemesis.needs_others_up else nullcontext():
                 injected = await asyncio.to_thread(nemesis.inject, here)
         except FaultSkipped as why:
-            fault.outcome, fault.note, fault.healed_ns = "skipped", str(why), arena.now_ns()
-            return
+            fault.outcome, fault.note = "skipped", str(why)
+            await heal_fault(fault, here.forget)
         except Exception as error:  # any error: half of the fault may be there
             fault.outcome, fault.note = "indeterminate", _said(error)
             await heal_fault(fault, here.forget)
