@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from raftlog.chaos.sim.clients.sink_pages import keys_page, log_page
 from raftlog.chaos.sim.clients.sink_store import SinkConnection, SinkServer
-from raftlog.chaos.sim.ground.failure import Failure, NoProgress
+from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.requests import requests_of
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
@@ -263,8 +263,8 @@ class Sinks:
         if server is None or not self._changes:
             return
         last = self._changes[-1][0]
-        if not world.run_until(world.now_us + ARRIVES_US, lambda: server.next_index(SINK.name) > last):
-            raise NoProgress(ARRIVES, f"it is at {server.next_index(SINK.name)}, the log at {last}")
+        reached = partial(server.next_index, SINK.name)
+        world.wait(ARRIVES, ARRIVES_US, lambda: reached() > last, lambda: f"it is at {reached()}, the log at {last}")
 
 
 def _is_loaded(key: int, position: StorePosition) -> bool:

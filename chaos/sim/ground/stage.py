@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from raftlog.chaos.sim.ground.failure import NoProgress
 from raftlog.chaos.sim.ground.outcome import Fault
 from raftlog.chaos.sim.ground.swarm import Swarm, draw
 from raftlog.chaos.sim.ground.trace import Trace
@@ -64,6 +65,11 @@ class Stage:
                 ask_us = self.now_us + 10_000
         self.now_us = end_us
         return False
+
+    def wait(self, rule: str, within_us: int, done: Callable[[], bool], shown: Callable[[], object] = str) -> None:
+        """Let things happen until `done`. Raises NoProgress, with what is `shown`, where that takes longer."""
+        if not self.run_until(self.now_us + within_us, done):
+            raise NoProgress(rule, f"not within {within_us / 1e6:g} s: {shown()}")
 
     # -- chance ------------------------------------------------------------------------------------------------
 

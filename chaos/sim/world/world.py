@@ -238,6 +238,10 @@ class World(Cluster):
                 newest, leading = state.term, replica
         return leading
 
+    def statuses(self) -> dict[NodeId, object]:
+        """What each core says of itself; None of a node that is down."""
+        return {node: replica.core and replica.core.status() for node, replica in self.replicas.items()}
+
     def end(self) -> None:
         """The world ends: no process goes on."""
         for replica in (*self.replicas.values(), *self.dials.behind.values()):
