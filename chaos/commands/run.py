@@ -92,8 +92,7 @@ def run_command(
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
     except UnknownNemesis as error:
         raise typer.BadParameter(str(error), param_hint="--nemesis") from error
-    command = _node_command(mutant)
-    settings = _settings(set_ or [])
+    command, settings = _node_command(mutant), _settings(set_ or [])
     drawn = seed if seed is not None else secrets.randbelow(1_000_000)
     words = ["raftlog", "chaos", "run", scenario, "--nodes", str(nodes), "--seed", str(drawn)]
     words += ["--nemesis", nemesis] if nemesis else []

@@ -67,7 +67,7 @@ class Stage:
         return False
 
     def wait(self, rule: str, within_us: int, done: Callable[[], bool], shown: Callable[[], object] = str) -> None:
-        """Let things happen until `done`. Raises NoProgress, with what is `shown`, where that takes longer."""
+        """Let things happen until `done`. Raises NoProgress, with the value of `shown`, where that takes longer."""
         if not self.run_until(self.now_us + within_us, done):
             raise NoProgress(rule, f"not within {within_us / 1e6:g} s: {shown()}")
 
