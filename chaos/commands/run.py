@@ -23,6 +23,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from raftlog.chaos.nemesis import Nemesis
+    from raftlog.chaos.runs.runner import RunPlan
     from raftlog.chaos.runs.scenarios import Scenario
     from raftlog.chaos.runs.schedule import PlannedFault
 
@@ -91,8 +92,7 @@ def run_command(
         raise typer.BadParameter(str(error), param_hint="SCENARIO") from error
     except UnknownNemesis as error:
         raise typer.BadParameter(str(error), param_hint="--nemesis") from error
-    command = _node_command(mutant)
-    settings = _settings(set_ or [])
+    command, settings = _node_command(mutant), _settings(set_ or [])
     drawn = seed if seed is not None else secrets.randbelow(1_000_000)
     words = ["raftlog", "chaos", "run", scenario, "--nodes", str(nodes), "--seed", str(drawn)]
     words += ["--nemesis", nemesis] if nemesis else []
@@ -102,16 +102,17 @@ def run_command(
     words += ["--times", str(times)] if chosen.name == FAILOVER else ["--seconds", f"{lasts_s:g}"]
     planned = () if chosen.name == FAILOVER else _planned(chosen, kinds, drawn, lasts_s, always)
     with broken_is_no_verdict():
+        from raftlog.chaos.runs.runner import RunPlan
+
         if chosen.name == FAILOVER:
             from raftlog.chaos.runs import failover
 
             planned = failover.plan(drawn, times)
             if resume is not None:
                 failover.losses_of(resume)  # reports a broken line before any process starts
-        given: dict[str, Any] = {"nodes": nodes, "seconds": lasts_s, "seed": drawn}
-        given |= {"command": command, "settings": settings, "secure": secure}
+        plan = RunPlan(chosen, planned, nodes, lasts_s, drawn, command, settings, secure)
         console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-        result = _run(chosen, planned, given, words, out, base_port, resume, keep, console)
+        result = _run(plan, words, out, base_port, resume, keep, console)
         if as_json:
             print(json.dumps(result, ensure_ascii=False))
     raise typer.Exit(EXITS[result["verdict"]])
@@ -168,9 +169,7 @@ def _settings(words: list[str]) -> dict[str, Any]:
 
 
 def _run(
-    scenario: Scenario,
-    planned: tuple[PlannedFault, ...],
-    given: dict[str, Any],
+    plan: RunPlan,
     words: list[str],
     out: Path,
     base_port: int | None,
@@ -178,7 +177,7 @@ def _run(
     keep: bool,
     console: Console,
 ) -> dict[str, Any]:
-    """The result of the run, shown. `given` is what `execute` takes."""
+    """The result of the run, shown."""
     from raftlog.chaos.deploy import toxiproxy_server
     from raftlog.chaos.record.progress import Progress
     from raftlog.chaos.runs import aftermath, failover
@@ -189,24 +188,25 @@ def _run(
     from raftlog.chaos.workloads.workload import Arena
     from raftlog.cluster.node.ports import free_ports, ports_from
 
-    nodes, seconds, seed = (given[name] for name in ("nodes", "seconds", "seed"))
     toxiproxy_server.server_path()
     ports = free_ports if base_port is None else ports_from(base_port)
-    folder = new_folder(out, scenario.name, nodes, seed)
+    folder = new_folder(out, plan.scenario.name, plan.nodes, plan.seed)
     if resume is not None:
         shutil.copy(resume / failover.LOSSES, folder)
-    console.print(f"seed {seed}, {len(planned)} faults planned; again: [bold]{escape(' '.join(words))}[/bold]")
-    console.print(f"for a verdict: {needs_of(scenario, planned, seconds)}")
+    again = escape(" ".join(words))
+    console.print(f"seed {plan.seed}, {len(plan.planned)} faults planned; again: [bold]{again}[/bold]")
+    console.print(f"for a verdict: {needs_of(plan.scenario, plan.planned, plan.seconds)}")
+    drive = arena = None
+    if plan.scenario.name == FAILOVER:
+        drive = failover.lose_leaders
+        arena = Arena(plan.seed, pace=plan.scenario.pace, policy=failover.POLICY, all_bound=True)
     with Progress(console) as progress:
-        if scenario.name == FAILOVER:
-            given["arena"] = Arena(seed, pace=scenario.pace, policy=failover.POLICY, all_bound=True)
-            given["drive"] = failover.lose_leaders
         try:
-            run = asyncio.run(execute(scenario, planned, folder=folder, ports=ports, tell=progress.update, **given))
+            run = asyncio.run(execute(plan, folder, ports, progress.update, drive=drive, arena=arena))
         except Exception:
             if not (failures := aftermath.failures(folder / "nodes")):
                 raise
-            run = Run(scenario, seed, nodes, seconds, folder, [], [], Arena(seed))  # that is a finding, not an error
+            run = Run(plan, folder, [], [], Arena(plan.seed))  # that is a finding, not an error
             run.aftermath.problems += failures
         progress.say("judging")
         result = save(run, judge_run(run), words)

@@ -102,6 +102,48 @@ choice. Frames are a linked list, so keeping the best one found costs nothing.
 """
 
 
+class _Timeline:
+    """The list of calls and returns, out of which a search takes calls. Between two returns reads come first: that
+    order is free."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        events: list[tuple[int, int]] = []
+        for number, call in enumerate(calls):
+            operation = call.operation
+            events.append((operation.called, number))
+            if not call.is_unknown:
+                assert operation.returned is not None
+                events.append((operation.returned, ~number))
+        events.sort()
+        self.who = who = [0]  # the number of a call at each position, ~number at its return
+        run: list[int] = []
+        for _, each in events:
+            if each >= 0:
+                run.append(each)
+            else:
+                who += sorted(run, key=lambda number: not calls[number].is_pure)
+                who.append(each)
+                run.clear()
+        who += run
+        end = len(who)
+        who.append(~len(calls))  # looks like a return; nothing gets there while an operation is left
+        self.following = list(range(1, end + 2))
+        self.previous = list(range(-1, end))
+        self.returns = [0] * len(calls)
+        self.number = [0] * len(calls)  # of those that returned 0, 1, 2, ...; of the unknown ~0, ~1, ~2, ...
+        self.left = unknown = 0  # calls that returned, and are not taken
+        for position in range(1, end):
+            each = who[position]
+            if each < 0:
+                self.returns[~each] = position
+            elif calls[each].is_unknown:
+                unknown += 1
+                self.number[each] = -unknown
+            else:
+                self.number[each] = self.left
+                self.left += 1
+
+
 class Search:
     """The search for one key; `run` goes on with it."""
 
@@ -114,19 +156,16 @@ class Search:
         self.calls = kept = problem.calls
         self.steps = self.states = 0  # made; remembered
         self._interned = interned = _Interned(model)
-        self._state = interned.id_of(problem.start)
+        start_id = interned.id_of(problem.start)
         self._moves = [interned.moves(call.shape) for call in kept]
         self._is_pure = [call.is_pure for call in kept]
         self._is_guarded = problem.is_guarded
         self._guard(kept)
-        self._link(kept)
+        self._timeline = _Timeline(kept)
         self._seen: set[tuple[int, int, int, int]] = set()
-        self._frame: _Frame | None = None
-        self._base = self._bits = self._unknowns = 0
-        self._entry = self._next[0]
-        self._furthest = 0
-        self._furthest_frame: _Frame | None = None
-        self.verdict: Verdict | None = None if self._left else Verdict.VALID
+        self._at: _Frame = (None, self._timeline.following[0], start_id, 0, 0, 0, False)  # where the next slice begins
+        self._furthest: tuple[int, _Frame | None] = (0, None)  # the last return that was reached, and the choices then
+        self.verdict: Verdict | None = None if self._timeline.left else Verdict.VALID
 
     def end(self, verdict: Verdict) -> None:
         """Sets the verdict and drops the remembered states."""
@@ -148,59 +187,17 @@ class Search:
             for state in makes:
                 interned.makers[state] += 1
 
-    def _link(self, calls: Sequence[Call]) -> None:
-        """The list of calls and returns. Between two returns reads come first: that order is free."""
-        events: list[tuple[int, int]] = []
-        for number, call in enumerate(calls):
-            operation = call.operation
-            events.append((operation.called, number))
-            if not call.is_unknown:
-                assert operation.returned is not None
-                events.append((operation.returned, ~number))
-        events.sort()
-        who = [0]
-        run: list[int] = []
-        for _, each in events:
-            if each >= 0:
-                run.append(each)
-            else:
-                if len(run) > 1:
-                    run.sort(key=self._is_pure.__getitem__, reverse=True)
-                who += run
-                who.append(each)
-                run.clear()
-        who += run
-        end = len(who)
-        who.append(~len(calls))  # looks like a return; nothing gets there while an operation is left
-        self._who = who
-        self._next = list(range(1, end + 2))
-        self._previous = list(range(-1, end))
-        self._return = [0] * len(calls)
-        self._number = [0] * len(calls)  # of those that returned 0, 1, 2, ...; of the unknown ~0, ~1, ~2, ...
-        taken = unknown = 0
-        for position in range(1, end):
-            each = who[position]
-            if each < 0:
-                self._return[~each] = position
-            elif calls[each].is_unknown:
-                unknown += 1
-                self._number[each] = -unknown
-            else:
-                self._number[each] = taken
-                taken += 1
-        self._left = taken
-
     def run(self, budget: int, states_max: int) -> Verdict | None:
         """Goes on for at most that many steps; the verdict, or None where it is not known yet."""
         if self.verdict is not None:
             return self.verdict
-        who, following, previous, returns = self._who, self._next, self._previous, self._return
-        moves, is_pure, number, seen = self._moves, self._is_pure, self._number, self._seen
+        line = self._timeline
+        who, following, previous, returns = line.who, line.following, line.previous, line.returns
+        moves, is_pure, number, seen = self._moves, self._is_pure, line.number, self._seen
         sees, makes, needed, makers = self._sees, self._makes, self._interned.needed, self._interned.makers
         is_guarded = self._is_guarded
         beyond = self._interned.id_of(BEYOND)
-        entry, frame, left = self._entry, self._frame, self._left
-        state, base, bits, unknowns = self._state, self._base, self._bits, self._unknowns
+        (frame, entry, state, base, bits, unknowns, forced), left = self._at, line.left
         steps = 0
         while steps < budget and len(seen) < states_max:
             steps += 1
@@ -253,8 +250,8 @@ class Search:
                 if not forced:
                     entry = following[entry]
                     continue
-            elif entry > self._furthest:
-                self._furthest, self._furthest_frame = entry, frame
+            elif entry > self._furthest[0]:
+                self._furthest = entry, frame
             # undo the last choice, and all before it that were the only ones
             while True:
                 if frame is None:
@@ -279,8 +276,7 @@ class Search:
             if self.verdict is not None:
                 break
             entry = following[entry]
-        self._entry, self._frame, self._left = entry, frame, left
-        self._state, self._base, self._bits, self._unknowns = state, base, bits, unknowns
+        self._at, line.left = (frame, entry, state, base, bits, unknowns, False), left
         self.steps += steps
         self.states = len(seen)
         return self.verdict
@@ -290,23 +286,24 @@ class Search:
         verdict = self.verdict or Verdict.UNKNOWN
         prefix: tuple[Operation, ...] = ()
         impossible = None
-        if verdict is not Verdict.VALID and self._furthest:
-            prefix = self._order(self._furthest_frame)
-            impossible = self.calls[~self._who[self._furthest]].operation
+        furthest, frame = self._furthest
+        if verdict is not Verdict.VALID and furthest:
+            prefix = self._order(frame)
+            impossible = self.calls[~self._timeline.who[furthest]].operation
         return KeyReport(self.key, verdict, len(self.operations), self.steps, self.states, prefix, impossible)
 
     def _order(self, frame: _Frame | None) -> tuple[Operation, ...]:
         """The operations taken up to that choice."""
         order: list[Operation] = []
         while frame is not None:
-            order.append(self.calls[self._who[frame[1]]].operation)
+            order.append(self.calls[self._timeline.who[frame[1]]].operation)
             frame = frame[0]
         return tuple(reversed(order))
 
     @property
     def order(self) -> tuple[Operation, ...]:
         """The order that was found, once the verdict is valid."""
-        return self._order(self._frame)
+        return self._order(self._at[0])
 
 
 def searches(operations: Iterable[Operation], model: Model, init: Any = None) -> list[Search]:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, both_ways, swallow
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, swallow
 from raftlog.chaos.shim.driver import CallName
+from raftlog.chaos.sim.network.topologies import alone
 from raftlog.cluster.api.status import Status
 
 FENCED: Final = 13  # how a node ends whose disk failed (docs/operations/run.md)
@@ -57,7 +58,6 @@ def _inject(field: Field, node: int, call: CallName, **rule_options: Any) -> int
 def _met(field: Field, rule: int, seconds: float = HIT_S) -> int:
     """Waits until the rule has met a call: how many by now. Raises FaultSkipped when none came."""
     if not field.wait(lambda: bool(field.shim.hits(rule)), seconds):
-        field.forget()
         raise FaultSkipped(f"no such call came within {seconds:g} s")
     return len(field.shim.hits(rule))
 
@@ -187,7 +187,6 @@ def _killed_at(call: CallName) -> Callable[[Field], Injection]:
         field.rules.append(rule)
         code = field.gone(node)
         if code is None:
-            field.forget()
             raise FaultSkipped(f"{call} {nth} did not come")
         met = len(field.shim.hits(rule))
         field.forget()
@@ -221,7 +220,7 @@ def _power_cut_slow(field: Field, *, slow_leader: bool) -> Injection:
     whole = followers[: len(field.nodes) // 2] if slow_leader else [leader]
     slow = [leader] if slow_leader else followers
     if slow_leader:
-        cut_off = [pair for node in followers if node not in whole for pair in both_ways(node, field.nodes)]
+        cut_off = [pair for node in followers if node not in whole for pair in alone(field.nodes, node)]
         field.place(swallow(cut_off))
     rules = [_inject(field, node, "fdatasync", delay_ms=SLOW_ALL_MS) for node in slow]
     _met(field, rules[0])

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, both_ways, swallow
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, swallow
+from raftlog.chaos.sim.network.topologies import alone
 
 LASTS_S: Final = (1.0, 2.5)
 BEHIND_S: Final = (0.3, 1.0)
@@ -19,7 +20,7 @@ OTHER_LEADER_S: Final = 5.0
 
 
 def _cut_off(field: Field, node: int) -> None:
-    field.place(swallow(both_ways(node, field.nodes)))
+    field.place(swallow(alone(field.nodes, node)))
 
 
 def _kill(field: Field, node: int, cut_off: int) -> tuple[int, Callable[[], str]]:
@@ -40,7 +41,6 @@ def _last(field: Field, node: int) -> int:
     """The last index in its log. Raises FaultSkipped."""
     status = field.deployment.cluster.status(node)
     if status is None:
-        field.forget()
         raise FaultSkipped(f"node {node} does not answer")
     return status.last
 
@@ -56,7 +56,6 @@ def _stale_candidate(field: Field) -> Injection:
     field.ended.wait(field.chance.uniform(*BEHIND_S))
     has, behind = _last(field, leader), _last(field, stale)
     if behind >= has:
-        field.forget()
         raise FaultSkipped(f"node {stale} missed nothing")
     since_ns, heal = _kill(field, leader, stale)
     proof = f"node {stale} ended at {behind} when leader {leader}, at {has}, was killed: gone"
@@ -76,11 +75,9 @@ def _stale_leader(field: Field) -> Injection:
         return [each.node for each in known if each is not None and each.role == "leader" and each.term > before.term]
 
     if not field.wait(lambda: bool(others()), OTHER_LEADER_S):
-        field.forget()
         raise FaultSkipped(f"no other node led within {OTHER_LEADER_S:g} s")
     found = others()
     if not found or field.deployment.cluster.pid(found[0]) is None:
-        field.forget()
         raise FaultSkipped("the new leader is gone again")
     has = _last(field, old)
     since_ns, heal = _kill(field, found[0], old)

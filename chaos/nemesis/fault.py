@@ -3,7 +3,7 @@
 `inject` returns once the fault is there, with a proof and with the function that removes it. A proof is the toxics that
 the server itself lists, the state letter of a process, an exit code, or the failure of a connection of our own.
 `inject` raises `FaultSkipped` when the fault has no target. Any other error may leave half of the fault: it counts as
-indeterminate, and `Field.forget` removes the placed parts.
+indeterminate. After both, the runner removes the placed parts by `Field.forget`.
 """
 
 from __future__ import annotations
@@ -220,11 +220,6 @@ class Nemesis:
 def peers(pairs: Iterable[tuple[int, int]]) -> list[str]:
     """The proxies of ordered pairs of peers."""
     return [peer_proxy(sender, to) for sender, to in pairs]
-
-
-def both_ways(node: int, nodes: Sequence[int]) -> list[tuple[int, int]]:
-    """All ordered pairs of a node and the others."""
-    return [pair for other in nodes if other != node for pair in ((node, other), (other, node))]
 
 
 def swallow(pairs: Iterable[tuple[int, int]]) -> list[Toxic]:

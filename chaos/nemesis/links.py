@@ -13,7 +13,8 @@ from typing import Final
 
 from raftlog.chaos.deploy.deployment import client_proxy
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError
-from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, Toxic, both_ways, peers
+from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis, Toxic, peers
+from raftlog.chaos.sim.network.topologies import alone, only
 
 LASTS_S: Final = (1.0, 3.0)
 HELD_S: Final = (0.8, 2.0)  # longer than an election takes: bytes that are released then are of an old term
@@ -32,7 +33,7 @@ def _of_one(kind: str, attributes: Callable[[Field], Sequence[tuple[str, int]]])
     def inject(field: Field) -> Injection:
         node = field.chance.choice(field.nodes)
         chosen = tuple(attributes(field))
-        pairs = both_ways(node, field.nodes)
+        pairs = alone(field.nodes, node)
         proof = field.place(Toxic(proxy, kind, "upstream", chosen) for proxy in peers(pairs))
         words = ", ".join(f"{name} {value}" for name, value in chosen)
         return Injection(f"links of node {node}: {words}", proof, field.forget)
@@ -42,7 +43,7 @@ def _of_one(kind: str, attributes: Callable[[Field], Sequence[tuple[str, int]]])
 
 def _latency(field: Field) -> Injection:
     """All links, so that every round takes that much longer."""
-    proof = field.place(Toxic(proxy, "latency", "upstream", _LATER) for proxy in peers(_all_pairs(field)))
+    proof = field.place(Toxic(proxy, "latency", "upstream", _LATER) for proxy in peers(only(field.nodes, ())))
     return Injection(f"all links {LATENCY_MS} ± {JITTER_MS} ms", proof, field.forget)
 
 
@@ -62,7 +63,7 @@ def _late(field: Field) -> Injection:
 
 def _refuse(field: Field) -> Injection:
     node = field.chance.choice(field.nodes)
-    pairs = both_ways(node, field.nodes)
+    pairs = alone(field.nodes, node)
     proof = field.disable(peers(pairs))
     listen = field.deployment.peer_address(*pairs[0])
     return Injection(f"node {node} and its peers", f"{proof}; a dial met {refusal(listen)}", field.forget)
@@ -71,7 +72,7 @@ def _refuse(field: Field) -> Injection:
 def _reset(field: Field) -> Injection:
     """Connections are closed when it begins (an RST is for those opened after it), and every new one is reset."""
     node = field.chance.choice(field.nodes)
-    pairs = both_ways(node, field.nodes)
+    pairs = alone(field.nodes, node)
     proof = field.place(Toxic(proxy, "reset_peer", "upstream", (("timeout", 0),)) for proxy in peers(pairs))
     listen = field.deployment.peer_address(*pairs[0])
     return Injection(f"links of node {node}", f"{proof}; a connection met {end_of(listen)}", field.forget)
@@ -105,14 +106,6 @@ def _broken(chosen: Callable[[Field], Sequence[tuple[int, int]]], whose: str) ->
         return Injection(f"all links of {whose}", proof, heal, since_ns)
 
     return inject
-
-
-def _all_pairs(field: Field) -> list[tuple[int, int]]:
-    return [(one, other) for one in field.nodes for other in field.nodes if one != other]
-
-
-def _leader_pairs(field: Field) -> list[tuple[int, int]]:
-    return both_ways(field.leader(), field.nodes)
 
 
 def _term(field: Field) -> int:
@@ -181,11 +174,11 @@ NEMESES: Final = (
     _nemesis(
         "broken-all",
         "all links end at the same moment, and can be dialled again at once",
-        _broken(_all_pairs, "all nodes"),
+        _broken(lambda field: only(field.nodes, ()), "all nodes"),
     ),
     _nemesis(
         "broken-leader",
         "all links of the leader end at the same moment, and can be dialled again at once",
-        _broken(_leader_pairs, "the leader"),
+        _broken(lambda field: alone(field.nodes, field.leader()), "the leader"),
     ),
 )

@@ -124,7 +124,6 @@ def _left_behind(field: Field) -> Injection:
         return have_saved(saved, others)
 
     if not field.wait(is_behind, BEHIND_S):
-        field.forget()
         raise FaultSkipped(f"the others have not saved enough snapshots behind {last} within {BEHIND_S:g} s")
     behind = f"node {node} ended at {last}; the others saved snapshots up to {max(set().union(*saved.values()))}"
     return Injection(f"follower {node} needs a snapshot", f"{proof}; {behind}", field.forget, since_ns)

@@ -190,8 +190,8 @@ def _missing(run: Run, rate: float, leaders: Sequence[tuple[int, int]]) -> tuple
         missing.append(f"{rate:.1f} operations a second were carried out, fewer than {RATE_MIN:g}")
     due = [each for each in run.faults if each.outcome != "skipped"]
     installed = [each for each in due if each.outcome == "installed"]
-    if len(installed) < run.scenario.faults_min:
-        missing.append(f"{len(installed)} faults took effect, fewer than {run.scenario.faults_min}")
+    if len(installed) < run.plan.scenario.faults_min:
+        missing.append(f"{len(installed)} faults took effect, fewer than {run.plan.scenario.faults_min}")
     elif due and len(installed) < INSTALLED_SHARE_MIN * len(due):
         missing.append(f"only {len(installed)} of {len(due)} faults took effect for certain")
     if any(_moves_leader(each) for each in installed) and len(leaders) < 2:
@@ -211,7 +211,7 @@ def _never_done(workloads: Sequence[WorkloadJudgement]) -> list[str]:
 
 def _inside(run: Run, happened: Mapping[str, int], met: Mapping[str, int]) -> list[str]:
     """What did not happen inside the nodes, although the schedule had it, or met no request."""
-    asked = needs_of(run.scenario, [each.planned for each in run.faults], run.seconds)
+    asked = needs_of(run.plan.scenario, [each.planned for each in run.faults], run.plan.seconds)
     missing = [
         f"{happened[kind]} {kind}, fewer than {asked.events}"
         for kind in HAPPEN_EVERY_MINUTE
@@ -222,8 +222,8 @@ def _inside(run: Run, happened: Mapping[str, int], met: Mapping[str, int]) -> li
         missing.append("all nodes never lost power together")
     if asked.events:
         missing += [f"no request was under way at any of {happened[kind]} {kind}" for kind in met if not met[kind]]
-    if run.age_ms and run.seconds >= LONG_S and not happened["trims"]:
-        missing.append(f"retention by age trimmed nothing in {run.seconds:g} s")
+    if run.age_ms and run.plan.seconds >= LONG_S and not happened["trims"]:
+        missing.append(f"retention by age trimmed nothing in {run.plan.seconds:g} s")
     if run.aftermath.untold:
         missing.append(f"the log was trimmed before index {run.aftermath.untold} was read")
     return missing

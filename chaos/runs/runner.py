@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from raftlog.chaos.deploy import membership
@@ -26,19 +25,14 @@ from raftlog.chaos.nemesis.fault import Need
 from raftlog.chaos.record.times import Stretch
 from raftlog.chaos.runs.aftermath import Aftermath, examine
 from raftlog.chaos.runs.every_node import ENDS_S, bound_s, every_node_serves
+from raftlog.chaos.runs.load import make_workload
 from raftlog.chaos.runs.node_events import NodeEvent, NodeEvents
 from raftlog.chaos.runs.scenarios import Scenario
 from raftlog.chaos.runs.schedule import PlannedFault
-from raftlog.chaos.workloads.bank import Bank
-from raftlog.chaos.workloads.direct import DirectLog, DirectStore
-from raftlog.chaos.workloads.lists import Lists
 from raftlog.chaos.workloads.log import Appends
 from raftlog.chaos.workloads.observer import Observer
-from raftlog.chaos.workloads.register import Registers
-from raftlog.chaos.workloads.set import Sets
-from raftlog.chaos.workloads.sink import PREFIX, SinkCopies
 from raftlog.chaos.workloads.tracer import Tracer
-from raftlog.chaos.workloads.workload import Arena, Recorder, Workload
+from raftlog.chaos.workloads.workload import Arena, Workload
 from raftlog.cluster.client.aio.client import Client
 
 SETTINGS: Final[dict[str, Any]] = {"disk.segment_bytes": 16 << 20, "log.format": "json"}
@@ -66,12 +60,19 @@ TELL_EVERY_S: Final = 1.0
 CLOSE_S: Final = 30.0
 RESTORE_S: Final = 120.0
 
-_MAKERS: Final[dict[str, Callable[[Arena, Recorder], Workload]]] = {
-    "register": Registers,
-    "set": Sets,
-    "bank": Bank,
-    "lists": Lists,
-}
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a run is to do."""
+
+    scenario: Scenario
+    planned: Sequence[PlannedFault]
+    nodes: int
+    seconds: float  # how long the load lasts
+    seed: int
+    command: Sequence[str] = NODE_COMMAND  # runs each node; another one plants a bug
+    settings: Mapping[str, Any] = field(default_factory=dict)  # more keys of each node's settings file
+    secure: bool = False  # with TLS and access control
 
 
 @dataclass(slots=True)
@@ -91,10 +92,7 @@ class FaultRun:
 class Run:
     """The complete outcome of a run, for the parts that judge and show it."""
 
-    scenario: Scenario
-    seed: int
-    nodes: int
-    seconds: float
+    plan: RunPlan
     folder: Path
     faults: list[FaultRun]
     workloads: list[Workload]
@@ -113,50 +111,42 @@ Drive = Callable[[Run, Deployment, Observer, Teller], Awaitable[None]]
 
 
 async def execute(
-    scenario: Scenario,
-    planned: Sequence[PlannedFault],
-    *,
-    nodes: int,
-    seconds: float,
-    seed: int,
+    plan: RunPlan,
     folder: Path,
     ports: Callable[[int], list[int]],
     tell: Teller,
+    *,
     drive: Drive | None = None,
     arena: Arena | None = None,
-    command: Sequence[str] = NODE_COMMAND,
-    settings: Mapping[str, Any] = MappingProxyType({}),
-    secure: bool = False,
 ) -> Run:
     """Carries a run out.
 
-    `drive` replaces the load and the faults by the clock, in an `arena` made for it. `command` runs each node (one with
-    a planted bug). `settings` are more keys of its settings file. `secure`: with TLS and access control.
+    `drive` replaces the load and the faults by the clock, in an `arena` made for it.
 
     Raises errors that prevent the run: no Toxiproxy, a taken port, a node that does not start. Later failures of the
     cluster are recorded in the `Run`. Leaves no process behind.
     """
-    needs = {need for each in planned for need in NEMESES[each.nemesis].needs}
-    given = _settings(settings, needs)
+    needs = {need for each in plan.planned for need in NEMESES[each.nemesis].needs}
+    given = _settings(plan.settings, needs)
     deployment = Deployment(
         folder / "nodes",
         ports,
-        nodes=nodes,
+        nodes=plan.nodes,
         spares=int("spare" in needs),
         has_shim="shim" in needs,
         settings=given,
-        command=command,
-        secure=secure,
+        command=plan.command,
+        secure=plan.secure,
     )
     with deployment:
         tell("starting")
         await asyncio.to_thread(deployment.start)
-        arena = arena or Arena(seed=seed, pace=scenario.pace)
+        arena = arena or Arena(seed=plan.seed, pace=plan.scenario.pace)
         arena.urls = deployment.dial
         urls = {node: deployment.cluster.url(node) for node in deployment.cluster.nodes}
         tracer = Tracer(urls)
-        workloads = [_workload(name, arena, tracer, deployment) for name in scenario.workloads]
-        run = Run(scenario, seed, nodes, seconds, folder, [FaultRun(each) for each in planned], workloads, arena)
+        workloads = [make_workload(name, arena, tracer, deployment) for name in plan.scenario.workloads]
+        run = Run(plan, folder, [FaultRun(each) for each in plan.planned], workloads, arena)
         run.age_ms = kept_ms(given)
         observer = Observer(arena, urls)
         events = NodeEvents(arena, {node: deployment.cluster.log_file(node) for node in urls})
@@ -210,25 +200,6 @@ def kept_ms(settings: Mapping[str, Any]) -> int:
     return max(0, int(settings[RETENTION_AGE]) - 2 * int(settings.get(CLOCK_SKEW, CLOCK_SKEW_MS)))
 
 
-def _workload(name: str, arena: Arena, tracer: Tracer, deployment: Deployment) -> Workload:
-    """The workload of that name; those that ask directly share the connections and the truth of the tracer."""
-    recorder = Recorder(arena)
-    match name:
-        case "direct":
-            return DirectLog(arena, recorder, tracer=tracer)
-        case "direct-keys":
-            nodes = sorted(tracer.urls)
-            stores = [(DirectStore(tracer.urls[node], tracer.direct), node) for node in nodes]
-            return Registers(
-                arena, recorder, name, processes=len(nodes), prefix="d/", open=lambda number: stores[number]
-            )
-        case "log":
-            return Appends(arena, recorder, oldest=lambda: tracer.oldest)
-        case "sink":
-            return SinkCopies(arena, recorder, sink=deployment.make_sink(PREFIX))
-    return _MAKERS[name](arena, recorder)
-
-
 async def load(run: Run, deployment: Deployment, observer: Observer, tell: Teller) -> None:
     """Load and faults side by side, for as long as the run is to last."""
     locks = {lane: asyncio.Lock() for lane in ("process", *(each.planned.lane for each in run.faults))}
@@ -236,7 +207,7 @@ async def load(run: Run, deployment: Deployment, observer: Observer, tell: Telle
         for each in run.workloads:
             group.create_task(each.run())
         faults = [group.create_task(_fault(run, fault, deployment, locks)) for fault in run.faults]
-        end = run.arena.began_ns + run.seconds * 1e9
+        end = run.arena.began_ns + run.plan.seconds * 1e9
         while (now_ns := time.monotonic_ns()) < end or not all(task.done() for task in faults):
             tell(progress_of(run, "running", observer))
             await asyncio.sleep(min(TELL_EVERY_S, max(0.01, (end - now_ns) / 1e9)))
@@ -248,7 +219,7 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, locks: Mappi
     planned, arena, nemesis = fault.planned, run.arena, NEMESES[fault.planned.nemesis]
     await asyncio.sleep(max(0.0, planned.at_s - arena.now_ns() / 1e9))
     async with locks[planned.lane]:
-        if arena.now_ns() / 1e9 + planned.lasts_s > run.seconds:
+        if arena.now_ns() / 1e9 + planned.lasts_s > run.plan.seconds:
             fault.outcome, fault.note = "skipped", "those before it took so long that the run would be over"
             return
         here = Field(deployment, planned.number, random.Random(planned.draw))
@@ -257,8 +228,8 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, locks: Mappi
             async with locks["process"] if nemesis.needs_others_up else nullcontext():
                 injected = await asyncio.to_thread(nemesis.inject, here)
         except FaultSkipped as why:
-            fault.outcome, fault.note, fault.healed_ns = "skipped", str(why), arena.now_ns()
-            return
+            fault.outcome, fault.note = "skipped", str(why)
+            await heal_fault(fault, here.forget)
         except Exception as error:  # any error: half of the fault may be there
             fault.outcome, fault.note = "indeterminate", _said(error)
             await heal_fault(fault, here.forget)

@@ -356,7 +356,7 @@ class Errand:
             self.world.after(self.client.random.randint(100, 30_000), self.lost, attempt, Failure.BROKEN, "broken")
 
         def done(answer: Any) -> None:
-            self.world.after(self.client.random.randint(50, 1_500), self.answer, attempt, node, life, answer)
+            self.world.after(self.client.random.randint(50, 1_500), self.answer, attempt, node, answer)
 
         task = self.task
         if task.what == STALE:
@@ -437,11 +437,7 @@ class Errand:
         )
 
     def answer(
-        self,
-        attempt: int,
-        node: NodeId,
-        life: int,
-        answer: RequestResult | ClientAnswer | ReceiptState | Problem | None,
+        self, attempt: int, node: NodeId, answer: RequestResult | ClientAnswer | ReceiptState | Problem | None
     ) -> None:
         if attempt != self.attempt:
             return

@@ -17,17 +17,16 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+from raftlog.chaos.sim.clients.sink_pages import keys_page, log_page
 from raftlog.chaos.sim.clients.sink_store import SinkConnection, SinkServer
-from raftlog.chaos.sim.ground.failure import Failure, NoProgress
+from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.requests import requests_of
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
-from raftlog.cluster.api.errors import ApiError, Code, Problem
+from raftlog.cluster.api.errors import Code, Problem
 from raftlog.cluster.api.values import NUMBER_MAX
-from raftlog.cluster.client.answers import Item, LogPage, Page, Record, record
+from raftlog.cluster.client.answers import LogPage, Page
 from raftlog.cluster.protocol.request import RequestResult
-from raftlog.cluster.records.rows import as_record, decode_rows, is_user_row
-from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.sinks.changes import RowChanges, StorePosition, StoreRow
 from raftlog.cluster.sinks.following import LogFollower, StateLoad, first_index
 from raftlog.cluster.sinks.mapping import RowMapping, SinkSource
@@ -46,7 +45,6 @@ from raftlog.statemachine.answers import answer_of
 from raftlog.statemachine.commands import ConsumerGroup, Operation, Result, Txn, TxnOperation
 from raftlog.statemachine.consumers import ConsumerAction, ConsumerCommand, encode_consumer
 from raftlog.statemachine.effects import Effects
-from raftlog.statemachine.store import RevisionCompacted
 from raftlog.statemachine.txn import encode_txn
 
 EQUAL: Final = "a sink's store equals the log up to its position"
@@ -265,8 +263,8 @@ class Sinks:
         if server is None or not self._changes:
             return
         last = self._changes[-1][0]
-        if not world.run_until(world.now_us + ARRIVES_US, lambda: server.next_index(SINK.name) > last):
-            raise NoProgress(ARRIVES, f"it is at {server.next_index(SINK.name)}, the log at {last}")
+        reached = partial(server.next_index, SINK.name)
+        world.wait(ARRIVES, ARRIVES_US, lambda: reached() > last, lambda: f"it is at {reached()}, the log at {last}")
 
 
 def _is_loaded(key: int, position: StorePosition) -> bool:
@@ -475,7 +473,7 @@ class Runner:
         raise _NodeSilentError
 
     def _page(self, start: int) -> Steps:
-        read = partial(_read, start, self._random.choice((1, 3, 50)))
+        read = partial(log_page, start, self._random.choice((1, 3, 50)))
         page = yield from self._served(lambda node, done, until_us: node.serve(read, done, until_us))
         if page is None:
             raise _LogTrimmedError
@@ -486,7 +484,7 @@ class Runner:
         limit = self._random.choice((1, 1, 3))
         return self._served(
             lambda node, done, until_us: node.serve(
-                partial(_keys, start, limit, at, node.seconds(until_us)), done, until_us
+                partial(keys_page, start, PREFIX_END, limit, at, node.seconds(until_us)), done, until_us
             )
         )
 
@@ -504,28 +502,3 @@ class Runner:
     def _idle(self, most_us: int = IDLE_US) -> Ask:
         idle_us = self._random.randint(1, most_us)
         return lambda done: self._world.after(idle_us, done, None)
-
-
-async def _read(start: int, limit: int, server: Replica) -> LogPage:
-    """A page as `raftlog.cluster.http.routes.log` gives it."""
-    records: list[Record] = []
-    next = start
-    for entry, effects in await server.read_log(start, limit, 1 << 16) if start <= server.applied else ():
-        for row in decode_rows(entry, effects, next):
-            if len(records) < limit:
-                next = row.index + 1
-                records += [record(as_record(row))] if is_user_row(row) else []
-    return LogPage("log", tuple(records), next, server.oldest, server.committed, server.last_user_index)
-
-
-async def _keys(start: bytes, limit: int, at: int | None, deadline: float, server: Replica) -> Page:
-    """A page as `raftlog.cluster.http.routes.kv` gives it."""
-    await server.read_barrier(deadline)
-    machine = server.machine
-    revision = machine.revision if at is None else at
-    try:
-        found, count, more = machine.range(start, PREFIX_END, limit, revision)
-    except RevisionCompacted as error:
-        raise ApiError(Code.COMPACTED, str(error)) from error
-    items = tuple(Item(key, each.value, each.create, each.mod, each.version) for key, each in found)
-    return Page(items, count, "more" if more else None, revision, machine.applied_index)

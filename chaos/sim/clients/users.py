@@ -97,7 +97,7 @@ class Users:
         for index, block, effect in requests_of(entry, effects) if self._tokens_sent else ():
             if effect is not None and effect.result is Result.APPLIED and block.admission:
                 token = self._tokens_sent.get((next(decode_records(block)).value or b"", block.admission), "")
-                permitted = self.world.witness.permitted
+                permitted = self.world.witness.states.permitted
                 gone = permitted.gone.get(token, index)
                 if gone < index and permitted.at(index).is_on:
                     raise Failure(PROPERTY, f"the write at {index}: {token} was revoked at {gone}")
@@ -291,7 +291,7 @@ class User:
             decision = machine.access.decide(admission, needs.key_grant(Verb.READ, key))
             if machine.access.is_on:
                 world.count(f"users' reads {'answered' if decision.is_allowed else 'refused'}")
-            world.witness.permitted.read(
+            world.witness.states.permitted.read(
                 replica.node, machine.applied_index, admission, key, is_allowed=decision.is_allowed
             )
 
@@ -319,7 +319,7 @@ class User:
     def _shown(self, replica: Any, admission: bytes, entry: Entry, row: Any, *, is_shown: bool) -> None:
         if row.operation is not None:
             record = BlockRecord(Operation[row.operation.upper()], row.key, row.value)
-            self.users.world.witness.permitted.shown(
+            self.users.world.witness.states.permitted.shown(
                 replica.node, replica.machine.applied_index, admission, record, is_shown=is_shown
             )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from raftlog.chaos.sim.disk.files import MemoryFiles
@@ -21,9 +21,12 @@ from raftlog.cluster.files.findings import in_one_go
 from raftlog.cluster.files.reserve import Reserve
 from raftlog.cluster.files.shard_files import needed
 from raftlog.raft.codec.checks import UnknownVersion
+from raftlog.raft.codec.configuration import encode_configuration
+from raftlog.raft.codec.entry import seal_entry
+from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import Entry, HardState, NodeId
-from raftlog.raft.wal.divergence import CannotRebuild
+from raftlog.raft.types import GENESIS, Entry, EntryKind, HardState, NodeId
+from raftlog.raft.wal.divergence import NOTE, CannotRebuild
 from raftlog.raft.wal.formats import HARD_STATE, LOG_FOLDER, ForeignFile, LogIdentity, segment_firsts, segment_name
 from raftlog.raft.wal.opening import OpenedShard, ShardDamaged, make_log, open_shard
 from raftlog.raft.wal.operations import Delete, DeleteFolder, FileOperation, Rename, Sync, Write
@@ -37,6 +40,12 @@ SEGMENT_BYTES = 16_384
 
 Hit = tuple[str, str]
 """A file, and the damage as text."""
+
+
+def first_entry(configuration: Configuration) -> Entry:
+    """The entry at index 1, which names the first members."""
+    data = encode_configuration(configuration)
+    return seal_entry(GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data)
 
 
 class DiskRefused(Exception):
@@ -70,6 +79,19 @@ class SimSpace:
         files.reserved = size
 
 
+@dataclass(slots=True)
+class DiskProcess:
+    """What one process has open on its disk, and what goes with it."""
+
+    failed: DiskFenced | None = None
+    storage: Storage | None = None
+    reader: WalReader | None = None
+    received: Pieces | None = None  # a snapshot that is being written aside
+    is_busy: bool = False
+    met: set[str] = field(default_factory=set)  # damaged files that a reader met
+    fail: list[str] = field(default_factory=list)  # kinds of operations that are to fail
+
+
 class SimDisk:
     """The data folder of one node, formatted as `raftlog format` does: its files, the damage that was done to them, and
     what the process that runs has open."""
@@ -92,18 +114,11 @@ class SimDisk:
         self.refused = ""  # why the last opening failed
         self.slow_us = 0  # how much longer a sync takes: the replica's to obey
         self.watch: Callable[[int, FileOperation], None] | None = None  # sees what a process renames and deletes
-        self._fail: list[str] = []  # kinds of operations that are to fail
         self.format(incarnation)
 
     def forget(self) -> None:
         """The process is gone, and what it knew."""
-        self.failed: DiskFenced | None = None
-        self._storage: Storage | None = None
-        self._reader: WalReader | None = None
-        self.received: Pieces | None = None  # a snapshot that is being written aside
-        self.is_busy = False
-        self.met: set[str] = set()  # damaged files that a reader met
-        self._fail.clear()
+        self.process = DiskProcess()
 
     def format(self, incarnation: str, floor: int = 0) -> None:
         """A new folder, in place of whatever was there; with that floor, as `make_log` has it."""
@@ -150,8 +165,8 @@ class SimDisk:
             raise SilentlyWrong(f"node {self.node} {error}; {self.damaged}") from None
         self._repaired(opened)
         self.is_half_repaired = False
-        self._reader = WalReader(opened.journal, opened.ledger, self.files, _nothing)
-        self._storage = Storage(opened.journal, opened.ledger, self.files, self._reader)
+        self.process.reader = WalReader(opened.journal, opened.ledger, self.files, _nothing)
+        self.process.storage = Storage(opened.journal, opened.ledger, self.files, self.process.reader)
         return opened
 
     def _repaired(self, opened: OpenedShard) -> None:
@@ -190,12 +205,12 @@ class SimDisk:
 
     def check(self) -> None:
         """Raises DiskFenced once anything has failed."""
-        if self.failed is not None:
-            raise self.failed
+        if self.process.failed is not None:
+            raise self.process.failed
 
     def running(self) -> Storage:
-        assert self._storage is not None, "the disk was not opened"
-        return self._storage
+        assert self.process.storage is not None, "the disk was not opened"
+        return self.process.storage
 
     def steps(self, steps: Iterator[WorkStep]) -> Generator[str, None, None]:
         for part, operations in steps:
@@ -208,7 +223,7 @@ class SimDisk:
 
     def carry_out_one(self, part: int, operation: FileOperation) -> None:
         try:
-            if self._fail:
+            if self.process.fail:
                 self._may_fail(operation)
             try:
                 self.files.carry_out(operation)
@@ -216,11 +231,11 @@ class SimDisk:
                 self._carry_out_again(operation, error)
             if self.damaged:
                 self.carried_out(operation)
-            if self.watch is not None and type(operation) in (Delete, Rename) and self._storage is not None:
+            if self.watch is not None and type(operation) in (Delete, Rename) and self.process.storage is not None:
                 self.watch(part, operation)
         except OSError as error:
             is_full = error.errno == errno.ENOSPC
-            if self._storage is not None and not self._storage.is_final(part, is_full=is_full):
+            if self.process.storage is not None and not self.process.storage.is_final(part, is_full=is_full):
                 raise NoSpace(f"node {self.node}: {error}") from error
             raise self.fence(error) from error
 
@@ -241,8 +256,8 @@ class SimDisk:
 
     def fence(self, error: Exception) -> DiskFenced:
         """Nothing is written any more, for that error."""
-        self.failed = DiskFenced(f"node {self.node}: {error}")
-        return self.failed
+        self.process.failed = DiskFenced(f"node {self.node}: {error}")
+        return self.process.failed
 
     def flush(self) -> Generator[str, None, None]:
         """Brings rows and effects to their files. Raises DiskFenced or NoSpace."""
@@ -255,7 +270,7 @@ class SimDisk:
         """Makes a batch durable, one operation after each name given. Raises DiskFenced, NoSpace, ImpossibleBatch."""
         self.check()
         storage, view = self.running(), self.view
-        self.is_busy = True
+        self.process.is_busy = True
         keep = -1  # entries that a cut keeps
         try:
             for part, operations in storage.carry_out(batch):
@@ -281,7 +296,7 @@ class SimDisk:
         except Damaged as error:
             raise self.fence(error) from error
         finally:
-            self.is_busy = False
+            self.process.is_busy = False
 
     def _write_entries(self, entries: Sequence[Entry], operations: Sequence[FileOperation]) -> Iterator[str]:
         """One write and one sync for each segment; the view follows."""
@@ -307,9 +322,9 @@ class SimDisk:
         sealed segments. Never raises: an error fences the disk, and the next batch says so."""
         storage = self.running()
         storage.frames.extend(frames)
-        if self.failed is not None:
+        if self.process.failed is not None:
             return
-        self.is_busy = True
+        self.process.is_busy = True
         try:
             yield from self.steps(storage.finish())
             if storage.is_finish_due:
@@ -317,16 +332,16 @@ class SimDisk:
         except (DiskFenced, NoSpace):
             pass
         finally:
-            self.is_busy = False
+            self.process.is_busy = False
 
     def mark(self) -> Generator[str, None, None]:
         """A durable mark behind the newest entry: after a short idle time, and at a clean stop."""
         self.check()
-        self.is_busy = True
+        self.process.is_busy = True
         try:
             yield from self.steps(self.running().mark())
         finally:
-            self.is_busy = False
+            self.process.is_busy = False
 
     @property
     def is_marked(self) -> bool:
@@ -338,20 +353,20 @@ class SimDisk:
 
     def reader(self) -> WalReader:
         """Reads the log of the process that runs on this disk."""
-        assert self._reader is not None, "the disk was not opened"
-        return self._reader
+        assert self.process.reader is not None, "the disk was not opened"
+        return self.process.reader
 
     def must_fail(self, kind: str) -> bool:
         """Whether the next operation of that kind is to fail: see `fail_next`."""
-        if kind not in self._fail:
+        if kind not in self.process.fail:
             return False
-        self._fail.remove(kind)
+        self.process.fail.remove(kind)
         return True
 
     def fail_next(self, kind: str) -> None:
         """The next "read", "write" or "sync" of this process fails with EIO."""
         assert kind in ("read", "write", "sync"), kind
-        self._fail.append(kind)
+        self.process.fail.append(kind)
 
     def chunks(self, snapshot: StoredSnapshot) -> Iterator[bytes]:
         return read_chunks(self.files, snapshot.folder)
@@ -394,6 +409,11 @@ class SimDisk:
         """Whether damage may keep a node from starting. Only a log that begins at 1 can make effects again."""
         harmless = (".idx", ".ledger") if self.first_index == 1 else (".idx",)
         return any(not name.endswith(harmless) and name != HARD_STATE for name in self.damaged)
+
+    @property
+    def has_note(self) -> bool:
+        """Whether a process left a note that its state was wrong."""
+        return NOTE in self.damaged
 
     @property
     def segment_firsts(self) -> list[int]:

@@ -46,7 +46,7 @@ class Lie:
         disk = self._disk
         if self._inode is not None:
             return name == self._name == HARD_STATE and self._takes_other_slot()
-        if not disk.is_busy or not inode.changes or inode.disk is not None or not self._is_meant(name):
+        if not disk.process.is_busy or not inode.changes or inode.disk is not None or not self._is_meant(name):
             return False
         self._name, self._inode, self._slots = name, inode, 1
         self._durable_last, self._hard_state = disk.view.durable_last, disk.view.hard_state

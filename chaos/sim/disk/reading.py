@@ -18,7 +18,7 @@ def read_entries(disk: SimDisk, after: int, to: int, bytes_max: int) -> tuple[En
     try:
         entries = disk.reader().entries(after, to, bytes_max)
     except Damaged as error:
-        disk.met.add(error.damage.file)
+        disk.process.met.add(error.damage.file)
         raise
     view = disk.view
     start = bisect_right(view.ends, after)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from raftlog.chaos.sim.ground.failure import NoProgress
 from raftlog.chaos.sim.ground.outcome import Fault
 from raftlog.chaos.sim.ground.swarm import Swarm, draw
 from raftlog.chaos.sim.ground.trace import Trace
@@ -65,14 +66,19 @@ class Stage:
         self.now_us = end_us
         return False
 
+    def wait(self, rule: str, within_us: int, done: Callable[[], bool], shown: Callable[[], object] = str) -> None:
+        """Let things happen until `done`. Raises NoProgress, with the value of `shown`, where that takes longer."""
+        if not self.run_until(self.now_us + within_us, done):
+            raise NoProgress(rule, f"not within {within_us / 1e6:g} s: {shown()}")
+
     # -- chance ------------------------------------------------------------------------------------------------
 
     def sync_us(self) -> int:
         """How long one write with its sync takes."""
-        random, swarm = self.random, self.swarm
-        if not self.is_healed and swarm.slow_sync and random.randrange(1_000) < swarm.slow_sync:
-            return random.randint(swarm.sync_max_us, 900_000)
-        return random.randint(swarm.sync_min_us, swarm.sync_max_us)
+        random, sync = self.random, self.swarm.sync
+        if not self.is_healed and sync.slow_sync and random.randrange(1_000) < sync.slow_sync:
+            return random.randint(sync.sync_max_us, 900_000)
+        return random.randint(sync.sync_min_us, sync.sync_max_us)
 
     def may_crash(self, step: str, weight: int = 1) -> None:
         """Raises ProcessEnded now and then: a crash can fall on any step of carrying out a Ready. `weight` makes up for

@@ -83,21 +83,42 @@ BEHIND: Final = (("strand follower", 80),)
 
 
 @dataclass(frozen=True, slots=True)
-class Swarm:
-    """The parameters of one world. Probabilities are in thousandths, times in microseconds."""
+class LinkQuality:
+    """What each link between two nodes draws its own share of, from nothing up to these."""
 
-    nodes: int
-    # network: each link draws its own share, from nothing up to these
     loss: int  # of a message, 0 to 300
     duplicate: int  # `duplicate` and `replay` together 0 to 500
     replay: int  # an old message comes again
     delay_min_us: int
     delay_max_us: int
     slow_message: int  # a message that takes up to 400 ms more, overtaken by others
-    # disks
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTimes:
+    """How long a write with its sync takes."""
+
     sync_min_us: int
     sync_max_us: int
     slow_sync: int  # a sync that takes up to 900 ms
+
+
+@dataclass(frozen=True, slots=True)
+class FaultTimes:
+    """How long the faults of the nemesis last."""
+
+    cut_max_us: int
+    cut_is_noticed: int  # whether a cut closes the connection
+    disk_max_us: int  # how long a disk stays full, slow or silent
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """The parameters of one world. Probabilities are in thousandths, times in microseconds."""
+
+    nodes: int
+    network: LinkQuality
+    sync: SyncTimes
     segment_bytes: int
     # processes
     crash_at_step: int  # per step of carrying out a Ready, in 100,000ths
@@ -107,9 +128,7 @@ class Swarm:
     drift: int  # clocks run wrong by up to this many thousandths
     # what the nemesis does: (kind, mean time between two of it)
     faults: tuple[tuple[str, int], ...]
-    cut_max_us: int
-    cut_is_noticed: int  # whether a cut closes the connection
-    disk_max_us: int  # how long a disk stays full, slow or silent
+    fault_times: FaultTimes
     # load
     clients: int
     client_every_us: int  # mean time from one operation of a client to its next
@@ -135,15 +154,15 @@ def draw(random: Random) -> Swarm:
     a_minute = random.choice((300, 400, 400, 400, 600))  # operations of all clients
     swarm = Swarm(
         nodes=nodes,
-        loss=sometimes(50, 1, 100) if random.randrange(4) else random.randint(100, 300),
-        duplicate=sometimes(40, 1, 250),
-        replay=sometimes(40, 1, 250),
-        delay_min_us=delay_min,
-        delay_max_us=delay_min * random.choice((2, 10, 50)),
-        slow_message=sometimes(40, 1, 50),
-        sync_min_us=sync_min,
-        sync_max_us=sync_min * random.choice((2, 10)),
-        slow_sync=sometimes(40, 1, 30),
+        network=LinkQuality(
+            loss=sometimes(50, 1, 100) if random.randrange(4) else random.randint(100, 300),
+            duplicate=sometimes(40, 1, 250),
+            replay=sometimes(40, 1, 250),
+            delay_min_us=delay_min,
+            delay_max_us=delay_min * random.choice((2, 10, 50)),
+            slow_message=sometimes(40, 1, 50),
+        ),
+        sync=SyncTimes(sync_min, sync_min * random.choice((2, 10)), sometimes(40, 1, 30)),
         segment_bytes=random.choice((4_096, 4_096, 16_384, 65_536)),
         crash_at_step=sometimes(50, 2, 40),
         step_power_cut=random.choice((0, 500, 1_000)),
@@ -151,9 +170,11 @@ def draw(random: Random) -> Swarm:
         pause_max_us=random.choice((200_000, 1_000_000, 4_000_000)),
         drift=random.choice((0, 0, 20, 100)),
         faults=_faults(random, nodes),
-        cut_max_us=random.choice((300_000, 2_000_000, 6_000_000)),
-        cut_is_noticed=random.choice((0, 300, 1_000)),
-        disk_max_us=random.choice((300_000, 2_000_000, 5_000_000)),
+        fault_times=FaultTimes(
+            cut_max_us=random.choice((300_000, 2_000_000, 6_000_000)),
+            cut_is_noticed=random.choice((0, 300, 1_000)),
+            disk_max_us=random.choice((300_000, 2_000_000, 5_000_000)),
+        ),
         clients=clients,
         client_every_us=clients * MINUTE_US // a_minute,
         compact_every_us=random.choice((0, 150_000, 400_000, 400_000, 2_000_000, 2_000_000, 8_000_000)),
@@ -228,20 +249,13 @@ def quiet(nodes: int = 3) -> Swarm:
     return replace(
         draw(Random(0)),
         nodes=nodes,
-        loss=0,
-        duplicate=0,
-        replay=0,
-        slow_message=0,
-        slow_sync=0,
+        network=LinkQuality(loss=0, duplicate=0, replay=0, delay_min_us=100, delay_max_us=200, slow_message=0),
+        sync=SyncTimes(sync_min_us=200, sync_max_us=400, slow_sync=0),
         crash_at_step=0,
         faults=(),
         compact_every_us=0,
         trim_every_us=0,
         drift=0,
-        delay_min_us=100,
-        delay_max_us=200,
-        sync_min_us=200,
-        sync_max_us=400,
         encode=False,
         apply_us=0,
         save_us=0,

@@ -1,6 +1,6 @@
 """Hands the events of a world that concern several properties to each of them, and holds all properties.
 
-What concerns one property alone is shown to that one: `witness.reads`, `witness.permitted`, or a module of checks.
+What concerns one property alone is shown to that one: `witness.reads`, `witness.states`, or a module of checks.
 
 Only what changed is looked at, so that a check after every step stays cheap. A breach raises
 `raftlog.raft.consensus.invariants.InvariantBroken` with node, property, section and evidence.
@@ -12,9 +12,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from raftlog.chaos.sim.disk.disk import SimDisk
-from raftlog.chaos.sim.invariants.clients.consumer_groups import ConsumerGroups
-from raftlog.chaos.sim.invariants.clients.exactly_once import ExactlyOnce
-from raftlog.chaos.sim.invariants.clients.permitted import PermissionTwin
 from raftlog.chaos.sim.invariants.clients.read_linearizability import ReadLinearizability
 from raftlog.chaos.sim.invariants.durability import (
     durable_first,
@@ -36,13 +33,11 @@ from raftlog.chaos.sim.invariants.log import (
     log_matching,
     marks_at_ends,
 )
-from raftlog.chaos.sim.invariants.log.equal_effects import EqualEffects
 from raftlog.chaos.sim.invariants.log.leader_append_only import LeaderAppendOnly
-from raftlog.chaos.sim.invariants.log.one_oldest import OneOldest
-from raftlog.chaos.sim.invariants.log.state_machine_safety import StateMachineSafety
 from raftlog.chaos.sim.invariants.log.times import Times
 from raftlog.chaos.sim.invariants.peers.one_process import OneProcess
 from raftlog.chaos.sim.invariants.peers.progress_is_true import ProgressIsTrue
+from raftlog.chaos.sim.invariants.states import StateWitness
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.invariants import (
@@ -66,7 +61,6 @@ from raftlog.raft.messages import (
     is_promise,
 )
 from raftlog.raft.types import Entry, EntryKind, Mark, NodeId
-from raftlog.statemachine.effects import Effects
 
 
 class Witness:
@@ -81,7 +75,6 @@ class Witness:
         self._persisted: dict[NodeId, int] = {}
         self._elections = ElectionSafety()
         self._append_only = LeaderAppendOnly()
-        self._machines = StateMachineSafety()
         self.votes = OneVote()
         self._asked: dict[tuple[NodeId, int], tuple[int, int]] = {}  # (candidate, term) -> how its log ends
         self._terms = MonotonicTerm()
@@ -89,13 +82,9 @@ class Witness:
         self._quorum = CheckQuorum()
         self._progress = ProgressIsTrue()
         self.reads = ReadLinearizability(self.known)
-        self.effects = EqualEffects()
+        self.states = StateWitness(self.known)
         self.diverged = DivergedIsFenced()
-        self._once = ExactlyOnce()
-        self.permitted = PermissionTwin()
-        self._oldest = OneOldest()
         self.times = Times(self.known)
-        self._groups = ConsumerGroups()
         self.hand_overs = HandOvers()
         self.one_process = OneProcess()
 
@@ -124,7 +113,7 @@ class Witness:
         self.reads.crashed(node)
         self.diverged.began(node)
         self._look_anew(core, disk)
-        self.restored(node, mark, machine)
+        self.states.restored(node, mark, machine)
         self._look_at_disk(core)
         committed_is_durable.still_held(self.known, node)
 
@@ -277,31 +266,6 @@ class Witness:
         if message.sender in self.known.lost and is_promise(message):
             evidence = f"node {message.to} believes {type(message).__name__} of term {message.term}"
             raise InvariantBroken(message.sender, "a lost disk takes no part", "identity is not address", evidence)
-
-    # -- applying, reading, snapshots --------------------------------------------------------------------------
-
-    def restored(self, node: NodeId, mark: Mark, machine: Any) -> None:
-        """A node's state machine stands at `mark`: that of a snapshot, or GENESIS."""
-        if mark.index == 0:
-            self._machines.positions[node] = 0
-            return
-        self._machines.restored(self.known, node, mark.index, mark.term)
-        if machine is not None:
-            self.effects.restored(node, mark.index, machine.digest())
-            self._oldest.stands(node, mark.index, machine.oldest)
-            self._groups.restored(node, mark.index, machine)
-
-    def applied(self, node: NodeId, entry: Entry, effects: Any, machine: Any, *, is_sound: bool = True) -> None:
-        """A node applies the next entry; `effects` are what it did, `machine` the state after it.
-
-        Of a state that a fault has damaged nothing is expected but that it is found out (`fenced`)."""
-        self._machines.applied(self.known, node, entry)
-        if machine is None or not is_sound:
-            return
-        self._oldest.stands(node, entry.index, machine.oldest)
-        if self.effects.applied(node, entry.index, effects, machine.digest()) and isinstance(effects, Effects):
-            self._once.applied(node, entry, effects, self.permitted.applied(node, entry, effects))
-            self._groups.applied(node, entry, effects, machine)
 
     def answers(self, node: NodeId, index: int) -> None:
         """A node answers a client as of `index`; 0: the request was not applied."""

@@ -56,9 +56,9 @@ def _healthy_leader(world: World) -> Node | None:
     """The leader that all nodes follow and answer, in a world that delays, loses and cuts nothing; else None.
 
     A follower whose disk hangs does not answer. The leader of two nodes then gives up soon, with or without a break."""
-    swarm, leading = world.swarm, world.leading()
-    lately_us = 500 * swarm.options.election_timeout_min_ms
-    if leading is None or swarm.loss or swarm.slow_message or swarm.delay_max_us > DELAY_MAX_US:
+    network, leading = world.swarm.network, world.leading()
+    lately_us = 500 * world.swarm.options.election_timeout_min_ms
+    if leading is None or network.loss or network.slow_message or network.delay_max_us > DELAY_MAX_US:
         return None
     for replica in world.replicas.values():
         role = replica.core.state.role if replica.core is not None and not replica.is_paused else None

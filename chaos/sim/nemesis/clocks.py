@@ -25,7 +25,7 @@ def clock_jump(world: World, random: Random) -> None:
     jump_ms = random.choice((random.randint(-500, 500), random.randint(-3 * HOUR_MS, 3 * HOUR_MS)))
     us, clocks = random.randint(*JUMPS_US), [world.replicas[node].clock for node in nodes]
     right = [node for node, replica in world.replicas.items() if not (replica.clock.off_ms or node in nodes)]
-    if not world.quorum(right) or any(clock.off_ms for clock in clocks):
+    if not world.atlas.quorum(world.random, right) or any(clock.off_ms for clock in clocks):
         return
     if world.fault("clock jump", nodes, f"{jump_ms} ms", us):
         for clock in clocks:

@@ -74,7 +74,7 @@ def flip_newest(world: World, random: Random) -> None:
 
     def look() -> None:
         replica = world.replicas[node]
-        if world.now_us < until_us and (replica.core is None or replica.disk.is_marked or replica.disk.is_busy):
+        if world.now_us < until_us and (replica.core is None or replica.disk.is_marked or replica.disk.process.is_busy):
             for_a_while(world, LOOK_US, look)
         else:
             for_a_while(world, later_us, hit)
@@ -160,7 +160,7 @@ def restore(world: World, random: Random) -> None:
         random.choice((random.randint(20_000, 500_000), random.randint(0, 10_000_000))),
     )
     replica, disk = world.replicas[node], world.disks[node]
-    if not _asks_others(world, node) or disk.damaged or disk.is_busy:
+    if not _asks_others(world, node) or disk.damaged or disk.process.is_busy:
         return
     image, peers = disk.copy(), Peers(world, node)
 

@@ -72,4 +72,4 @@ def fail(world: World, random: Random, kind: str) -> None:
 
 
 def _while(world: World, random: Random) -> int:
-    return random.randint(50_000, world.swarm.disk_max_us)
+    return random.randint(50_000, world.swarm.fault_times.disk_max_us)

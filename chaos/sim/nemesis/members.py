@@ -11,6 +11,7 @@ from dataclasses import replace as replace_fields
 from random import Random
 from typing import Final
 
+from raftlog.chaos.sim.nemesis.operators import attempt
 from raftlog.chaos.sim.replica.node import Node
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.changes import AddLearners, ChangeAddresses, MemberChange, Promote, Remove, Replace
@@ -41,12 +42,12 @@ def _ask(world: World, random: Random, leading: Node, kind: str, node: NodeId, c
         return False
 
     def ask(core: RaftCore, now: Now) -> None:
-        if world.attempt(leading.node, lambda: core.propose_configuration(change, now)):
+        if attempt(world, leading.node, lambda: core.propose_configuration(change, now)):
             world.count("changes of members")
         if hasty:  # a second operator does not wait until the first change is committed
             member = core.state.configuration.members[0]
             moved = ChangeAddresses((replace_fields(member, peer=f"node-{member.node}:{hasty}"),))
-            world.attempt(leading.node, lambda: core.propose_configuration(moved, now))
+            attempt(world, leading.node, lambda: core.propose_configuration(moved, now))
 
     leading.tell(ask)
     return True

@@ -15,8 +15,8 @@ from raftlog.raft.types import NodeId
 def cut(world: World, random: Random, kind: str, shape: str, links: Links) -> None:
     """Lose all messages on those links for a while; both ends may notice."""
     us, is_noticed = (
-        random.randint(10_000, world.swarm.cut_max_us),
-        random.randrange(1_000) < world.swarm.cut_is_noticed,
+        random.randint(10_000, world.swarm.fault_times.cut_max_us),
+        random.randrange(1_000) < world.swarm.fault_times.cut_is_noticed,
     )
     if not links or not world.fault(kind, sorted({node for link in links for node in link}), shape, us):
         return
@@ -92,7 +92,7 @@ def clog(world: World, random: Random) -> None:
     nodes, node = list(world.replicas), pair[0]
     shape = random.choice(("link", "inbound", "outbound"))
     links = {"link": (pair,), "inbound": topologies.inbound(nodes, node), "outbound": topologies.outbound(nodes, node)}
-    us = random.randint(10_000, world.swarm.cut_max_us)
+    us = random.randint(10_000, world.swarm.fault_times.cut_max_us)
     if world.fault("clog", pair, shape, us):
         for_a_while(world, us, hinder(links[shape], world.network.clog, world.network.unclog))
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.codec.block import BlockRecord
 from raftlog.raft.consensus.core import RaftCore
-from raftlog.raft.types import NOBODY, Now
+from raftlog.raft.refusals import ProposalRefused
+from raftlog.raft.types import NOBODY, NodeId, Now
 from raftlog.raft.wal.retention import RetentionPolicy, piece_of, trim_before
 from raftlog.statemachine.commands import Operation
+
+
+def attempt(world: World, node: NodeId, ask: Callable[[], object]) -> object:
+    """Ask a core for something; False if it refuses."""
+    try:
+        return ask()
+    except ProposalRefused as refusal:
+        world.note(node, "refuses", type(refusal).__name__)
+        world.count(f"refused {type(refusal).__name__}")
+        return False
 
 
 def transfer(world: World, random: Random) -> None:
@@ -19,7 +31,7 @@ def transfer(world: World, random: Random) -> None:
         return
 
     def ask(core: RaftCore, now: Now) -> None:
-        if world.attempt(leading.node, lambda: core.transfer(to, now)):
+        if attempt(world, leading.node, lambda: core.transfer(to, now)):
             world.count("transfers")
 
     leading.tell(ask)

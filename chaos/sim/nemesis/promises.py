@@ -288,7 +288,7 @@ def refused_copy(world: World, random: Random) -> None:
     node, ago_us = anyone(world, random), random.randint(50_000, random.choice((500_000, 3_000_000)))
     replica, disk = world.replicas[node], world.disks[node]
     core = replica.core
-    if core is None or disk.is_busy or replica.is_retired or node in world.dials.behind:
+    if core is None or disk.process.is_busy or replica.is_retired or node in world.dials.behind:
         return
     term, vote, leader, peers = core.state.term, core.state.vote, core.state.leader, Peers(world, node)
     if leader in (NOBODY, node) or not peers.can_tell() or not world.atlas.may_hit(node, "log"):
@@ -331,7 +331,7 @@ def clone(world: World, random: Random) -> None:
     node, how = anyone(world, random), random.choice(("while it runs", "between two starts", "before a restart"))
     later_us = random.choice((random.randint(1_000, 50_000), random.randint(50_000, 3_000_000)))
     replica, disk = world.replicas[node], world.disks[node]
-    if replica.core is None or disk.is_busy or node in world.dials.behind or not Peers(world, node).can_tell():
+    if replica.core is None or disk.process.is_busy or node in world.dials.behind or not Peers(world, node).can_tell():
         return
     if not world.atlas.may_hit(node, "log") or not world.fault("clone", node, f"{how}, started {later_us} us later"):
         return

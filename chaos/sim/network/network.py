@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, Final
 
-from raftlog.chaos.sim.ground.swarm import Swarm
+from raftlog.chaos.sim.ground.swarm import LinkQuality
 from raftlog.raft.types import NodeId
 
 POOL: Final = 24
@@ -29,19 +29,19 @@ SLOW_MAX_US: Final = 400_000
 class Link:
     """One direction between two nodes. The rates are upper bounds in 2**20ths of one draw, each above the last."""
 
-    def __init__(self, random: Random, swarm: Swarm) -> None:
+    def __init__(self, random: Random, quality: LinkQuality) -> None:
         self.cuts = 0  # how many cuts lie on it
         self.clogs = 0
         self.held: list[Any] = []
         self.pool: list[Any] = []
         self.rare: list[Any] = []  # old ones that the pool would forget among so many heartbeats
         # Each link has its own share of the faults: some are perfect in the worst of worlds.
-        self.loses = random.randint(0, swarm.loss) * 1_048
-        self.doubles = self.loses + random.randint(0, swarm.duplicate) * 1_048
-        self.replays = self.doubles + random.randint(0, swarm.replay) * 1_048
-        self.slows = self.replays + swarm.slow_message * 1_048
-        self.delay_min_us = swarm.delay_min_us
-        self.delay_span_us = swarm.delay_max_us - swarm.delay_min_us
+        self.loses = random.randint(0, quality.loss) * 1_048
+        self.doubles = self.loses + random.randint(0, quality.duplicate) * 1_048
+        self.replays = self.doubles + random.randint(0, quality.replay) * 1_048
+        self.slows = self.replays + quality.slow_message * 1_048
+        self.delay_min_us = quality.delay_min_us
+        self.delay_span_us = quality.delay_max_us - quality.delay_min_us
 
     def is_perfect_from_now(self) -> None:
         """Nothing bad any more, but for cuts and clogs, which are taken off one by one."""
@@ -53,9 +53,9 @@ class Link:
 class Network:
     """Every link of a world. `schedule(delay_us, parcel)` has a parcel arrive later."""
 
-    def __init__(self, random: Random, swarm: Swarm, schedule: Callable[[int, Any], None]) -> None:
+    def __init__(self, random: Random, quality: LinkQuality, schedule: Callable[[int, Any], None]) -> None:
         self.random = random
-        self.swarm = swarm
+        self.quality = quality
         self.is_healed = False
         self.sent = 0
         self.lost = 0
@@ -69,7 +69,7 @@ class Network:
         """The link from `sender` to `to`, made when first asked for."""
         link = self._links.get((sender, to))
         if link is None:
-            link = self._links[sender, to] = Link(self.random, self.swarm)
+            link = self._links[sender, to] = Link(self.random, self.quality)
             if self.is_healed:
                 link.is_perfect_from_now()
         return link

@@ -64,7 +64,7 @@ class SimWriter:
 
     @property
     def fence(self) -> DiskFenced | None:
-        return self._disk.failed
+        return self._disk.process.failed
 
     def fail(self, error: OSError) -> NoReturn:
         raise self._disk.fence(error)

@@ -55,7 +55,7 @@ class FillWorker:
 
     def _when_free(self, job: Callable[[], Any]) -> Steps:
         yield "read"
-        while self._node.disk.is_busy:
+        while self._node.disk.process.is_busy:
             yield "wait"
         assert self._node.loop is not None
         return self._node.loop.in_its_time(job)

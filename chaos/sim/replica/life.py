@@ -51,7 +51,6 @@ class Surroundings(Stage):
     yours: Host | None
     machine_class: type[StateMachine]
     acknowledged: int
-    scrub_us: int
     replicas: Mapping[NodeId, Any]
     links: BulkLinks
     dials: ConsensusLinks

@@ -68,7 +68,7 @@ class Scrubbing:
 
     def _work(self) -> Iterator[int]:
         node = self._node
-        pause_us = node.world.scrub_us
+        pause_us = node.world.random_of("scrub").choice(PAUSES_US)
         while True:
             yield node.scrub_random.randint(pause_us // 2, pause_us * 3 // 2)
             self._reported.clear()
@@ -103,7 +103,7 @@ class Scrubbing:
             if each_found.file not in self._reported:
                 node.world.note(node.node, "scrubbing found", str(each_found))
             self._reported.add(each_found.file)
-        if any(name not in node.disk.met for name in self._reported if name.endswith(".seg")):
+        if any(name not in node.disk.process.met for name in self._reported if name.endswith(".seg")):
             node.world.sometimes("scrubbing found damage before a reader")
         if any(name.startswith(f"{SNAPSHOTS}/{node.state.snapshots.index:020d}") for name in self._reported):
             node.world.sometimes("scrubbing found a damaged snapshot")

@@ -135,7 +135,7 @@ class Watching(Life):
         self._follow_yours()
         self.shown.point = self.state.applier.machine.point
         world.state_replaced(self)
-        world.witness.restored(self.node, mark, self.machine)
+        world.witness.states.restored(self.node, mark, self.machine)
         world.sometimes("snapshot installed")
 
     def installed(self, mark: Mark, before: tuple[int, int], had: bool, configuration: Configuration) -> None:
@@ -147,7 +147,7 @@ class Watching(Life):
     def saved(self, mark: Mark, data: bytes) -> None:
         """A snapshot of the state after `mark` has its name."""
         self.world.count("snapshots")
-        self._check(self.world.witness.effects.saved, self.node, mark.index, xxh3_128_digest(data))
+        self._check(self.world.witness.states.effects.saved, self.node, mark.index, xxh3_128_digest(data))
 
     def compacted(self, mark: Mark) -> None:
         known, log = self.world.witness.known, self.state.core.state.log

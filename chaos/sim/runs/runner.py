@@ -15,14 +15,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Final
 
 from raftlog.chaos.sim.ground.failure import Failure
-from raftlog.chaos.sim.ground.swarm import Swarm
 from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.runs.ranges import ranges_text
 from raftlog.chaos.sim.seed.run import run_seed
@@ -133,7 +132,7 @@ def fault_text(fault: Fault) -> str:
     return f"{fault.now_us / 1e6:10.6f}  {fault.number:>4}  {fault.kind:<16} {whom:<10} {fault.detail}".rstrip()
 
 
-def world_text(swarm: Swarm) -> Iterator[str]:
+def world_text(swarm: Any) -> Iterator[str]:
     """The faults of a world, and its options that are not the default: `name value` each."""
     default = Options()
     for each in fields(swarm):
@@ -144,6 +143,8 @@ def world_text(swarm: Swarm) -> Iterator[str]:
                     yield f"{option.name} {chosen}"
         elif each.name == "faults":
             yield "faults " + (", ".join(f"{kind} every {us / 1e6:.1f} s" for kind, us in value) or "none")
+        elif is_dataclass(value):
+            yield from world_text(value)
         elif value:
             yield f"{each.name} {value}"
 

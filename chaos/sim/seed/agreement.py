@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.chaos.sim.ground.failure import NoProgress
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.types import NodeId
 
+PROPERTY: Final = "a healed cluster makes progress"
 HEALED_US: Final = 60_000_000
 """How long a healed cluster may take to agree: the smallest windows send one entry per round trip."""
 
@@ -25,9 +25,7 @@ def agree(world: World) -> None:
             world.after(world.patience_us, nudge)
 
     world.after(world.patience_us, nudge)
-    if not world.run_until(world.now_us + HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before)):
-        ends = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
-        raise NoProgress("a healed cluster makes progress", f"{HEALED_US // 1_000_000} s after healing: {ends}")
+    world.wait(PROPERTY, HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before), world.statuses)
 
 
 def find_out(world: World) -> None:
@@ -50,8 +48,7 @@ def find_out(world: World) -> None:
     if wrong():
         world.sometimes("a wrong state outlived the trouble")
         world.after(0, nudge)
-        if not world.run_until(world.now_us + HEALED_US, lambda: not wrong()):
-            raise NoProgress("a wrong state is found out", f"nodes {wrong()} after {HEALED_US // 1_000_000} s")
+        world.wait("a wrong state is found out", HEALED_US, lambda: not wrong(), wrong)
         agree(world)
 
 
@@ -76,5 +73,4 @@ def reach_back(world: World) -> None:
                     found[node] = f"begins at {begins}, not {oldest}: {replica.state.backfill.waits}"
         return found
 
-    if not world.run_until(world.now_us + HEALED_US, lambda: not late()):
-        raise NoProgress("the readable log comes back", f"{HEALED_US // 1_000_000} s after healing: {late()}")
+    world.wait("the readable log comes back", HEALED_US, lambda: not late(), late)

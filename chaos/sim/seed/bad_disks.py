@@ -114,8 +114,7 @@ def _full(world: World, random: Random, voters: list[NodeId]) -> None:
 
     writer = Writer(world)
     settled: list[int] = []  # how many writes were acknowledged when every full node was known to be
-    if not world.run_until(world.now_us + 10 * STILL_US, is_done):
-        raise NoProgress(PROPERTY, f"full {full}, {writer.acknowledged} writes acknowledged, {known}")
+    world.wait(PROPERTY, 10 * STILL_US, is_done, lambda: f"full {full}, {writer.acknowledged} writes, {known}")
     writer.is_on = False
     world.sometimes("a majority with room went on")
 
@@ -174,11 +173,9 @@ def _slow(world: World, random: Random, voters: list[NodeId]) -> None:
 def _goes(world: World, leading: Node, within_us: int, rule: str) -> None:
     """Waits until another node leads, and writes go on."""
     writer = Writer(world)
-    if not world.run_until(world.now_us + within_us, lambda: world.leading() not in (None, leading)):
-        raise NoProgress(rule, f"node {leading.node} after {within_us / 1e6:g} s")
+    world.wait(rule, within_us, lambda: world.leading() not in (None, leading), lambda: f"node {leading.node} leads")
     before = writer.acknowledged
-    if not world.run_until(world.now_us + STILL_US, lambda: writer.acknowledged >= before + MORE):
-        raise NoProgress(rule, "and writes do not go on")
+    world.wait(rule, STILL_US, lambda: writer.acknowledged >= before + MORE, lambda: "writes do not go on")
     writer.is_on = False
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final
 
 from raftlog.chaos.judge.verdicts import EVERY_NODE_SERVES, SERVES_TIMEOUTS
-from raftlog.chaos.sim.ground.failure import NoProgress
 from raftlog.chaos.sim.replica.answers import Answer
 from raftlog.chaos.sim.world.world import World
 from raftlog.cluster.api.errors import Problem
@@ -64,10 +63,7 @@ def every_node_serves(world: World, waiting: Waiting) -> None:
 
     known = list(left)
     bound_us = SERVES_TIMEOUTS * world.swarm.options.election_timeout_max_ms * 1_000
-    if not world.run_until(world.now_us + bound_us, is_done):
-        raise NoProgress(
-            EVERY_NODE_SERVES, f"{bound_us / 1e6:g} s after all agreed: {left}, reads from before {waiting}"
-        )
+    world.wait(EVERY_NODE_SERVES, bound_us, is_done, lambda: f"{left}, reads from before {waiting}")
 
 
 def _ask(world: World, left: dict[NodeId, str], node: NodeId) -> None:

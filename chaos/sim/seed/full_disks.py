@@ -53,7 +53,7 @@ def with_full_disks(world: World) -> None:
     if random.randrange(ONE_WORLD_IN) or not voters:
         return
     writer = Writer(world)
-    _wait(world, FILLED_US, LEADS, lambda: all(map(_has_log, voters)))
+    world.wait(LEADS, FILLED_US, lambda: all(map(_has_log, voters)))
     world.run_until(world.now_us + int(2e6 * LOOK_S))  # the reserve follows the state
     _fill(world, random, voters, writer)
     how = random.randrange(3)
@@ -63,7 +63,7 @@ def with_full_disks(world: World) -> None:
     _until_answered(world, LEADS, lambda leading, done: leading.read_barrier(done, world.now_us + ASK_US), int)
     term, written = max([each.core.state.term for each in voters if each.core is not None]), writer.acknowledged
     world.run_until(world.now_us + STAYS_US)
-    _wait(world, ELECTED_US, LEADS, lambda: world.leading() is not None)
+    world.wait(LEADS, ELECTED_US, lambda: world.leading() is not None)
     now = max([each.core.state.term for each in voters if each.core is not None])
     if now > term + 1 and writer.acknowledged == written:  # one that has room again takes over, and writes
         raise NoProgress(LEADS, f"term {term} became {now} within {STAYS_US / 1e6:g} s")
@@ -71,7 +71,7 @@ def with_full_disks(world: World) -> None:
     _until_answered(world, TAKES_TRIM, _trim, RequestResult)
     before = writer.acknowledged
     if has_log:  # else a policy trimmed it before, and the state fills the disks
-        _wait(world, FREED_US, GOES_ON, lambda: writer.acknowledged > before)
+        world.wait(GOES_ON, FREED_US, lambda: writer.acknowledged > before)
     writer.is_on = False
     world.sometimes("full disks were trimmed, and writes went on")
     for each in voters:
@@ -137,10 +137,4 @@ def _until_answered(
         return any(isinstance(each, good) for each in answers)
 
     again()
-    if not world.run_until(world.now_us + ELECTED_US, is_answered):
-        raise NoProgress(rule, f"{ELECTED_US / 1e6:g} s: {answers[-3:]}")
-
-
-def _wait(world: World, for_us: int, rule: str, is_done: Callable[[], bool]) -> None:
-    if not world.run_until(world.now_us + for_us, is_done):
-        raise NoProgress(rule, f"not within {for_us / 1e6:g} s")
+    world.wait(rule, ELECTED_US, is_answered, lambda: answers[-3:])

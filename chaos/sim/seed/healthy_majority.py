@@ -12,7 +12,6 @@ from random import Random
 from typing import Final
 
 from raftlog.chaos.sim import nemesis
-from raftlog.chaos.sim.ground.failure import NoProgress
 from raftlog.chaos.sim.ground.swarm import FORGETTING
 from raftlog.chaos.sim.nemesis.members import remove
 from raftlog.chaos.sim.nemesis.promises import has_everything
@@ -58,8 +57,8 @@ def _round(world: World, random: Random) -> bool:
     """Whether there were nodes that a majority can do without."""
     if random.randrange(3):
         _disturb(world, random)
-    healthy = world.quorum(_intact(world))
-    nodes = healthy or world.quorum()
+    healthy = world.atlas.quorum(world.random, _intact(world))
+    nodes = healthy or world.atlas.quorum(world.random)
     others = [node for node in world.replicas if node not in nodes]
     if not nodes or not others:
         nemesis.heal(world)  # disks hang, perhaps
@@ -130,9 +129,7 @@ def _elects(world: World, healthy: Collection[NodeId]) -> None:
 
     began_us = world.now_us
     bound_us = STALL_US + TIMEOUTS * world.swarm.options.election_timeout_max_ms * 1_000
-    if not world.run_until(began_us + bound_us, is_elected):
-        status = {node: replica.core and replica.core.status() for node, replica in world.replicas.items()}
-        raise NoProgress(PROPERTY, f"{sorted(healthy)} are healthy for {bound_us / 1e6:g} s: {status}")
+    world.wait(PROPERTY, bound_us, is_elected, lambda: f"{sorted(healthy)} are healthy: {world.statuses()}")
     world.sometimes("a healthy majority elected a leader")
     if any(world.disks[node].slow_us and world.replicas[node].core is not None for node in world.replicas):
         world.sometimes("a healthy majority elected a leader beside a disk that hangs")

@@ -10,10 +10,12 @@ and never serves wrong data.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from random import Random
 from typing import Final
 
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.chaos.sim.disk.faults import FATAL
+from raftlog.chaos.sim.invariants.known import is_quorum
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.types import NodeId
 
@@ -50,6 +52,26 @@ class Atlas:
         """Whether the promise stays possible with that configuration: an operator asks before a change is proposed."""
         self._mend()
         return self._has_majorities(configuration, {**self.lost, **self.doubtful, **self.unsound})
+
+    def quorum(self, random: Random, among: Collection[NodeId] | None = None) -> list[NodeId]:
+        """Members that are not lost (or those of `among`) and can go on alone: a majority of every configuration that
+        may be in force. [] if they cannot.
+
+        All of them where there is a learner: the change that it came with may go on, to voters that are not known here.
+        """
+        kept = [node for node in self._disks if not self.is_lost(node)] if among is None else list(among)
+        if not self._is_majority(kept):
+            return []
+        if any(each.learners for each in self._configurations) or self.unsound:
+            return kept  # if two states differ, a third one shows which is right
+        for node in random.sample(kept, len(kept)):
+            fewer = [other for other in kept if other != node]
+            if self._is_majority(fewer):
+                kept = fewer
+        return kept
+
+    def _is_majority(self, nodes: list[NodeId]) -> bool:
+        return all(is_quorum(each, nodes) for each in self._configurations)
 
     # -- what may be hit
 

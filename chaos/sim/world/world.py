@@ -6,18 +6,17 @@ digest of the trace is equal for equal seeds, on every run and with every hash s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from raftlog.chaos.judge.history import History
-from raftlog.chaos.sim.disk.disk import SimDisk
+from raftlog.chaos.sim.disk.disk import SimDisk, first_entry
 from raftlog.chaos.sim.ground.failure import Failure
 from raftlog.chaos.sim.ground.machines import Host, ShippedMachine, load_machine
 from raftlog.chaos.sim.ground.outcome import Fault, Outcome
 from raftlog.chaos.sim.ground.swarm import Swarm, quiet
 from raftlog.chaos.sim.ground.trace import Trace
 from raftlog.chaos.sim.invariants import Witness
-from raftlog.chaos.sim.invariants.known import is_quorum
 from raftlog.chaos.sim.network.cluster import Cluster
 from raftlog.chaos.sim.network.dials import Dials
 from raftlog.chaos.sim.network.links import Links
@@ -26,19 +25,14 @@ from raftlog.chaos.sim.network.wires import Wires
 from raftlog.chaos.sim.replica.answers import settings_of, url_of
 from raftlog.chaos.sim.replica.life import Life
 from raftlog.chaos.sim.replica.node import Node
-from raftlog.chaos.sim.replica.scrubbing import PAUSES_US
 from raftlog.chaos.sim.world.atlas import Atlas
 from raftlog.chaos.sim.world.coverage import Coverage
 from raftlog.raft.codec.block import BlockRecord
-from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.state import IMPOSSIBLE
 from raftlog.raft.events import BecameLeader, ConflictTruncated, Event, MessageIgnored
 from raftlog.raft.ready import Ready
-from raftlog.raft.refusals import ProposalRefused
-from raftlog.raft.types import GENESIS, Entry, EntryKind, NodeId
-from raftlog.raft.wal.divergence import NOTE
+from raftlog.raft.types import Entry, NodeId
 from raftlog.raft.wal.formats import LogIdentity
 from raftlog.statemachine.commands import LogEntry, Operation
 from raftlog.statemachine.effects import Effects
@@ -68,22 +62,18 @@ class World(Cluster):
         self.yours = found if isinstance(found, Host) else None
         self.machine_class = ShippedMachine if isinstance(found, Host) else found
         self.settings = settings_of(self, self.random_of("points").choice((5, 20, 50)))
-        self.scrub_us = self.random_of("scrub").choice(PAUSES_US)
         nodes = tuple(range(1, self.swarm.nodes + 1))
         for node in nodes:
             self.trace.state(0, node, None)
         members = tuple(Member(node, self.incarnation_of(node), f"node-{node}:7001", url_of(node)) for node in nodes)
         self.configuration = Configuration(members, nodes)
-        data = encode_configuration(self.configuration)
-        self.first: Entry = seal_entry(
-            GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data
-        )
+        self.first = first_entry(self.configuration)
         self.network_random = self.random_of("network")
         self.links = Links(self)
         self.dials = Dials(self, self.links)
         self.wires = Wires(self, self.dials)
         self.send = self.wires.send
-        self.network = Network(self.network_random, self.swarm, self.wires.carry)
+        self.network = Network(self.network_random, self.swarm.network, self.wires.carry)
         self.disks = {node: self._formatted(node) for node in nodes}
         self.coverage = Coverage(self)
         self.witness = Witness(self.configuration, self.first)
@@ -140,7 +130,7 @@ class World(Cluster):
         assert core is not None
         self.state_replaced(replica)
         self.trace.line(self.now_us, replica.node, "starts", core.state.term, core.state.log.last.index)
-        self.witness.restored(replica.node, replica.mark, replica.machine)
+        self.witness.states.restored(replica.node, replica.mark, replica.machine)
         self.witness.started(core, replica.disk)
         self.coverage.started(replica, notices)
         self.links.started(replica.node)
@@ -149,7 +139,7 @@ class World(Cluster):
     def refused(self, replica: Life, reason: str) -> None:
         """A disk refused to be opened: that node is down for good, and says why."""
         self.sometimes("a node stops loudly")
-        if NOTE in replica.disk.damaged:  # its note says that the state was wrong: the node is beyond repair
+        if replica.disk.has_note:  # its note says that the state was wrong: the node is beyond repair
             self.atlas.hit(replica.node, "state", reason)
             self.sometimes("a wrong state cannot be rebuilt")
         self.trace.line(self.now_us, replica.node, "refuses", reason)
@@ -172,7 +162,7 @@ class World(Cluster):
     def state_replaced(self, replica: Life) -> None:
         """That node has another state than before: none, or one from its disk or from a leader."""
         replica.corrupted = 0
-        if NOTE not in replica.disk.damaged:  # else its next start may be refused
+        if not replica.disk.has_note:  # else its next start may be refused
             self.atlas.unsound.pop(replica.node, None)
         self.witness.diverged.began(replica.node)
 
@@ -190,15 +180,6 @@ class World(Cluster):
         if replica.core is None and not (replica.disk.refused or replica.is_retired or replica.is_held):
             replica.start()
 
-    def attempt(self, node: NodeId, ask: Callable[[], object]) -> object:
-        """Ask a core for something; False if it refuses."""
-        try:
-            return ask()
-        except ProposalRefused as refusal:
-            self.note(node, "refuses", type(refusal).__name__)
-            self.count(f"refused {type(refusal).__name__}")
-            return False
-
     def took(self, replica: Life, ready: Ready) -> None:
         """A replica took a Ready, and carries it out next."""
         self.coverage.ready(replica, ready)
@@ -210,7 +191,7 @@ class World(Cluster):
             self.witness.reads.ready(replica.node, read.context, read.index)
 
     def applied(self, replica: Life, entry: Entry, command: LogEntry, effects: Effects) -> None:
-        self.witness.applied(replica.node, entry, effects, replica.machine, is_sound=not replica.corrupted)
+        self.witness.states.applied(replica.node, entry, effects, replica.machine, is_sound=not replica.corrupted)
         self.coverage.applied(entry, command.requests, effects)
         if self.clients is not None:
             self.clients.applied(entry, effects, replica.machine.oldest)
@@ -257,6 +238,10 @@ class World(Cluster):
                 newest, leading = state.term, replica
         return leading
 
+    def statuses(self) -> dict[NodeId, object]:
+        """What each core says of itself; None of a node that is down."""
+        return {node: replica.core and replica.core.status() for node, replica in self.replicas.items()}
+
     def end(self) -> None:
         """The world ends: no process goes on."""
         for replica in (*self.replicas.values(), *self.dials.behind.values()):
@@ -288,24 +273,6 @@ class World(Cluster):
         self._atlas.configured(*self.witness.known.possible())
         return self._atlas
 
-    def quorum(self, among: Collection[NodeId] | None = None) -> list[NodeId]:
-        """Members that are not lost (or those of `among`) and can go on alone: a majority of every configuration that
-        may be in force. [] if they cannot.
-
-        All of them where there is a learner: the change that it came with may go on, to voters that are not known here.
-        """
-        possible = self.witness.known.possible()
-        kept = [node for node in self.replicas if not self._atlas.is_lost(node)] if among is None else list(among)
-        if not _is_majority(kept, possible):
-            return []
-        if any(each.learners for each in possible) or self._atlas.unsound:
-            return kept  # if two states differ, a third one shows which is right
-        for node in self.random.sample(kept, len(kept)):
-            fewer = [other for other in kept if other != node]
-            if _is_majority(fewer, possible):
-                kept = fewer
-        return kept
-
     def has_agreed(self, least: int) -> bool:
         """Whether every member that can run does, and has applied one and the same index, at least `least`."""
         leading = self.leading()
@@ -327,7 +294,3 @@ class World(Cluster):
                 return False
             applied.append(log.applied)
         return min(applied, default=0) == max(applied, default=0) >= least
-
-
-def _is_majority(nodes: list[NodeId], of: Iterable[Configuration]) -> bool:
-    return all(is_quorum(each, nodes) for each in of)

@@ -8,7 +8,7 @@ from pathlib import Path
 from raftlog.chaos.judge.log_truth import LogTruth
 from raftlog.chaos.record.times import Stretch
 from raftlog.chaos.runs.aftermath import Aftermath
-from raftlog.chaos.runs.runner import FaultRun, Run
+from raftlog.chaos.runs.runner import FaultRun, Run, RunPlan
 from raftlog.chaos.runs.scenarios import Scenario
 from raftlog.chaos.runs.schedule import PlannedFault
 from raftlog.chaos.workloads.log import Appends
@@ -44,10 +44,7 @@ def made(folder: Path, records: Sequence[LogRecord], *, faults_min: int = 0) -> 
     fault = FaultRun(planned, "installed", "nodes [1]", "pid 1 gone", "", SECOND // 5, 2 * SECOND // 5)
     digest = {"index": 9, "revision": 3, "state": {"count": 1, "xor": "00"}, "log": None}
     return Run(
-        scenario,
-        1,
-        3,
-        1.0,
+        RunPlan(scenario, [planned], nodes=3, seconds=1.0, seed=1),
         folder,
         [fault],
         workloads,

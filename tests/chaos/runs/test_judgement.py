@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -152,7 +153,7 @@ def test_too_little_is_unknown(tmp_path: Path) -> None:
     assert told.verdict is Verdict.UNKNOWN
     assert len(told.missing) == 2
     busy(run)
-    run.scenario = made(tmp_path, []).scenario
+    run.plan = made(tmp_path, []).plan
     run.stretches = run.stretches[:1]
     told = judge_run(run)
     assert told.verdict is Verdict.UNKNOWN
@@ -207,7 +208,7 @@ def test_a_run_without_installs_trims_and_backfills_is_unknown(tmp_path: Path) -
     planned(run, "left-behind", "power-cut-slow")
     run.faults[2].outcome = "skipped"
     assert judge_run(run).missing == ("all nodes never lost power together",)
-    run.seconds = 60.0
+    run.plan = replace(run.plan, seconds=60.0)
     inside(run, "trims", "leaders elected", "starts")
     told = judge_run(run)
     assert told.verdict is Verdict.UNKNOWN
@@ -235,7 +236,7 @@ def test_a_minute_needs_its_own_installs(tmp_path: Path) -> None:
     busy(run)
     planned(run, "left-behind")
     inside(run, "trims", "leaders elected", "starts", "snapshots installed", "segments backfilled")
-    run.seconds, run.aftermath.untold = 120, 7
+    run.plan, run.aftermath.untold = replace(run.plan, seconds=120), 7
     missing = judge_run(run).missing
     assert "1 snapshots installed, fewer than 2" in missing
     assert "the log was trimmed before index 7 was read" in missing

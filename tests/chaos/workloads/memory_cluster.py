@@ -15,7 +15,7 @@ from typing import Any, cast
 from raftlog import Client, Item, NewRecord, OutcomeUnknown, Page, Record, TxnResult, WatchEvent
 from raftlog.chaos.runs.aftermath import Aftermath
 from raftlog.chaos.runs.judgement import Judgement, judge_run
-from raftlog.chaos.runs.runner import Run
+from raftlog.chaos.runs.runner import Run, RunPlan
 from raftlog.chaos.runs.scenarios import Scenario
 from raftlog.chaos.workloads.workload import Arena, Workload
 from raftlog.cluster.api.errors import Code, Outcome
@@ -221,7 +221,8 @@ async def judged_alone(
     await running
     await workload.finish(last())
     scenario = Scenario(name="calm", says="", nemeses=(), workloads=(workload.name,), faults_min=0, always=())
-    run = Run(scenario, arena.seed, 3, 1.0, Path(), [], [workload], arena, load_ns=arena.now_ns())
+    plan = RunPlan(scenario, [], nodes=3, seconds=1.0, seed=arena.seed)
+    run = Run(plan, Path(), [], [workload], arena, load_ns=arena.now_ns())
     run.aftermath = found()
     run.aftermath.last_index = last()
     return judge_run(run)

@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from raftlog import SyncClient
 from raftlog.chaos.deploy.deployment import Deployment
-from raftlog.chaos.nemesis.fault import both_ways, peers
+from raftlog.chaos.nemesis.fault import peers
+from raftlog.chaos.sim.network import topologies
 from raftlog.cluster.node.local_cluster import LocalCluster
 from raftlog.raft.codec.block import BlockRecord, encode_block
 from raftlog.statemachine.access.admission import encode_admission
@@ -221,7 +222,7 @@ def test_a_partition_is_drawn_as_the_node_on_its_side_sees_it(
         cluster = deployment.cluster
         leader = cluster.leader()
         alone = next(node for node in cluster.nodes if node != leader)
-        proxies = peers(both_ways(alone, cluster.nodes))
+        proxies = peers(topologies.alone(cluster.nodes, alone))
         with page(browser, cluster.url(leader)) as shown, page(browser, f"{cluster.url(alone)}/#/explain") as cut:
             state_of(shown).to_contain_text("Nothing is wrong")
             state_of(cut).to_contain_text(f"Node {leader} leads")

@@ -141,7 +141,7 @@ class Node:
 def read(disk: SimDisk, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
     """Entries behind the rows that are not written yet; () where they cannot be delivered."""
     try:
-        if to > disk.running().journal.indexed and not disk.is_busy and disk.failed is None:
+        if to > disk.running().journal.indexed and not disk.process.is_busy and disk.process.failed is None:
             list(disk.flush())
         return read_entries(disk, after, to, bytes_max)
     except (DiskFenced, NoSpace, Damaged, OSError):

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from raftlog.chaos.sim.ground.swarm import Swarm, quiet
+from raftlog.chaos.sim.ground.swarm import LinkQuality, quiet
 from raftlog.chaos.sim.network import topologies
 from raftlog.chaos.sim.network.network import HELD_MAX, POOL, SLOW_MAX_US, Network
 
-PERFECT = quiet(3)
+PERFECT = quiet(3).network
 
 
 class Carried:
     """A network whose arrivals are kept as (delay, parcel)."""
 
-    def __init__(self, swarm: Swarm = PERFECT, seed: int = 1) -> None:
+    def __init__(self, quality: LinkQuality = PERFECT, seed: int = 1) -> None:
         self.arrived: list[tuple[int, Any]] = []
-        self.network = Network(Random(seed), swarm, lambda delay_us, parcel: self.arrived.append((delay_us, parcel)))
+        self.network = Network(Random(seed), quality, lambda delay_us, parcel: self.arrived.append((delay_us, parcel)))
 
     def send(self, count: int, sender: int = 1, to: int = 2) -> None:
         for parcel in range(count):

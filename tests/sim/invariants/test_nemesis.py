@@ -107,7 +107,9 @@ def test_what_one_kind_draws_changes_nothing_for_another() -> None:
 
 def test_faults_end_by_themselves() -> None:
     """A cut, a clog, a slow and a full disk, a pause: after their time everything is as before."""
-    swarm = replace(quiet(3), cut_max_us=500_000, disk_max_us=500_000, pause_max_us=500_000)
+    swarm = quiet(3)
+    times = replace(swarm.fault_times, cut_max_us=500_000, disk_max_us=500_000)
+    swarm = replace(swarm, fault_times=times, pause_max_us=500_000)
     world = World(1, swarm)
     world.start()
     world.run_until(3_000_000)

@@ -7,16 +7,14 @@ from random import Random
 
 import pytest
 
-from raftlog.chaos.sim.disk.disk import SimDisk
+from raftlog.chaos.sim.disk.disk import SimDisk, first_entry
 from raftlog.chaos.sim.disk.faults import flip_bit
 from raftlog.chaos.sim.invariants.durability import healing_has_no_vote
 from raftlog.chaos.sim.world.atlas import Atlas
-from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus.invariants import InvariantBroken
 from raftlog.raft.ready import SyncBatch
-from raftlog.raft.types import GENESIS, EntryKind, HardState
+from raftlog.raft.types import HardState
 from raftlog.raft.wal.formats import LogIdentity, segment_name
 from raftlog.raft.wal.operations import Delete
 from tests.raft.wal.journal_driver import make_entries
@@ -32,8 +30,7 @@ def configuration(*nodes: int, outgoing: tuple[int, ...] = (), learners: tuple[i
 
 def disks_of(*nodes: int) -> dict[int, SimDisk]:
     """A formatted disk for each."""
-    data = encode_configuration(configuration(*nodes))
-    first = seal_entry(GENESIS, term=1, kind=EntryKind.CONFIGURATION, count=1, time_ms=0, clock_ms=0, data=data)
+    first = first_entry(configuration(*nodes))
     return {
         node: SimDisk(node, LogIdentity(bytes(16)), first, incarnation=f"{node:032x}", random=Random(node))
         for node in nodes

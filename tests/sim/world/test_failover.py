@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.chaos.sim.ground.swarm import quiet
+from raftlog.chaos.sim.ground.swarm import SyncTimes, quiet
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.options import Options
@@ -16,9 +16,9 @@ DRAIN_US = 10_000  # the old leader's last messages arrive: over TCP none comes 
 def without_leader_ms(seed: int, nodes: int) -> float:
     """Milliseconds between the leader's end and the next leader, in a world whose messages take 1 to 8 ms, about as
     long as the followers' delays differ, and whose syncs take 2 to 20 ms."""
-    swarm = replace(
-        quiet(nodes), options=Options(), delay_min_us=1_000, delay_max_us=8_000, sync_min_us=2_000, sync_max_us=20_000
-    )
+    swarm = quiet(nodes)
+    network = replace(swarm.network, delay_min_us=1_000, delay_max_us=8_000)
+    swarm = replace(swarm, options=Options(), network=network, sync=SyncTimes(2_000, 20_000, 0))
     world = World(seed, swarm)
     world.start()
     world.run_until(3_000_000)

@@ -18,7 +18,9 @@ FOR_US = 5_000_000
 
 def sound(nodes: int, delay_us: int = 100) -> World:
     """A quiet cluster of the newest version that has agreed; each message takes so long."""
-    return agreed(World(1, replace(quiet(nodes), delay_min_us=delay_us, delay_max_us=delay_us)))
+    swarm = quiet(nodes)
+    network = replace(swarm.network, delay_min_us=delay_us, delay_max_us=delay_us)
+    return agreed(World(1, replace(swarm, network=network)))
 
 
 def change(world: World, wanted: MemberChange) -> None:
