@@ -19,7 +19,7 @@ export class AccessPage extends Page {
   constructor(props) {
     super(props);
     this.everyMs = EVERY_MS;
-    const [[kind, name] = ["", ""]] = props.parameters;
+    const [[kind, name] = ["", ""]] = [...props.parameters].filter(([each]) => each !== "as_of");
     this.kind = /** @type {string} */ (kind);
     this.name = /** @type {string} */ (name);
     /** @type {any} what it is about, also once it is deleted: the outcome is still shown */
@@ -107,7 +107,7 @@ export class AccessPage extends Page {
         <${Action} ...${this.common((/** @type {any} */ { label, days }, /** @type {any} */ token) => ({ action: "add_token", name, token: token?.id || "ID", token_hash: token?.hash || "SHA-256 OF THE TOKEN", ...(label && { label }),
               ...(days && { expires_ms: Date.now() + Number(days) * DAY_MS }) }),
             ({ label, days }) => `token create ${quoted(name)}${days ? ` --days ${days}` : ""}${label ? ` --label ${quoted(label)}` : ""}`,
-            gone || (globalThis.crypto.subtle ? "" : html`A browser makes tokens only with TLS or on loopback: <code>raftlog token create ${name}</code>`))}
+            gone || (globalThis.crypto.subtle ? "" : html`A browser makes tokens only with TLS or on loopback: <code>raftlog token create ${quoted(name)}</code>`))}
           name="Create a token" about="This page makes it, and shows it once. The cluster keeps its hash alone." prepare=${makeToken}
           fields=${[{ name: "label", label: "What it is for", optional: true }, { name: "days", label: "Days until it ends", kind: "number", optional: true, hint: "never" }]}
           done=${(/** @type {any} */ _, /** @type {any} */ __, /** @type {any} */ token) => html`Token ${token.id} of ${name}. It is shown this once: ${made(token)}

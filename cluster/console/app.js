@@ -29,6 +29,7 @@ const PAGES = [
 const MENU = PAGES.filter(([, , , key]) => key);
 const SLOW_MS = 1000; // until the frame says that an answer is late
 const LOOK_MS = 500;
+const BEAT_MS = 4000; // without an answer, until the frame asks by itself: a page that asks once sees that its node is gone
 
 /** The page and its parameters, by the part of the address behind `#/`. */
 function place() {
@@ -100,8 +101,8 @@ class App extends Component {
     /** @type {any} */
     this.state = { ...place(), problem: null, contact: performance.now(), areOn: true, visit: 0 };
     this.onContact = (/** @type {any} */ problem, /** @type {any} */ found = null) => {
-      const seen = found?.cluster ? { members: found.cluster.members, trouble: found.trouble } : {};
-      this.setState(problem ? { problem } : { problem: null, contact: performance.now(), seen: nodeNow(), ...seen });
+      const seen = found ? { seen: nodeNow(), ...(found.cluster && { members: found.cluster.members, trouble: found.trouble }) } : {};
+      this.setState(problem ? { problem } : { problem: null, contact: performance.now(), ...seen });
     };
     this.onToken = async (/** @type {string} */ token) => {
       try {
@@ -135,6 +136,7 @@ class App extends Component {
     });
     addEventListener("keydown", (event) => this.key(event));
     addEventListener("login", () => this.setState({ asks: true }));
+    setInterval(() => this.beat(), BEAT_MS / 2);
     this.identify();
   }
 
@@ -148,7 +150,14 @@ class App extends Component {
       this.onContact(null);
     } catch (problem) {
       this.onContact(problem);
+      // Whom a node does not know it refuses only once the leader says so; a login counts without one.
+      if (/** @type {any} */ (problem).code === "no_leader") this.setState({ asks: true });
     }
+  }
+
+  beat() {
+    const { asks, contact } = this.state;
+    if (!document.hidden && !asks && performance.now() - contact > BEAT_MS) this.identify();
   }
 
   componentDidUpdate() {

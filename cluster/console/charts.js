@@ -67,6 +67,9 @@ export function span(history) {
   return { times, from: Math.min((times[0] ?? end) - 2 * history.step_s, end - SPAN_MIN * history.step_s), end };
 }
 
+/** The places of values that have none beside them: no line shows them. @param {(number | null)[]} values */
+export const lone = (values) => values.flatMap((each, at) => (each === null || (values[at - 1] ?? values[at + 1] ?? null) !== null ? [] : [at]));
+
 /** An event in words. @param {any} event */
 export function words(event) {
   const fields = Object.entries(event.fields).filter(([name]) => name !== "node").map(([name, value]) => `${name} ${value}`);
@@ -162,12 +165,13 @@ export class Chart extends Component {
     this.plot?.destroy();
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
     const series = this.props.lines.map(([label], /** @type {number} */ at) => ({
-      label, stroke: colour(COLOURS[at]), width: 1.5, points: { show: false },
+      label, stroke: colour(COLOURS[at]), width: 1.5,
+      points: { show: false, size: 4, fill: colour(COLOURS[at]), filter: (/** @type {any} */ plot, /** @type {number} */ line) => lone(plot.data[line]) },
     }));
     const options = {
       width: this.width(),
       height: HEIGHT,
-      padding: [8, 12, 0, 0],
+      padding: [8, 28, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: "history" }, drag: { x: false, y: false } },
       axes: [

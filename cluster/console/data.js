@@ -3,6 +3,9 @@
  * @module
  */
 import { html, Page, Trouble, Component, duration, nodeNow, number } from "./lib.js";
+import { quoted } from "./action.js";
+import { none } from "./groups.js";
+import { visible } from "./value.js";
 
 const IMPORTS = "raftlog/import/"; // an import puts its schema below it, under the number of its session
 const IMPORTS_SHOWN = 50;
@@ -41,11 +44,11 @@ export class DataPage extends Page {
       <${Imports} imports=${imports} />
       <h2>Sinks</h2>
       <p class="faint">A sink keeps another store up to date. Rejected records lie with its runner: its command shows them.</p>
-      <${Readers} groups=${groups} shown=${sinks} now=${now} none=${html`No sink has run. <${Command} text="raftlog sink run sinks.toml" />`}
+      <${Readers} groups=${groups} shown=${sinks} now=${now} none=${html`${all.length ? "None of the groups below is a sink's." : none(this.props.me)} <${Command} text="raftlog sink run sinks.toml" />`}
         command=${(/** @type {string} */ name) => `raftlog sink status sinks.toml ${quoted(name.slice(5))}`} />
       <h2>Streams and other readers</h2>
       <p class="faint">A Spark query with a <code>groupId</code> is one of them. An export into files or tables keeps its position with them, and leaves nothing here: <code>raftlog verify DIR</code> proves one.</p>
-      <${Readers} groups=${groups} shown=${all.filter((/** @type {any} */ each) => !sinks.includes(each))} now=${now} none=${html`No group reads the log. <${Command} text="raftlog log --group NAME --follow" />`}
+      <${Readers} groups=${groups} shown=${all.filter((/** @type {any} */ each) => !sinks.includes(each))} now=${now} none=${html`${all.length ? "Sinks are the only readers." : none(this.props.me)} <${Command} text="raftlog log --group NAME --follow" />`}
         command=${(/** @type {string} */ name) => `raftlog consumers show ${quoted(name)}`} />
       <h2>Ask with SQL</h2>
       <p>DuckDB answers in a process of your own, so that a large question takes neither memory nor time of this node:</p>
@@ -74,9 +77,9 @@ function Import({ item }) {
     schema = null;
   }
   if (!Array.isArray(schema?.columns)) return html`<tr><td colspan="3" class="unknown">no schema that this page can read</td><td class="n">${link}</td><td></td></tr>`;
-  const names = schema.columns.map((/** @type {any} */ each) => `${each?.name} ${each?.type}`);
+  const names = schema.columns.map((/** @type {any} */ each) => visible(`${each?.name} ${each?.type}`));
   const source = String(schema.source);
-  return html`<tr><td>${source}</td><td>${String(schema.format)}</td>
+  return html`<tr><td>${visible(source)}</td><td>${visible(String(schema.format))}</td>
     <td title=${names.join(", ")}>${names.slice(0, COLUMNS_SHOWN).join(", ")}${names.length > COLUMNS_SHOWN ? ` and ${names.length - COLUMNS_SHOWN} more` : ""}</td>
     <td class="n">${link}</td><td><${Command} text=${`raftlog query ${quoted(`SELECT count(*) FROM "${source.replaceAll('"', '""')}"`)} --endpoints ${location.origin}`} /></td></tr>`;
 }
@@ -92,11 +95,6 @@ function Readers({ groups: { refusal }, shown, now, none, command }) {
       <td class="n">${!each.lag ? "–" : each.lag_seconds === null ? "not known" : duration(each.lag_seconds * 1000)}</td>
       <td>${each.owner || html`<span class="faint">none</span>`}</td><td class="n">${duration(Math.max(0, now - each.updated_ms))} ago</td>
       <td><${Command} text=${command(each.name)} /></td></tr>`)}</tbody></table></div>`;
-}
-
-/** A word of a shell's command line. @param {string} text */
-function quoted(text) {
-  return /^[\w./:@-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
 /** A command, and a button that copies it: where the browser gives no clipboard, it is selected. */

@@ -7,7 +7,7 @@ import { Action, grantOf, quoted } from "./action.js";
 import { Diff } from "./diff.js";
 import { VALUE_BYTES, bytesOf, keyQuery } from "./value.js";
 
-/** The forms that write and delete a key. props: {id: {key, key_b64}, version: the newest (null: none), me, onWritten(index), onDone} */
+/** The forms that write and delete a key. props: {id: {key, key_b64}, version: the newest (null: none), me, onWritten(written), onDone} */
 export class Edit extends Component {
   /** @param {any} props */
   constructor(props) {
@@ -21,7 +21,7 @@ export class Edit extends Component {
     const { results } = await send(request.method, request.path, { json: request.json });
     const { written, problem } = results[0];
     if (written) {
-      this.props.onWritten(written.index);
+      this.props.onWritten(written);
       return written;
     }
     if (problem.code === "compare_failed") {

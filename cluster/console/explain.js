@@ -3,12 +3,14 @@
  * @module
  */
 import { html, Page, Time, Trouble, number } from "./lib.js";
+import { quoted } from "./action.js";
+import { none } from "./groups.js";
 import { Verdict, trouble } from "./verdict.js";
 
 const SILENT_MS = 3_000; // nodes report to each other every second
 const WIDE = 380; // the picture's least width, its height, and the radius of a node in it
 const HIGH = 300;
-const RADIUS = 42;
+const RADIUS = 46;
 const GROUPS_SHOWN = 20;
 
 export class ExplainPage extends Page {
@@ -46,7 +48,7 @@ export class ExplainPage extends Page {
       <${Verdict} cluster=${cluster} explained=${explained} />
       <div class="charts">
         <section><h2>${cluster.leader ? "Which node leads" : "Why there is no leader"}</h2><${Links} cluster=${cluster} view=${explained.nodes[0]} /></section>
-        <section><h2>What holds the log</h2><${Held} cluster=${cluster} groups=${groups} view=${explained.nodes[0]} /></section>
+        <section><h2>What holds the log</h2><${Held} cluster=${cluster} groups=${groups} view=${explained.nodes[0]} me=${this.props.me} /></section>
       </div>
       <form class="tools" onSubmit=${go}><h2>What happened to record</h2>
         <input type="search" name="at" aria-label="Index of a record" inputmode="numeric" defaultValue=${this.at || ""} size="12" />
@@ -129,7 +131,7 @@ function Steps({ entry, voters }) {
   const copies = known.length < of.length ? `known of ${known.length} of ${of.length} voters: ask the leader` : `on ${durable.length} of ${of.length} voters`;
   /** @type {[string, boolean, any][]} */
   const steps = [
-    ["proposed", true, entry.record ? html`term ${number(entry.record.term)}, <${Time} ms=${entry.record.time_ms} />` : "it is in the log"],
+    ["proposed", true, entry.record ? html`term ${number(entry.record.term)}, <${Time} ms=${entry.record.time_ms} day />` : "it is in the log"],
     ["written", Boolean(own?.is_durable), own?.is_durable ? `synced on node ${entry.node}${entry.role === "leader" ? ", which leads" : ""}` : `not yet synced on node ${entry.node}`],
     ["replicated", is_committed || durable.length * 2 > of.length, copies],
     ["committed", is_committed, is_committed ? "a majority has it: it stays" : "no majority has it yet: it may still be lost"],
@@ -140,7 +142,7 @@ function Steps({ entry, voters }) {
 }
 
 /** Where the readers are in the log, the farthest behind first. @param {any} props */
-function Held({ cluster, groups, view }) {
+function Held({ cluster, groups, view, me }) {
   const { oldest, last } = cluster;
   const share = (/** @type {number} */ index) => `${(100 * Math.max(0, Math.min(1, (index - oldest) / Math.max(1, last - oldest + 1)))).toFixed(2)}%`;
   const readers = groups.consumers.map((/** @type {any} */ each) => ({ name: each.name, next: each.position.next[0], lag: each.lag }));
@@ -148,9 +150,9 @@ function Held({ cluster, groups, view }) {
     ({ name: `node ${each.node}`, is_node: true, next: each.durable + 1, lag: last - each.durable }));
   const all = [...readers, ...nodes].sort((one, other) => one.next - other.next);
   const first = readers.sort((/** @type {any} */ one, /** @type {any} */ other) => one.next - other.next)[0];
-  return html`<p>${view.held_by ? html`<b class="unknown">The group ${view.held_by} holds retention back</b>: it stands at ${number(view.held_next)}. Start its reader, or <code>raftlog consumers delete ${view.held_by}</code>.`
+  return html`<p>${view.held_by ? html`<b class="unknown">The group ${view.held_by} holds retention back</b>: it stands at ${number(view.held_next)}. Start its reader, or <code>raftlog consumers delete ${quoted(view.held_by)}</code>.`
     : first && first.lag ? html`The group <b>${first.name}</b> is the farthest behind. Retention waits for it only where <code>retention.held_bytes</code> is set, and the leader names it here.`
-    : "No reader is behind: none holds anything back."}</p>
+    : first ? "No reader is behind: none holds anything back." : none(me)}</p>
     <div class="bars"><div class="bar-row ends faint"><span></span><span class="track-ends"><span>${number(oldest)}, the oldest</span><span>${number(last)}, the newest</span></span></div>
       ${all.slice(0, GROUPS_SHOWN).map((each) => html`<div class="bar-row ${each.is_node ? "copy" : each.name === view.held_by ? "holds" : ""}" key=${each.name}>
         <a href="#/log?at=${each.next}">${each.name}</a>

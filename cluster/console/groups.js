@@ -62,7 +62,7 @@ export class GroupsPage extends Page {
           <td class="n ${group.lag ? "unknown" : "valid"}">${number(group.lag)}</td><td><${Spark} lags=${history.get(group.name)?.lags || []} /></td>
           <td class="n">${unread(group)}</td><td class="n"><a href="#/log?at=${group.position.next[0]}">${number(group.position.next[0])}</a></td>
           <td>${group.owner || html`<span class="faint">none</span>`}</td><td class="n">${number(group.generation)}</td><td class="n">${duration(Math.max(0, this.state.now - group.updated_ms))} ago</td></tr>`)}</tbody></table></div>`
-        : html`<p>There is no group that this user may see. A reader makes one: <code>raftlog log --group NAME --follow</code></p>`}`;
+        : html`<p>${none(this.props.me)} A reader makes one: <code>raftlog log --group NAME --follow</code></p>`}`;
   }
 
   /** @param {any} found @param {string} [holder] */
@@ -121,6 +121,11 @@ function moves(next, to) {
 /** @param {number} count */
 export function records(count) {
   return count === 1 ? "1 record" : `${number(count)} records`;
+}
+
+/** That no group is there, as far as the user sees them. @param {any} me */
+export function none(me) {
+  return !me?.is_on || me.grants.includes("read on groups:*") ? "There is no consumer group." : html`There is no consumer group that this user may see. The missing grant: <code>read on groups:*</code>.`;
 }
 
 /** @param {any} group */

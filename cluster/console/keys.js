@@ -3,6 +3,7 @@
  * @module
  */
 import { html, PAGE_BYTES, Page, Time, Trouble, number } from "./lib.js";
+import { quoted } from "./action.js";
 import { Compare } from "./compare.js";
 import { Diff } from "./diff.js";
 import { Edit } from "./edit.js";
@@ -22,6 +23,8 @@ export class KeysPage extends Page {
     this.id = { key: parameters.get("key") ?? undefined, key_b64: parameters.get("key_b64") ?? undefined };
     this.isOne = this.id.key !== undefined || this.id.key_b64 !== undefined;
     this.written = 0; // index of this page's newest write
+    const { onVisible } = this;
+    this.onVisible = () => document.querySelector(".edit[open]") || onVisible(); // a newer version would take the place of the form
   }
 
   async load() {
@@ -69,16 +72,18 @@ export class KeysPage extends Page {
   }
 
   render() {
-    const { range, versions, compared, problem, hint } = this.state;
+    const { range, versions, compared, problem, hint, outcome } = this.state;
     const missing = this.isOne && problem?.code === "key_not_found";
     return html`
       <form class="tools" onSubmit=${(/** @type {any} */ event) => this.submit(event)}>
         <label>Keys that begin with <input type="search" name="prefix" defaultValue=${(this.id.key ?? this.prefix).slice(0, 200)} size="26" /></label>
         <label>compared with <input type="text" name="compare" placeholder="index or time" defaultValue=${this.props.parameters.get("compare") || ""} size="16" /></label>
         <button type="submit">Show</button> <span class="unknown" role="status">${hint || ""}</span></form>
-      <${Trouble} problem=${problem} retry=${() => this.reload()} />
+      <${Trouble} problem=${missing ? null : problem} retry=${() => this.reload()} />
+      ${outcome ? html`<p role="status"><b class="valid">Done.</b> Revision ${number(outcome.revision)}, <a href="#/entry?at=${outcome.index}">record ${number(outcome.index)}</a>.</p>` : null}
       ${compared ? html`<${Compare} prefix=${this.prefix} before=${compared[0]} after=${compared[1]} />` : range ? this.list(range)
-        : versions && !missing ? this.history(versions) : missing ? html`<h2 class="keyname"><bdi>${keyText(this.id)}</bdi></h2>${this.edit(null)}` : problem ? null : html`<p class="faint">Asking the node …</p>`}`;
+        : versions && !missing ? this.history(versions) : missing ? html`<h2 class="keyname"><bdi>${keyText(this.id)}</bdi></h2>
+          <p role="alert">There is no such key${this.at ? " then" : ""}. ${this.id.key ? html`<a href="#/log?prefix=${encodeURIComponent(this.id.key)}">Search its records</a>.` : null}</p>${this.edit(null)}` : problem ? null : html`<p class="faint">Asking the node …</p>`}`;
   }
 
   /** @param {any} range */
@@ -87,7 +92,7 @@ export class KeysPage extends Page {
       ${range.count ? html`<table class="keys"><thead><tr><th>key</th><th class="n">version</th><th class="n">revision</th></tr></thead><tbody>
         ${range.kvs.map((/** @type {any} */ each) => html`<tr><td><a href="#/keys?${keyQuery(each)}"><bdi>${keyText(each)}</bdi></a></td>
           <td class="n">${number(each.version)}</td><td class="n">${number(each.mod)}</td></tr>`)}
-      </tbody></table>` : this.at ? html`<p>No key began so then.</p>` : html`<p>No key begins so. <code>raftlog put ${this.prefix || "a"} value</code> makes one.</p>`}
+      </tbody></table>` : this.at ? html`<p>No key began so then.</p>` : html`<p>No key begins so. <code>raftlog put ${quoted(this.prefix || "a")} value</code> makes one.</p>`}
       ${range.continuation ? html`<p><button type="button" onClick=${() => this.more()}>More</button></p>` : null}`;
   }
 
@@ -112,7 +117,10 @@ export class KeysPage extends Page {
   edit(version) {
     const { parameters, me } = this.props;
     if (parameters.get("as_of") || parameters.get("from")) return html`<p class="faint">This is not the key as it is now: <a href="#/keys?${keyQuery(this.id)}&as_of=">go back to now</a> to change it.</p>`;
-    const onWritten = (/** @type {number} */ index) => { this.written = index; };
+    const onWritten = (/** @type {any} */ outcome) => {
+      this.written = outcome.index;
+      this.setState({ outcome });
+    };
     return html`<details class="edit"><summary>${version ? "Change or delete it" : "Write it"}</summary>
       <${Edit} id=${this.id} version=${version?.deleted ? null : version} me=${me} onWritten=${onWritten} onDone=${() => this.reload()} /></details>`;
   }

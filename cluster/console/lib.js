@@ -9,7 +9,7 @@ export const html = htm.bind(h);
 export { render, Component };
 
 export const LOGIN = "/v1/login";
-const TIMEOUT_MS = 5000;
+const TIMEOUT_MS = 6000; // a node asks a leader for 5 s before it refuses
 const AGAIN_MS = 2000; // until a page that asks once asks again, after no answer
 
 /** When the requests that still wait were sent, in ms since the page began. @type {Set<{since: number}>} */
@@ -92,6 +92,8 @@ export class Page extends Component {
     this.state = {};
     this.gone = new AbortController();
     this.asking = false;
+    /** @type {string[]} what the last load has set */
+    this.loaded = [];
     /** @type {number | undefined} */
     this.timer = undefined;
     this.onVisible = () => document.hidden || this.reload();
@@ -122,15 +124,17 @@ export class Page extends Component {
     let againMs = 0;
     try {
       const found = await this.load();
+      this.loaded = Object.keys(found);
       this.setState({ ...found, problem: null, at: Date.now() });
       this.props.onContact?.(null, found);
       againMs = this.everyMs;
     } catch (error) {
       if (this.gone.signal.aborted) return;
       if (!(error instanceof Problem)) reportError(error);
-      this.setState({ problem: error });
-      this.props.onContact?.(error);
       const status = error instanceof Problem ? error.status : 500;
+      const hidden = status === 403 ? this.loaded.map((name) => [name, undefined]) : []; // this user may not see it any more
+      this.setState({ ...Object.fromEntries(hidden), problem: error });
+      this.props.onContact?.(error);
       againMs = status === 401 ? 0 : this.everyMs || (status === 0 ? AGAIN_MS : 0);
     } finally {
       this.asking = false;

@@ -91,7 +91,7 @@ export class LogPage extends Page {
     if (!this.box) return;
     this.setState({ top: this.box.scrollTop });
     clearTimeout(this.noted);
-    this.noted = setTimeout(() => this.gone.signal.aborted || history.replaceState(null, "", this.address(this.filter)), 300);
+    this.noted = setTimeout(() => this.gone.signal.aborted || history.replaceState(history.state, "", this.address(this.filter)), 300);
   }
 
   /** Lets the list stand still; what comes is counted. */
@@ -151,7 +151,7 @@ export class LogPage extends Page {
     };
     const choose = (/** @type {any} */ event) => {
       this.setState({ form: event.target.value });
-      setTimeout(() => history.replaceState(null, "", this.address(this.filter)));
+      setTimeout(() => history.replaceState(history.state, "", this.address(this.filter)));
     };
     return html`
       <form class="tools" onSubmit=${(/** @type {any} */ event) => this.seek(event)}>
@@ -193,7 +193,7 @@ function Row({ index, record, top, form }) {
     return html`<div class="row faint" style=${place}><span>${number(index)}</span><span class="when"></span><span></span><span>${text}</span></div>`;
   }
   return html`<a class="row" style=${place} href="#/entry?at=${index}">
-    <span>${number(index)}</span><span class="when faint"><${Time} ms=${record.time_ms} /></span>
+    <span>${number(index)}</span><span class="when faint"><${Time} ms=${record.time_ms} day /></span>
     <span class="faint">${(record.operation || record.kind).replaceAll("_", " ")}</span>
     <bdi>${keyText(record)}</bdi><bdi>${record.result === "applied" ? "" : html`<span class="unknown">${record.result.replaceAll("_", " ")}</span> `}${oneLine(record, form)}</bdi></a>`;
 }

@@ -7,13 +7,14 @@ import { html, Page, Problem, Time, number, zone } from "./lib.js";
 const SHOWN = ["log", "entry", "keys"]; // pages that show the state as of then
 let kept = "";
 
-/** The parameters of a page; the moment is kept while one changes pages. `as_of=` without a number ends it. @param {string} path @param {URLSearchParams} parameters */
+/** The parameters of a page; the moment is kept by links, not by back and forward. `as_of=` without a number ends it. @param {string} path @param {URLSearchParams} parameters */
 export function withMoment(path, parameters) {
   const named = parameters.get("as_of");
-  if (named === null && kept) parameters.set("as_of", kept);
+  if (named === null && kept && !history.state) parameters.set("as_of", kept);
   if (named === "") parameters.delete("as_of");
   kept = parameters.get("as_of") || "";
-  if ((named || "") !== kept || named === "") history.replaceState(null, "", `#/${path}?${parameters}`);
+  const isOther = (named || "") !== kept || named === "";
+  history.replaceState("was here", "", isOther ? `#/${path}?${parameters}` : undefined);
   return parameters;
 }
 

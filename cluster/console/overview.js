@@ -45,9 +45,10 @@ export class Overview extends Page {
       const newest = await this.newest(cluster.last_user_index);
       return { cluster, newest, explained, rows, shown: span(rows), refusal: null, trouble: trouble(cluster, explained) };
     } catch (refusal) {
-      if (/** @type {any} */ (refusal).status !== 403) throw refusal;
+      const { status, code } = /** @type {any} */ (refusal);
+      if (status !== 403 && code !== "no_leader") throw refusal; // without a leader a refusal is not certain
       const cluster = await this.ask("/v1/cluster");
-      return { cluster, newest: await this.newest(cluster.last_user_index), refusal, trouble: trouble(cluster, null) };
+      return { cluster, newest: await this.newest(cluster.last_user_index), explained: null, rows: null, refusal, trouble: trouble(cluster, null) };
     }
   }
 
@@ -173,7 +174,7 @@ function Facts({ cluster, newest }) {
   return html`<div class="facts">
     <div class="newest"><span class="faint">newest record</span>${cluster.last_user_index ? html`
       <b><a href="#/entry?at=${cluster.last_user_index}">${number(cluster.last_user_index)}</a></b>
-      <span>${newest?.why ? html`<span class="faint">${newest.why}</span>` : newest ? html`${began(newest)} <span class="faint">at <${Time} ms=${newest.time_ms} /></span>` : null}</span>`
+      <span>${newest?.why ? html`<span class="faint">${newest.why}</span>` : newest ? html`${began(newest)} <span class="faint">at <${Time} ms=${newest.time_ms} day /></span>` : null}</span>`
     : html`<b>none</b><span><code>raftlog append hello</code> writes one</span>`}</div>
     ${facts.map(([name, value]) => html`<div><span class="faint">${name}</span><b>${number(/** @type {any} */ (value))}</b></div>`)}</div>`;
 }

@@ -94,12 +94,12 @@ function hex(bytes) {
 /** The value in this form, or null if it is not of that form. @param {string} form @param {string | undefined} text @param {Uint8Array} bytes @param {any} [schema] */
 export function shownAs(form, text, bytes, schema) {
   if (form === "hex") return hex(bytes);
-  if (form === "msgpack") return msgpack(bytes);
+  if (form === "msgpack") return msgpack(bytes) && visible(String(msgpack(bytes)));
   if (text === undefined) return form === "text" ? visible(new TextDecoder().decode(bytes)) : null;
   if (form === "text") return visible(text);
   if (form === "CSV") {
     const [row, names] = [cells(text, schema?.dialect?.delimiter), schema?.columns || []];
-    return row.length < 2 ? null : row.map((each, at) => `${names[at]?.name || `c${at + 1}`}: ${visible(each)}`).join("\n");
+    return row.length < 2 ? null : row.map((each, at) => visible(`${names[at]?.name || `c${at + 1}`}: ${each}`)).join("\n");
   }
   const tokens = jsonTokens(text);
   return tokens && visible(indented(tokens));

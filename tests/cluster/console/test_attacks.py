@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from raftlog.cluster.admission.logins import WRONG_MAX
+from raftlog.cluster.api.errors import ApiError, Code
 from tests.browser import held, page
 from tests.cluster.console.sending import log_in
 from tests.cluster.fake_node import Served, serve
@@ -170,6 +171,29 @@ def test_a_role_that_shrinks_is_named_where_its_data_was(browser: Browser) -> No
         expect(shown.get_by_text("Newest events")).to_have_count(0)
 
 
+def test_what_a_user_may_not_see_any_more_leaves_the_page(browser: Browser) -> None:
+    """Without its grant the page keeps no chart and no verdict of before; a blocked user keeps none of the cards."""
+    world = world_of("alice")
+    with held(serve(world.node)) as served, page(browser, served.url) as shown:
+        enter(shown, world, "alice")
+        charts, cards = shown.get_by_text("This node in the last"), shown.locator("article.node")
+        expect(charts).to_be_visible()
+        change(served, world, action="set_role", name="of-alice", grants=["read on keys:a/*"])
+        expect(charts).to_have_count(0)
+        expect(cards).to_have_count(1)
+        change(served, world, action="set_user", name="alice", roles=["of-alice"], blocked=True)
+        expect(shown.get_by_role("alert").filter(has_text="is blocked")).to_be_visible()
+        expect(cards).to_have_count(0)
+        change(served, world, action="set_user", name="alice", roles=["of-alice"], blocked=False)
+        change(served, world, action="set_role", name="of-alice", grants=["watch on cluster", "read on log"])
+        expect(charts).to_be_visible()
+        shown.get_by_role("link", name="Explain").click()
+        expect(shown.get_by_label("State of the cluster")).to_be_visible()
+        change(served, world, action="set_role", name="of-alice", grants=["read on log"])
+        expect(shown.get_by_role("alert").filter(has_text="watch on cluster")).to_be_visible()
+        expect(shown.get_by_label("State of the cluster")).to_have_count(0)
+
+
 def test_wrong_tokens_end_in_a_sentence(browser: Browser) -> None:
     """The form says each time that the token is wrong, and then how long it takes no more."""
     world = world_of("alice")
@@ -187,3 +211,16 @@ def test_without_a_login_the_page_asks_for_a_token(browser: Browser) -> None:
     with held(serve(world.node)) as served, page(browser, f"{served.url}/") as shown:
         expect(shown.get_by_label("Token")).to_have_attribute("autocomplete", "current-password")
         assert world.node.log_id not in shown.content()
+
+
+def test_without_a_leader_the_page_asks_for_a_token_still(browser: Browser) -> None:
+    """A node refuses a stranger only once a leader agrees. The page asks for a token at once, and the login counts."""
+    world = world_of("alice")
+
+    async def no_barrier(_: float) -> None:
+        raise ApiError(Code.NO_LEADER, "there is no leader")
+
+    world.node.read_barrier = no_barrier  # type: ignore[method-assign,assignment]
+    with held(serve(world.node)) as served, page(browser, served.url) as shown:
+        enter(shown, world, "alice")
+        expect(shown.locator("article.node")).to_have_count(1)

@@ -64,4 +64,5 @@ def test_without_the_grants_the_page_names_them(browser: Browser) -> None:
     with held(serve(world.node)) as served, page(browser, f"{served.url}/#/data") as shown:
         log_in(shown, token.text)
         expect(shown.get_by_role("alert").first).to_contain_text("The missing grant: read on keys:raftlog/import/")
+        expect(shown.get_by_text("The missing grant: read on groups:*")).to_have_count(2)
         expect(shown.get_by_role("heading", name="Ask with SQL")).to_be_visible()

@@ -100,6 +100,23 @@ def test_a_moment_is_chosen_by_slider_index_or_time(url: str, browser: Browser) 
             expect(band).to_contain_text("Choose another moment")
 
 
+def test_the_way_back_leads_out_of_the_past(url: str, browser: Browser) -> None:
+    """Links keep the moment; back and forward show each place as it was."""
+    with page(browser, f"{url}/#/keys?prefix=edit") as shown:
+        band = shown.get_by_label("Time travel", exact=True)
+        expect(shown.get_by_text("as of revision")).to_be_visible()
+        shown.evaluate(f"location.hash = '#/keys?prefix=edit&as_of={third(url)}'")
+        expect(band).to_be_visible()
+        shown.get_by_role("link", name="Log", exact=True).click()
+        expect(shown).to_have_url(re.compile("log.*as_of="))
+        for _ in range(2):
+            shown.go_back()
+        expect(band).to_have_count(0)
+        expect(shown).to_have_url(f"{url}/#/keys?prefix=edit")
+        shown.go_forward()
+        expect(band).to_be_visible()
+
+
 def test_history_ends_with_the_reason_of_the_node(browser: Browser) -> None:
     """Below a compacted revision there are no keys, and below the oldest record no moments."""
     with held(serve()) as served:
@@ -216,6 +233,41 @@ def test_a_lost_update_shows_both_values(url: str, browser: Browser) -> None:
             assert value_of(url, "edit/both") == kept
 
 
+def test_a_form_outlives_the_write_of_another(url: str, browser: Browser) -> None:
+    """Another client writes the key while its form is open and its tab is hidden: the typed text stays, and the write
+    is refused with both values. How the next one ended is said, with its record."""
+    sent(url, "PUT", "/v1/kv/edit/open", b"first")
+    with page(browser, f"{url}/#/keys?key=edit/open") as shown:
+        shown.get_by_text("Change or delete it").click()
+        shown.get_by_label("Value (may be empty)").fill("mine")
+        sent(url, "PUT", "/v1/kv/edit/open", b"theirs")
+        shown.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        shown.wait_for_load_state("networkidle")
+        shown.get_by_role("button", name="Write a new value …").click()
+        shown.get_by_role("button", name="Yes, write a new value").click()
+        expect(shown.get_by_label("Both values").locator("pre.value")).to_have_text(["theirs", "mine"])
+        shown.get_by_role("button", name="Take yours").click()
+        shown.get_by_role("button", name="Write a new value …").click()
+        shown.get_by_role("button", name="Yes, write a new value").click()
+        expect(shown.get_by_text("version 3", exact=True)).to_be_visible()
+        expect(shown.get_by_role("status").filter(has_text=re.compile(r"Done\. .*record \d+"))).to_be_visible()
+
+
+def test_a_command_is_safe_to_copy_whatever_the_address_says(url: str, browser: Browser) -> None:
+    """A link may name any prefix: the shell gets it as one word."""
+    with page(browser, f"{url}/#/keys?prefix={quote('$(reboot); x', safe='')}") as shown:
+        expect(shown.locator("code", has_text="raftlog put")).to_have_text("raftlog put '$(reboot); x' value")
+
+
+def test_a_key_that_is_not_there_says_what_to_do(url: str, browser: Browser) -> None:
+    """In words of the page, with a way to the records that wrote it."""
+    with page(browser, f"{url}/#/keys?key=no/key") as shown:
+        expect(shown.get_by_role("alert").filter(has_text="There is no such key")).to_be_visible()
+        expect(shown.get_by_text("from=")).to_have_count(0)
+        shown.get_by_role("link", name="Search its records").click()
+        expect(shown.get_by_role("status").filter(has_text="Nothing from 1 to")).to_be_visible()
+
+
 def test_a_missing_right_is_named(browser: Browser) -> None:
     """A reader sees the value, and which grant it lacks to write it; of other keys, which it lacks to read them."""
     world = AccessWorld()
@@ -242,7 +294,7 @@ def test_a_comparison_goes_on_after_a_request_that_failed(url: str, browser: Bro
 
 
 PURE = """async () => {
-  const [{ lineDiff, fieldDiff }, { msgpack }, { cells, visible }] = await Promise.all(
+  const [{ lineDiff, fieldDiff }, { msgpack }, { cells, shownAs, visible }] = await Promise.all(
     ["diff", "msgpack", "value"].map((name) => import(`/console/${name}.js`)));
   const hex = (text) => Uint8Array.from(text.match(/../g) || [], (each) => parseInt(each, 16));
   const many = Array.from({ length: 3000 }, (_, at) => `line ${at}`);
@@ -257,7 +309,7 @@ PURE = """async () => {
       "cfffffffffffffffff", "d3ffffffffffffffff", "c1", "a5", "0101", "", "91".repeat(10000) + "01",
     ].map((each) => msgpack(hex(each))),
     cells: [cells('a,"b, \"\"c\"\"\",\\r\\nnext'), cells("a;b"), cells("a\\tb", "\\t"), cells("")],
-    visible: visible("a\\u0000\\u202e\\n\\tü"),
+    visible: visible("a\\u0000\\u202e\\n\\tü"), hidden: shownAs("msgpack", undefined, hex("a461e280ae")),
   };
 }"""
 
@@ -286,4 +338,5 @@ def test_differences_and_forms(url: str, browser: Browser) -> None:
     ]
     assert flat[10:] == ["18446744073709551615", "-1", None, None, None, None, None]
     assert found["cells"] == [["a", 'b, "c"', ""], ["a", "b"], ["a", "b"], [""]]
+    assert found["hidden"] == '"a⟨U+202E⟩"'
     assert found["visible"] == "a⟨U+0000⟩⟨U+202E⟩\n\tü"

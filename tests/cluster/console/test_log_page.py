@@ -140,6 +140,7 @@ def test_a_pause_counts_what_waits(url: str, browser: Browser) -> None:
         records = shown.get_by_label("Records", exact=True)
         expect(shown.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "true")
         expect(records.locator(".row").last).to_be_visible()
+        expect(records.locator("time").last).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:"))
         records.hover()
         shown.mouse.wheel(0, -2_000)
         expect(shown.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "false")

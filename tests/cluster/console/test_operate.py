@@ -194,6 +194,15 @@ def test_a_token_is_made_here_shown_once_and_revoked(browser: Browser) -> None:
         assert set(world.node.machine.access.users) == {ADMIN}
 
 
+def test_access_is_shown_while_the_console_is_in_the_past(browser: Browser) -> None:
+    """The moment stands in its address, and names no user, role or token."""
+    world = AccessWorld()
+    with held(serve(world.node)) as served, page(browser, f"{served.url}/#/access?as_of=1") as shown:
+        log_in(shown, world.tokens[ADMIN].text)
+        expect(shown.get_by_text("This page cannot go back: it shows now.")).to_be_visible()
+        expect(shown.get_by_role("region", name="Users").get_by_role("link", name=ADMIN)).to_be_visible()
+
+
 def test_a_reader_sees_every_action_and_the_grant_that_is_missing(browser: Browser) -> None:
     """No action is hidden. Those without their grant cannot be pressed, and name it; the others can."""
     world = AccessWorld()

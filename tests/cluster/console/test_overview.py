@@ -80,6 +80,7 @@ def test_one_look_says_which_node_leads_that_all_is_well_and_what_the_last_entry
         expect(shown.get_by_role("alert")).to_have_count(0)
         expect(shown.locator(".newest")).to_contain_text("hall/1")
         expect(shown.locator(".newest")).to_contain_text("20 degrees")
+        expect(shown.locator(".newest time")).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:"))
         for member in set(cluster.nodes) - {leader}:
             expect(card(shown, member)).to_contain_text(re.compile(r"free of .* GB"))
         expect(shown.locator("figure", has_text="Memory of the process").locator(".legend")).to_contain_text(
@@ -192,6 +193,13 @@ def test_new_rows_of_the_history_follow_the_old_ones_and_a_gap_brings_all(browse
     that was set back, or for minutes, all are asked for. Events of one place are one mark of the worst level."""
     with held(serve()) as served, page(browser, served.url) as shown:
         assert shown.evaluate(ROWS) == ["all", "1,2,3,4,5", "1,2,3,4,5", "all", "all", "all", 600, "1x1,2x2"]
+
+
+def test_a_value_between_empty_seconds_is_drawn(browser: Browser) -> None:
+    """A line has two ends, so a second with requests between seconds without any is a point."""
+    with held(serve()) as served, page(browser, served.url) as shown:
+        script = "async () => (await import('/console/charts.js')).lone([1, null, 2, 3, null, null, 4, null, 0])"
+        assert shown.evaluate(script) == [0, 6, 8]
 
 
 @pytest.mark.long

@@ -259,6 +259,18 @@ def test_a_node_that_is_gone_names_the_others(browser: Browser) -> None:
         expect(shown).not_to_have_title(re.compile("no answer"))
 
 
+def test_a_page_that_asks_once_sees_that_its_node_is_gone(browser: Browser) -> None:
+    """Keys asks the node once: its frame says `no answer` all the same, and since when what it shows is old."""
+    with held(serve(_WithAnother())) as served, page(browser, f"{served.url}/#/keys", allowed="net::ERR") as shown:
+        expect(settled(shown).get_by_text("0 keys, as of revision")).to_be_visible()
+        shown.route("**/v1/**", lambda route: route.abort())
+        shown.route("**/version", lambda route: route.abort())
+        alert = shown.get_by_role("alert").filter(has_text="Node 1 does not answer")
+        expect(alert.get_by_role("link")).to_have_attribute("href", "http://127.0.0.1:3")
+        shown.unroute_all()
+        expect(alert).to_have_count(0)
+
+
 def test_an_unknown_page_says_so(browser: Browser) -> None:
     """It shows no other page, and links to those that there are."""
     with held(serve()) as served, page(browser, f"{served.url}/#/nowhere") as shown:
