@@ -9,7 +9,7 @@ decisions; the simulator does the same. docs/decisions/0018 has the reasons.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -40,7 +40,7 @@ class DiskReport(NamedTuple):
     """The disk of one node, as that node reports it."""
 
     is_full: bool = False  # accepts only requests that free space (`raftlog.cluster.files.reserve`)
-    free_bytes: int = 0  # that new files may use
+    free_bytes: int = 0  # that new files may use; if full, a snapshot that a leader sends
     lacks_bytes: int = 0  # if full: space it needs to accept writes; 0: it has it, and is making sure
     takes_to: int = 0  # if full: entries that begin at or before this index help it to free space
     sync_us: int = 0  # recent time of one sync (`SyncTimes`); 0: unknown
@@ -189,6 +189,25 @@ class Handover(NamedTuple):
     to: NodeId
 
 
+class FullLog(NamedTuple):
+    """What a leader knows of its own log, for the followers with full disks."""
+
+    trim_index: int  # newest index of an entry that allows files to be deleted
+    applied: int
+    snapshot_bytes: int  # size of the newest snapshot
+    segment_bytes: int
+    begun_after: Callable[[int], int]  # how many segments begin after an index
+
+    def hold(self, follower: FollowerView, report: DiskReport) -> Hold:
+        """What that follower is sent while it is held. The reserve on its disk has two segments: one for entries that
+        were under way when the disk got full. Entries of several segments would fill it before a trim behind them."""
+        size = follower.snapshot_total or self.snapshot_bytes
+        takes_snapshot = report.free_bytes + follower.snapshot_bytes >= size
+        begun = self.begun_after(follower.match)
+        is_far = begun > 0 and begun * self.segment_bytes + report.lacks_bytes > self.segment_bytes
+        return Hold(max(self.trim_index, report.takes_to), takes_snapshot, takes_snapshot and is_far)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
     """The leader's knowledge of all disks at one moment."""
@@ -213,10 +232,12 @@ class Disks:
     @property
     def has_room(self) -> bool:
         """Whether a majority of the voters answers and reports no full disk; of both sides, if joint."""
-        voters = dict.fromkeys([*self.configuration.voters, *self.configuration.outgoing])
-        reached = {node: node == self.node or node in self.answering for node in voters}
-        has_room = {node: reached[node] and not self.is_full(node) for node in voters}
-        return outcome(self.configuration, has_room) is VoteOutcome.WON
+        return self._is_majority([node for node in self.reports if self.is_full(node)])
+
+    def _is_majority(self, without: Collection[NodeId]) -> bool:
+        """Whether a majority of the voters answers, without those."""
+        reached = dict.fromkeys([self.node, *self.answering])
+        return outcome(self.configuration, {node: node not in without for node in reached}) is VoteOutcome.WON
 
     @property
     def takes_writes(self) -> bool:
@@ -229,20 +250,20 @@ class Disks:
         is_any_full = any(self.is_full(node) for node in (*self.configuration.voters, *self.configuration.outgoing))
         return not is_any_full or self.has_room
 
-    def holds(self, trim_index: int, snapshot_bytes: int) -> dict[NodeId, Hold]:
-        """The limits of what full followers are sent: the entries that help them to free space.
+    def holds(self, log: FullLog) -> dict[NodeId, Hold]:
+        """The limits of what full followers are sent: the entries that help them to free space, or a snapshot.
 
         If there is no majority without them, they must get the log too, so that it can be committed; `takes_writes`
-        then keeps it short. `trim_index`: newest index of an entry that allows files to be deleted.
-        `snapshot_bytes`: size of the leader's snapshot.
+        then keeps it short. But one that was held before may be far behind. It stays held if a majority can do without
+        it, and else it gets a snapshot of the present state.
         """
-        full = {each.node: self.reports[each.node] for each in self.followers if self.is_full(each.node)}
-        if not full or not self.has_room:
-            return {}
-        return {
-            node: Hold(max(trim_index, report.takes_to), takes_snapshot=report.free_bytes >= snapshot_bytes)
-            for node, report in full.items()
-        }
+        full = {each: self.reports[each.node] for each in self.followers if self.is_full(each.node)}
+        holds = {each.node: log.hold(each, report) for each, report in full.items()}
+        if not self.has_room:
+            holds = {node: hold for node, hold in holds.items() if hold.is_far}
+            if not self._is_majority(holds):
+                holds = {node: hold._replace(entries_to=log.applied) for node, hold in holds.items()}
+        return holds
 
     def best(self, among: Collection[NodeId] | None = None) -> NodeId | None:
         """The most caught up of the voters that answer and report free disk space; None if there is none."""
