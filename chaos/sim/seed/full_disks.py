@@ -44,7 +44,6 @@ ASK_US: Final = 200_000
 LEADS: Final = "full disks keep a leader that answers reads"
 TAKES_TRIM: Final = "full disks take a trim"
 GOES_ON: Final = "after a trim of full disks writes go on"
-ROOM_AGAIN: Final = "after a trim of full disks every one of them has room again"
 
 
 def with_full_disks(world: World) -> None:
@@ -74,16 +73,10 @@ def with_full_disks(world: World) -> None:
     if has_log:  # else a policy trimmed it before, and the state fills the disks
         _wait(world, FREED_US, GOES_ON, lambda: writer.acknowledged > before)
     writer.is_on = False
-    if has_log:
-        _wait(world, FREED_US, ROOM_AGAIN, lambda: all(map(_has_room, voters)))
     world.sometimes("full disks were trimmed, and writes went on")
     for each in voters:
         each.disk.files.space = None
     agree(world)
-
-
-def _has_room(replica: Node) -> bool:
-    return replica.core is not None and replica.state.syncer.has_space
 
 
 def _trims_by_itself(replica: Node) -> bool:

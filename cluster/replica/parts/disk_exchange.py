@@ -56,11 +56,11 @@ def own(replica: ReplicaState) -> DiskReport:
     """The report about this node's disk, as it decides by it when it leads. See `_tell` for the peers' one."""
     reserve = replica.disk.reserve
     is_full = not replica.syncer.has_space
-    # a full disk takes a snapshot in its reserve, and the first segment of the log that begins behind it
-    given = max(0, reserve.bytes - reserve.segment_bytes) if is_full else 0
+    # a full disk takes a snapshot in its reserve, beside the first segment of the log that begins behind it
+    free_bytes = max(0, reserve.free_bytes + reserve.bytes - reserve.segment_bytes) if is_full else reserve.free_bytes
     lacks_bytes = reserve.lacks_bytes if is_full else 0
     takes_to = replica.disk_space.takes_to if is_full else 0
-    return DiskReport(is_full, reserve.free_bytes + given, lacks_bytes, takes_to, replica.disks.times.median_us)
+    return DiskReport(is_full, free_bytes, lacks_bytes, takes_to, replica.disks.times.median_us)
 
 
 def reports(replica: ReplicaState) -> dict[NodeId, DiskReport]:
