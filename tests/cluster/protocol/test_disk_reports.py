@@ -161,7 +161,7 @@ def test_full_followers_are_held_while_a_majority_can_do_without_them() -> None:
 
 
 def test_a_snapshot_on_its_way_to_a_full_follower_goes_on_while_it_takes_the_space_that_was_free() -> None:
-    """Half of it is written there, and what is free is enough for the other half."""
+    """One half was written. The free space is enough for the other half."""
     found = disks({1: ROOM, 2: ROOM, 3: FULL._replace(free_bytes=2_500)})
     coming = [replace(each, snapshot_index=9, snapshot_bytes=2_500, snapshot_total=5_000) for each in found.followers]
     assert found.holds(log_of(5_000)) == {3: Hold(7, takes_snapshot=False)}
@@ -173,7 +173,7 @@ def test_a_snapshot_on_its_way_to_a_full_follower_goes_on_while_it_takes_the_spa
     [
         (0, 20_000, 5_000, False),  # what it lacks goes to the segment that it has
         (1, 0, 5_000, False),
-        (1, 1, 5_000, True),  # a segment of its reserve was needed for what was under way
+        (1, 1, 5_000, True),  # entries that were under way took a segment of its reserve
         (2, 0, 5_000, True),
         (2, 0, 4_999, False),  # neither fits: the entries may
     ],
