@@ -193,7 +193,7 @@ class FullLog(NamedTuple):
     """What a leader knows of its own log, for the followers with full disks."""
 
     trim_index: int  # newest index of an entry that allows files to be deleted
-    applied: int
+    reach: int  # where the newest snapshot ends, or one that is saved now would
     snapshot_bytes: int  # size of the newest snapshot
     segment_bytes: int
     begun_after: Callable[[int], int]  # how many segments begin after an index
@@ -232,12 +232,10 @@ class Disks:
     @property
     def has_room(self) -> bool:
         """Whether a majority of the voters answers and reports no full disk; of both sides, if joint."""
-        return self._is_majority([node for node in self.reports if self.is_full(node)])
-
-    def _is_majority(self, without: Collection[NodeId]) -> bool:
-        """Whether a majority of the voters answers, without those."""
-        reached = dict.fromkeys([self.node, *self.answering])
-        return outcome(self.configuration, {node: node not in without for node in reached}) is VoteOutcome.WON
+        voters = dict.fromkeys([*self.configuration.voters, *self.configuration.outgoing])
+        reached = {node: node == self.node or node in self.answering for node in voters}
+        has_room = {node: reached[node] and not self.is_full(node) for node in voters}
+        return outcome(self.configuration, has_room) is VoteOutcome.WON
 
     @property
     def takes_writes(self) -> bool:
@@ -254,16 +252,14 @@ class Disks:
         """The limits of what full followers are sent: the entries that help them to free space, or a snapshot.
 
         If there is no majority without them, they must get the log too, so that it can be committed; `takes_writes`
-        then keeps it short. But one that was held before may be far behind. It stays held if a majority can do without
-        it, and else it gets a snapshot of the present state.
+        then keeps it short. One that was held before may be far behind: it gets a snapshot first, if there is one.
         """
-        full = {each: self.reports[each.node] for each in self.followers if self.is_full(each.node)}
-        holds = {each.node: log.hold(each, report) for each, report in full.items()}
-        if not self.has_room:
-            holds = {node: hold for node, hold in holds.items() if hold.is_far}
-            if not self._is_majority(holds):
-                holds = {node: hold._replace(entries_to=log.applied) for node, hold in holds.items()}
-        return holds
+        full = [each for each in self.followers if self.is_full(each.node)]
+        holds = {each.node: log.hold(each, self.reports[each.node]) for each in full}
+        if self.has_room:
+            return holds
+        far = [each.node for each in full if holds[each.node].is_far and each.match < log.reach]
+        return {node: holds[node]._replace(entries_to=log.reach) for node in far}
 
     def best(self, among: Collection[NodeId] | None = None) -> NodeId | None:
         """The most caught up of the voters that answer and report free disk space; None if there is none."""

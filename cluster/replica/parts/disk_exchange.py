@@ -183,7 +183,7 @@ def _lead(replica: ReplicaState, now: Now) -> None:
     disk, log = replica.disk, replica.core.state.log
     full_log = FullLog(
         replica.disk_space.trim_index,
-        log.applied,
+        log.applied if replica.syncer.has_space else replica.snapshots.index,
         disk.snapshot_bytes,
         disk.reserve.segment_bytes,
         disk.begun_after,

@@ -188,16 +188,14 @@ def test_a_full_follower_that_lacks_more_than_its_reserve_takes_gets_a_snapshot(
     assert found.holds(log_of(5_000, trim_index=70, begun={60: begun})) == {3: hold}
 
 
-def test_without_a_majority_with_room_a_full_follower_that_is_far_behind_is_held_if_another_can_do() -> None:
-    """Node 3 was held while node 2 had room. Node 2 has everything, and commits the trim alone. Without node 2, node 3
-    is needed, and its reserve could not take the entries: it gets a snapshot of the present state."""
+def test_without_a_majority_with_room_a_full_follower_that_is_far_behind_gets_a_snapshot() -> None:
+    """Node 3 was held while node 2 had room. The entries would fill its reserve, and node 2 may have none left. Where
+    the leader has no newer snapshot, node 3 gets the entries."""
     full = FULL._replace(lacks_bytes=0, free_bytes=5_000)
     log = log_of(5_000, trim_index=50, begun={60: 2})
-    reports = {1: ROOM, 2: full, 3: full}
-    matches = {2: 100, 3: 60}
-    assert disks(reports, matches=matches).holds(log) == {3: Hold(50, takes_snapshot=True, is_far=True)}
-    alone = disks({1: ROOM, 3: full}, matches=matches, silent=[2])
-    assert alone.holds(log) == {3: Hold(100, takes_snapshot=True, is_far=True)}
+    found = disks({1: ROOM, 2: full, 3: full}, matches={2: 100, 3: 60})
+    assert found.holds(log) == {3: Hold(100, takes_snapshot=True, is_far=True)}
+    assert found.holds(log._replace(reach=60)) == {}
 
 
 @pytest.mark.parametrize(("reports", "silent"), [({1: ROOM, 2: FULL, 3: FULL}, []), ({1: ROOM, 2: ROOM, 3: FULL}, [2])])

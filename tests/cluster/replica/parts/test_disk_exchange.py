@@ -154,7 +154,7 @@ async def test_a_full_follower_that_lacks_more_than_its_reserve_gets_the_leaders
     small: SmallDisks, tmp_path: Path, is_alone: bool
 ) -> None:
     """Entries up to the trim would fill its reserve, and wait there for the space that the trim behind them frees.
-    Nor is it sent them when a second disk gets full, and no majority has space."""
+    Nor is it sent them when a second disk gets full, and no majority has space: then it gets a snapshot at once."""
     async with cluster_of(3, tmp_path, **SMALL) as nodes:
         leader = await nodes.leader()
         full, other = await nodes.followers()
