@@ -52,6 +52,9 @@ def need(state: State, peer: NodeId, progress: FollowerProgress, after: int, ask
 def feed(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     """Ask the disk for the next chunks, if the window has room for one."""
     log, options = state.log, state.options
+    if progress.match >= log.first - 1 and not (progress.hold is not None and progress.hold.is_far):
+        progress.probe(progress.match)  # it was far behind on a full disk, and is not any more
+        return
     progress.sent = max(progress.sent, log.first - 1)
     if progress.hold is not None and not progress.hold.takes_snapshot:
         return
