@@ -339,6 +339,10 @@ class Disk:
         """Whether a whole segment holds only records below `oldest`, and could be deleted."""
         return len(self._journal.segments) > 1 and self._journal.segments[0].last.index < oldest
 
+    def begun_after(self, index: int) -> int:
+        """How many segments begin after that index."""
+        return sum([segment.first > index for segment in self._segments()])
+
     # -- disk space
 
     def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:

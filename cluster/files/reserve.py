@@ -81,11 +81,11 @@ class ReserveFile:
 class Reserve:
     """The reserve of one data folder. Any thread may use it."""
 
-    __slots__ = ("_lock", "_segment_bytes", "_space", "bytes", "free_bytes", "is_asked", "is_used", "lacks_bytes")
+    __slots__ = ("_lock", "_space", "bytes", "free_bytes", "is_asked", "is_used", "lacks_bytes", "segment_bytes")
 
     def __init__(self, space: Space, segment_bytes: int) -> None:
         """Raises OSError."""
-        self._space, self._segment_bytes = space, segment_bytes
+        self._space, self.segment_bytes = space, segment_bytes
         self._lock = Lock()
         self.bytes = space.size()
         self.is_used = True  # something was taken from it, or it was never whole: the disk is full
@@ -97,7 +97,7 @@ class Reserve:
         """The size that it should have. `segment` has the bytes of the newest segment, `newest` and `older` those of
         the two snapshots on the disk, 0 where there is none. By at most `grown` bytes the state is larger than the
         newest."""
-        segment = min(segment, self._segment_bytes)  # one for a single large entry has more
+        segment = min(segment, self.segment_bytes)  # one for a single large entry has more
         state = newest + grown - grown % (segment // STEPS)
         return RESERVE_SEGMENTS * segment + max(state, 2 * state - older)
 
@@ -116,7 +116,7 @@ class Reserve:
             self.lacks_bytes = max(0, wanted - self.bytes - self.free_bytes) if self.is_used else 0
 
     def _make(self, wanted: int) -> None:
-        is_enough = wanted <= self.bytes <= wanted + RESERVE_SEGMENTS * self._segment_bytes
+        is_enough = wanted <= self.bytes <= wanted + RESERVE_SEGMENTS * self.segment_bytes
         if not is_enough:  # small changes of the state's size do not change the file
             if self._space.free() < wanted - self.bytes:
                 self.is_used = True  # not even tried: for a moment no other write would find space
@@ -132,7 +132,7 @@ class Reserve:
             self.is_used = True
             if not self.bytes:
                 return False
-            left = max(0, self.bytes - max(size, self._segment_bytes // SLICES))
+            left = max(0, self.bytes - max(size, self.segment_bytes // SLICES))
             self._space.resize(left)
             self.lacks_bytes += self.bytes - left
             self.bytes = left

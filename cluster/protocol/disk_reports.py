@@ -9,7 +9,7 @@ decisions; the simulator does the same. docs/decisions/0018 has the reasons.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -40,7 +40,7 @@ class DiskReport(NamedTuple):
     """The disk of one node, as that node reports it."""
 
     is_full: bool = False  # accepts only requests that free space (`raftlog.cluster.files.reserve`)
-    free_bytes: int = 0  # that new files may use
+    free_bytes: int = 0  # that new files may use; if full, a snapshot that a leader sends
     lacks_bytes: int = 0  # if full: space it needs to accept writes; 0: it has it, and is making sure
     takes_to: int = 0  # if full: entries that begin at or before this index help it to free space
     sync_us: int = 0  # recent time of one sync (`SyncTimes`); 0: unknown
@@ -189,6 +189,25 @@ class Handover(NamedTuple):
     to: NodeId
 
 
+class FullLog(NamedTuple):
+    """What a leader knows of its own log, for the followers with full disks."""
+
+    trim_index: int  # newest index of an entry that allows files to be deleted
+    reach: int  # where the newest snapshot ends, or one that is saved now would
+    snapshot_bytes: int  # size of the newest snapshot
+    segment_bytes: int
+    begun_after: Callable[[int], int]  # how many segments begin after an index
+
+    def hold(self, follower: FollowerView, report: DiskReport) -> Hold:
+        """What that follower is sent while it is held. The reserve on its disk has two segments: one for entries that
+        were under way when the disk got full. Entries of several segments would fill it before a trim behind them."""
+        size = follower.snapshot_total or self.snapshot_bytes
+        takes_snapshot = report.free_bytes + follower.snapshot_bytes >= size
+        begun = self.begun_after(follower.match)
+        is_far = begun > 0 and begun * self.segment_bytes + report.lacks_bytes > self.segment_bytes
+        return Hold(max(self.trim_index, report.takes_to), takes_snapshot, takes_snapshot and is_far)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
     """The leader's knowledge of all disks at one moment."""
@@ -229,20 +248,18 @@ class Disks:
         is_any_full = any(self.is_full(node) for node in (*self.configuration.voters, *self.configuration.outgoing))
         return not is_any_full or self.has_room
 
-    def holds(self, trim_index: int, snapshot_bytes: int) -> dict[NodeId, Hold]:
-        """The limits of what full followers are sent: the entries that help them to free space.
+    def holds(self, log: FullLog) -> dict[NodeId, Hold]:
+        """The limits of what full followers are sent: the entries that help them to free space, or a snapshot.
 
         If there is no majority without them, they must get the log too, so that it can be committed; `takes_writes`
-        then keeps it short. `trim_index`: newest index of an entry that allows files to be deleted.
-        `snapshot_bytes`: size of the leader's snapshot.
+        then keeps it short. One that was held before may be far behind: it gets a snapshot first, if there is one.
         """
-        full = {each.node: self.reports[each.node] for each in self.followers if self.is_full(each.node)}
-        if not full or not self.has_room:
-            return {}
-        return {
-            node: Hold(max(trim_index, report.takes_to), takes_snapshot=report.free_bytes >= snapshot_bytes)
-            for node, report in full.items()
-        }
+        full = [each for each in self.followers if self.is_full(each.node)]
+        holds = {each.node: log.hold(each, self.reports[each.node]) for each in full}
+        if self.has_room:
+            return holds
+        far = [each.node for each in full if holds[each.node].is_far and each.match < log.reach]
+        return {node: holds[node]._replace(entries_to=log.reach) for node in far}
 
     def best(self, among: Collection[NodeId] | None = None) -> NodeId | None:
         """The most caught up of the voters that answer and report free disk space; None if there is none."""

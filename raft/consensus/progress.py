@@ -38,10 +38,12 @@ class Mode(StrEnum):
 
 class Hold(NamedTuple):
     """What a follower without room on its disk is sent: entries that begin at or before `entries_to`, and a snapshot
-    only if `takes_snapshot`. Heartbeats, commit indexes and questions about its log are sent all the same."""
+    only if `takes_snapshot`. If those entries do not fit on its disk (`is_far`), it gets a snapshot of `entries_to` or
+    later in place of them. Heartbeats, commit indexes and questions about its log are sent all the same."""
 
     entries_to: int
     takes_snapshot: bool
+    is_far: bool = False
 
 
 @dataclass(slots=True)
@@ -169,7 +171,12 @@ class FollowerProgress:
 
     def takes(self, after: int) -> bool:
         """Whether the entry after the end `after` may be sent."""
-        return self.hold is None or after < self.hold.entries_to
+        return self.hold is None or (after < self.hold.entries_to and not self.hold.is_far)
+
+    def is_for(self, snapshot: int) -> bool:
+        """Whether it gets a snapshot of that index in place of the entries, although the log has them."""
+        hold = self.hold
+        return hold is not None and hold.is_far and self.match < hold.entries_to <= snapshot
 
     def taken(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Those of consecutive entries that may be sent."""

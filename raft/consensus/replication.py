@@ -39,6 +39,9 @@ def replicate(state: State, role: Leader) -> None:
             if progress.sent < log.first and log.term_at(progress.sent) is None:
                 snapshots.need(state, peer, progress, progress.sent)  # compacted away meanwhile
                 continue
+            if progress.is_for(log.snapshot.index):
+                snapshots.need(state, peer, progress, progress.match, ask_at=log.snapshot.index)
+                continue
             if progress.sent < last and progress.takes(progress.sent):
                 _stream(state, role, peer, progress)
             if progress.commit_sent < committed and progress.commit_sent < progress.sent:

@@ -42,15 +42,19 @@ from raftlog.raft.types import Mark, NodeId
 # The leader's side.
 
 
-def need(state: State, peer: NodeId, progress: FollowerProgress, after: int) -> None:
-    """That follower needs what comes after `after`, which this log no longer has."""
+def need(state: State, peer: NodeId, progress: FollowerProgress, after: int, ask_at: int = 0) -> None:
+    """That follower needs what comes after `after`, which this log no longer has, or its disk has no room for.
+    Heartbeats ask whether it is at `ask_at`, or where this log begins."""
     state.out.events.append(FollowerNeedsSnapshot(peer, after + 1))
-    progress.need_snapshot(state.log.first - 1)
+    progress.need_snapshot(max(ask_at, state.log.first - 1))
 
 
 def feed(state: State, peer: NodeId, progress: FollowerProgress) -> None:
     """Ask the disk for the next chunks, if the window has room for one."""
     log, options = state.log, state.options
+    if progress.match >= log.first - 1 and not (progress.hold is not None and progress.hold.is_far):
+        progress.probe(progress.match)  # it was far behind on a full disk, and is not any more
+        return
     progress.sent = max(progress.sent, log.first - 1)
     if progress.hold is not None and not progress.hold.takes_snapshot:
         return

@@ -19,6 +19,7 @@ from raftlog.chaos.sim.seed.agreement import agree
 from raftlog.chaos.sim.world.world import World
 from raftlog.raft.consensus.roles import Leader
 from raftlog.raft.types import NodeId
+from raftlog.raft.wal.divergence import NOTE
 
 PROPERTY: Final = "a healthy majority elects a leader"
 
@@ -89,14 +90,14 @@ def _disturb(world: World, random: Random) -> None:
 
 def _intact(world: World) -> list[NodeId]:
     """The nodes whose disk holds everything that it ever confirmed, and whose state is right. A disk that never lost
-    anything counts, whatever its node believes."""
+    anything counts, whatever its node believes; but not one with a note of a wrong state: its start may be refused."""
     forgetting = [kind for kind, _ in FORGETTING]
     hit = {node for node, _, _ in world.atlas.hits}
     hit |= {node for fault in world.faults if fault.kind in forgetting for node in fault.nodes}
     return [
         node
         for node, replica in world.replicas.items()
-        if not (replica.is_retired or replica.corrupted or replica.disk.refused)
+        if not (replica.is_retired or replica.corrupted or replica.disk.refused or NOTE in replica.disk.damaged)
         and (node not in hit or (has_everything(replica.disk) and not world.atlas.is_lost(node)))
     ]
 

@@ -15,6 +15,7 @@ from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.protocol.disk_reports import (
     DiskReport,
     Disks,
+    FullLog,
     Handover,
     Rules,
     Why,
@@ -24,7 +25,7 @@ from raftlog.cluster.protocol.disk_reports import (
     majority_clock,
 )
 from raftlog.cluster.replica.state import ReplicaState
-from raftlog.cluster.replica.upkeep import clock_entries
+from raftlog.cluster.replica.upkeep import clock_entries, snapshots
 from raftlog.cluster.runtime import clock
 from raftlog.raft.codec.frame import Frame
 from raftlog.raft.refusals import CannotTransfer, ProposalRefused
@@ -55,9 +56,11 @@ def own(replica: ReplicaState) -> DiskReport:
     """The report about this node's disk, as it decides by it when it leads. See `_tell` for the peers' one."""
     reserve = replica.disk.reserve
     is_full = not replica.syncer.has_space
+    # a full disk takes a snapshot in its reserve, beside the first segment of the log that begins behind it
+    free_bytes = max(0, reserve.free_bytes + reserve.bytes - reserve.segment_bytes) if is_full else reserve.free_bytes
     lacks_bytes = reserve.lacks_bytes if is_full else 0
     takes_to = replica.disk_space.takes_to if is_full else 0
-    return DiskReport(is_full, reserve.free_bytes, lacks_bytes, takes_to, replica.disks.times.median_us)
+    return DiskReport(is_full, free_bytes, lacks_bytes, takes_to, replica.disks.times.median_us)
 
 
 def reports(replica: ReplicaState) -> dict[NodeId, DiskReport]:
@@ -177,7 +180,15 @@ def _lead(replica: ReplicaState, now: Now) -> None:
     view = replica.disks
     disks = replace(all_disks(replica), clocks=clocks(replica, now, clock.monotonic()))
     view.takes_writes = disks.takes_writes
-    holds = disks.holds(replica.disk_space.trim_index, replica.disk.snapshot_bytes)
+    disk, log = replica.disk, replica.core.state.log
+    full_log = FullLog(
+        replica.disk_space.trim_index,
+        log.applied if replica.syncer.has_space else replica.snapshots.index,
+        disk.snapshot_bytes,
+        disk.reserve.segment_bytes,
+        disk.begun_after,
+    )
+    holds = disks.holds(full_log)
     if holds != view.holds:
         if holds.keys() - view.holds.keys():
             meaning = "their disks are full: they are sent no entries while a majority can do without them"
@@ -187,7 +198,10 @@ def _lead(replica: ReplicaState, now: Now) -> None:
         view.holds = holds
         replica.driver.wake()
     replica.core.hold(holds)  # in every call: a change of the members makes new Progress objects
-    if max(report.takes_to for report in disks.reports.values()) > replica.core.state.log.last.index:
+    wanted = max([hold.entries_to for hold in holds.values() if hold.is_far], default=0)
+    if replica.snapshots.index < wanted and replica.syncer.has_space:
+        snapshots.save(replica)
+    if max(report.takes_to for report in disks.reports.values()) > log.last.index:
         clock_entries.propose(replica, now)
     handover = disks.handover(view.rules, view.last_ms, now.monotonic_ms)
     if handover is not None and not replica.life.is_stopping:

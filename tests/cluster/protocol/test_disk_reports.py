@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -14,6 +14,7 @@ from raftlog.cluster.protocol.disk_reports import (
     SLOTS,
     DiskReport,
     Disks,
+    FullLog,
     Handover,
     Reports,
     Rules,
@@ -53,6 +54,11 @@ def disks(
     ]
     answering = [each.node for each in followers if each.node not in silent]
     return Disks(node=1, configuration=members, reports=reports, followers=followers, answering=answering)
+
+
+def log_of(snapshot_bytes: int, *, trim_index: int = 7, begun: Mapping[int, int] = {}) -> FullLog:
+    """The log of that leader: so many segments begin after an index."""
+    return FullLog(trim_index, 100, snapshot_bytes, 20_000, lambda index: begun.get(index, 0))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -147,11 +153,49 @@ def test_full_followers_are_held_while_a_majority_can_do_without_them() -> None:
     full = FULL._replace(free_bytes=5_000)
     found = disks({1: ROOM, 2: ROOM, 3: full})
     assert found.takes_writes
-    assert found.holds(7, 5_000) == {3: Hold(7, takes_snapshot=True)}
-    assert found.holds(7, 5_001) == {3: Hold(7, takes_snapshot=False)}
+    assert found.holds(log_of(5_000)) == {3: Hold(7, takes_snapshot=True)}
+    assert found.holds(log_of(5_001)) == {3: Hold(7, takes_snapshot=False)}
     asking = disks({1: ROOM, 2: ROOM, 3: full._replace(takes_to=9)})
-    assert asking.holds(7, 5_001) == {3: Hold(9, takes_snapshot=False)}
-    assert disks({1: ROOM, 2: ROOM, 3: ROOM}).holds(7, 0) == {}
+    assert asking.holds(log_of(5_001)) == {3: Hold(9, takes_snapshot=False)}
+    assert disks({1: ROOM, 2: ROOM, 3: ROOM}).holds(log_of(0)) == {}
+
+
+def test_a_snapshot_on_its_way_to_a_full_follower_goes_on_while_it_takes_the_space_that_was_free() -> None:
+    """One half was written. The free space is enough for the other half."""
+    found = disks({1: ROOM, 2: ROOM, 3: FULL._replace(free_bytes=2_500)})
+    coming = [replace(each, snapshot_index=9, snapshot_bytes=2_500, snapshot_total=5_000) for each in found.followers]
+    assert found.holds(log_of(5_000)) == {3: Hold(7, takes_snapshot=False)}
+    assert replace(found, followers=coming).holds(log_of(9_000)) == {3: Hold(7, takes_snapshot=True)}
+
+
+@pytest.mark.parametrize(
+    ("begun", "lacks_bytes", "free_bytes", "is_far"),
+    [
+        (0, 20_000, 5_000, False),  # what it lacks goes to the segment that it has
+        (1, 0, 5_000, False),
+        (1, 1, 5_000, True),  # entries that were under way took a segment of its reserve
+        (2, 0, 5_000, True),
+        (2, 0, 4_999, False),  # neither fits: the entries may
+    ],
+)
+def test_a_full_follower_that_lacks_more_than_its_reserve_takes_gets_a_snapshot(
+    begun: int, lacks_bytes: int, free_bytes: int, is_far: bool
+) -> None:
+    """It lacks what the leader's newest segments have, and has a reserve of two segments."""
+    full = FULL._replace(lacks_bytes=lacks_bytes, free_bytes=free_bytes)
+    found = disks({1: ROOM, 2: ROOM, 3: full}, matches={2: 100, 3: 60})
+    hold = Hold(70, free_bytes >= 5_000, is_far)
+    assert found.holds(log_of(5_000, trim_index=70, begun={60: begun})) == {3: hold}
+
+
+def test_without_a_majority_with_room_a_full_follower_that_is_far_behind_gets_a_snapshot() -> None:
+    """Node 3 was held while node 2 had room. The entries would fill its reserve, and node 2 may have none left. Where
+    the leader has no newer snapshot, node 3 gets the entries."""
+    full = FULL._replace(lacks_bytes=0, free_bytes=5_000)
+    log = log_of(5_000, trim_index=50, begun={60: 2})
+    found = disks({1: ROOM, 2: full, 3: full}, matches={2: 100, 3: 60})
+    assert found.holds(log) == {3: Hold(100, takes_snapshot=True, is_far=True)}
+    assert found.holds(log._replace(reach=60)) == {}
 
 
 @pytest.mark.parametrize(("reports", "silent"), [({1: ROOM, 2: FULL, 3: FULL}, []), ({1: ROOM, 2: ROOM, 3: FULL}, [2])])
@@ -163,7 +207,7 @@ def test_no_writes_are_taken_that_only_the_reserve_of_a_full_follower_could_comm
     """
     found = disks(reports, silent=silent)
     assert not found.takes_writes
-    assert found.holds(7, 0) == {}
+    assert found.holds(log_of(0)) == {}
 
 
 def test_without_a_full_disk_silence_refuses_no_write() -> None:

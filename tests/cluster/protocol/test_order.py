@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import Phase, example, given, settings, strategies as st
 
 from raftlog.cluster.protocol.digest_points import POINTS_KEPT, DigestPoints, Diverged
-from raftlog.cluster.protocol.disk_reports import DiskReport, Disks, Reports, Rules
+from raftlog.cluster.protocol.disk_reports import DiskReport, Disks, FullLog, Reports, Rules
 from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.consensus import recall
 from raftlog.raft.consensus.state import Memory
@@ -145,7 +145,7 @@ def test_a_leader_decides_the_same_about_disks_whatever_the_order_of_the_reports
             followers=random.sample(followers, len(followers)),
             answering=random.sample(sorted(answering), len(answering)),
         )
-        holds = disks.holds(50, 10)
+        holds = disks.holds(FullLog(50, 100, 10, 4_096, lambda index: 99 - index))
         decided.append((disks.handover(RULES, {}, 0), disks.best(), disks.takes_writes, disks.has_room, holds))
     assert decided[0] == decided[1]
 

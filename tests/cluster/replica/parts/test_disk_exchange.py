@@ -149,6 +149,33 @@ async def test_without_a_majority_with_room_the_answer_says_which_nodes_lack_how
         await nodes.append(one, VALUE)
 
 
+@pytest.mark.parametrize("is_alone", [True, False], ids=["one full", "two full"])
+async def test_a_full_follower_that_lacks_more_than_its_reserve_gets_the_leaders_snapshot_after_a_trim(
+    small: SmallDisks, tmp_path: Path, is_alone: bool
+) -> None:
+    """Entries up to the trim would fill its reserve, and wait there for the space that the trim behind them frees.
+    Nor is it sent them when a second disk gets full, and no majority has space: then it gets a snapshot at once."""
+    async with cluster_of(3, tmp_path, **SMALL) as nodes:
+        leader = await nodes.leader()
+        full, other = await nodes.followers()
+        for _ in range(4 * SEGMENT // (64 * len(VALUE))):
+            await nodes.append(leader, *MANY)
+        await nodes.all_at(leader.applied)
+        await make_full(small, nodes, full)
+        await wait_until_async(lambda: full.node_id in leader.state.disks.holds, what="the leader to hold it")
+        await wait_until_async(lambda: not full.state.syncer.is_waiting, what="its last batch on disk")
+        for _ in range(6 * SEGMENT // (64 * len(VALUE))):  # far more than a reserve of two segments
+            await nodes.append(leader, *MANY)
+        if not is_alone:
+            await make_full(small, nodes, other)
+            await wait_until_async(lambda: not leader.state.disks.takes_writes, what="the leader to know")
+        block = encode_block([BlockRecord(int(Operation.TRIM), argument=leader.applied)])
+        await leader.submit(block, 1, deadline=deadline())
+        await wait_until_async(lambda: full.state.syncer.has_space and other.state.syncer.has_space, what="room again")
+        await nodes.append(full, VALUE)
+        await nodes.all_at(leader.applied)
+
+
 class SeldomSynced(SyncTimes):
     """Measured a sync in too few slots for a median."""
 

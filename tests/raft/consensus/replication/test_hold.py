@@ -7,6 +7,7 @@ import pytest
 from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.progress import Hold, Mode
 from raftlog.raft.events import TransferEnded
+from raftlog.raft.messages import AppendEntries
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Ready
 from raftlog.raft.types import NOBODY, Entry, EntryKind
@@ -144,6 +145,31 @@ def test_a_held_follower_is_sent_a_snapshot_only_if_it_has_room_for_one() -> Non
     core.hold({3: Hold(0, takes_snapshot=True)})
     core.tick(at(core.next_deadline_ms()))
     assert len(snapshots(core)) == 1
+
+
+def test_a_held_follower_that_is_far_behind_gets_a_snapshot_in_place_of_entries_that_the_log_has() -> None:
+    """No entry, and no snapshot that ends before the one that frees space. A snapshot that is there is sent once."""
+    core = make_core(1, 3, *([1] * 20), commit=20)
+    lead(core)
+    log = core.state.log
+    reply(core, 2, match=log.last.index)
+    reply(core, 3, match=5, prev=log.last.index - 1, success=False, hint=(5, 1))
+    reply(core, 3, match=5, prev=5)
+    core.hold({3: Hold(12, takes_snapshot=True, is_far=True)})
+    core.compact(log.mark_at(11) or log.last, keep_after=None)
+    core.tick(at(core.next_deadline_ms()))
+    out = drain(core)
+    assert (sent(out, 3), progress(core, 3).mode) == ([], Mode.REPLICATE)
+    core.compact(log.mark_at(15) or log.last, keep_after=None)
+    drain(core)
+    assert progress(core, 3).mode is Mode.SNAPSHOT
+    core.tick(at(core.next_deadline_ms()))
+    (ready,) = snapshots(core)
+    (asked,) = [each for each in ready.messages if isinstance(each, AppendEntries) and each.to == 3]
+    assert (asked.prev_index, asked.entries) == (15, ())
+    reply(core, 3, match=15, prev=15)
+    assert progress(core, 3).mode is Mode.REPLICATE
+    assert snapshots(core) == []
 
 
 @pytest.mark.parametrize("lacks", [True, False], ids=["lacks an entry", "has everything"])
