@@ -142,6 +142,7 @@ class SinkRun:
         self._tell = tell
         self._keep_state = keep_state
         self._at = at
+        self._claims = 0  # that were sent; of several, one without an answer may take effect late
         self._reported_s = 0.0
         self._sent: StorePosition | None = None  # by the newest batch of this session
         self._noted: set[str] = set()  # notes of the store that were printed
@@ -174,7 +175,7 @@ class SinkRun:
                 try:
                     self._with_new_columns(once=once, until=until, skip=skip)
                 except (StoreFenced, ConsumerFenced) as error:
-                    self._wait_for_verify(error)
+                    self._claim_again(error)
                 except (StoreUnavailable, PositionMoved, Unavailable, OutcomeUnknown) as error:
                     self.progress.error = str(error)
                     self._tell(f"{self.name}: {error}; trying again")
@@ -185,12 +186,17 @@ class SinkRun:
                 finally:
                     self._store.close()
 
-    def _wait_for_verify(self, error: Exception) -> None:
-        """Waits while `sink verify` holds the sink, and has its next try claim it again.
+    def _claim_again(self, error: Exception) -> None:
+        """Has the next try claim the sink again: once `sink verify` no longer holds it, or where a claim of this run
+        that had no answer came late.
 
         Raises StoreUnavailable for that try, or SinkStopped where another runner holds it.
         """
-        if self._group.status().owner not in (VERIFIER, VERIFIER_DONE):
+        owner = self._group.status().owner
+        if owner == self._owner and self._claims > 1:
+            self._claims, self._group.owned = 0, None
+            raise StoreUnavailable("a claim of this run that had no answer came late") from error
+        if owner not in (VERIFIER, VERIFIER_DONE):
             raise SinkStopped(f"{self.name}: another runner has taken over ({error}); this one stops") from error
         self._store.close()
         until = clock.monotonic() + VERIFY_MAX_S
@@ -218,6 +224,7 @@ class SinkRun:
         if once:
             until = self._end().last_user_index
         if group.owned is None:  # one claim serves all tries
+            self._claims += 1
             group.claim(owner=self._owner, start=self._first_of_group())
         assert group.owned is not None
         self._at(SinkStep.CLAIMED)

@@ -285,6 +285,7 @@ class Runner:
 
     def __init__(self, sinks: Sinks, server: SinkServer, random: Random) -> None:
         self.stands_until_us = 0
+        self.is_over = True  # fenced, or not started yet
         self._sinks, self._server, self._random = sinks, server, random
         self._world = sinks.world
         self._mapping = sinks.mapping()
@@ -305,7 +306,7 @@ class Runner:
         """A new process, in the place of one that may run still."""
         self.kill()
         self._main.group = self._beside.group = None
-        self._rebuilds = rebuilds
+        self._rebuilds, self.is_over = rebuilds, False
         self._try(self._turn)
 
     def _try(self, turn: int) -> None:
@@ -323,6 +324,10 @@ class Runner:
         except StoreFenced:
             self._world.sometimes("a sink's runner was fenced")
             self._main.store.close()
+            self.is_over = True
+            if all(each.is_over for each in self._sinks.runners):  # by the late claim of a process that was killed
+                self._world.sometimes("a sink without a runner got one again")
+                self._world.after(self._random.randint(1_000, 1_000_000), self.start)
             return
         except (StoreUnavailable, PositionMoved, _NodeSilentError, _LogTrimmedError) as error:
             self._world.count(f"tries of a sink ended by {type(error).__name__}")

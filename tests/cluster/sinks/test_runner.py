@@ -16,8 +16,11 @@ import msgspec
 import pytest
 
 from raftlog import KeyWrite, NewRecord
+from raftlog.cluster.api.consumers import ConsumerMoved
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.client.consumers import SyncConsumer
+from raftlog.cluster.client.errors import OutcomeUnknown
 from raftlog.cluster.sinks import runner
 from raftlog.cluster.sinks.changes import StorePosition, StoreRow
 from raftlog.cluster.sinks.kept_files import Rejects, RunPhase, RunStateFile
@@ -226,6 +229,39 @@ def test_a_second_runner_fences_the_first(client: SyncClient, tmp_path: Path) ->
 
     with pytest.raises(SinkStopped, match="another runner has taken over"):
         bench.made(take_over).run(once=True)
+    bench.run()
+    assert bench.rows == expected(client)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_an_own_claim_that_comes_late_does_not_stop_a_run(
+    client: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """A claim without an answer takes effect behind the next one: the run claims once more. It stops for another
+    process of the same name, as two containers may have it: they would take the sink from each other for ever."""
+    fill(client, 10)
+    bench = Bench(client, tmp_path)
+    claim = SyncConsumer.claim
+    claims = 0
+
+    def claimed(group: SyncConsumer, *, owner: str = "", start: int | None = None) -> ConsumerMoved:
+        nonlocal claims
+        claims += 1
+        if is_late and claims == 1:
+            raise OutcomeUnknown("leader_lost", "the leader was lost")
+        return claim(group, owner=owner, start=start)
+
+    monkeypatch.setattr(SyncConsumer, "claim", claimed)
+    come_late = AtStep(SinkStep.MAPPED, lambda: claim(client.consumer("sink/s"), owner="a run"), 1)
+    rejects = Rejects(tmp_path / "s.rejected")
+    run = SinkRun("s", bench.sink, ModelStore(bench.store), client, rejects, owner="a run", at=come_late)
+    if is_late:
+        run.run(once=True)
+        fill(client, 10, seed=2)
+        come_late.seen = 0
+    with pytest.raises(SinkStopped, match="another runner has taken over"):
+        run.run(once=True)
+    assert claims == (3 if is_late else 1)
     bench.run()
     assert bench.rows == expected(client)
 
