@@ -29,14 +29,13 @@ class NewestEntries:
         self.bytes = sum([entry.size for entry in entries])
 
     def mark_at(self, index: int) -> Mark | None:
-        """The mark of the entry that ends at `index`, with its header CRC; None where it is not in memory."""
-        ends = self.ends
-        if ends and index == ends[-1]:
-            return self.entries[-1].mark
-        position = bisect_left(ends, index)
-        if position < len(ends) and ends[position] == index:
+        """See `Log.mark_at`."""
+        if index == self.start.index:
+            return self.start
+        position = bisect_left(self.ends, index)
+        if position < len(self.ends) and self.ends[position] == index:
             return self.entries[position].mark
-        return self.start if index == self.start.index else None
+        return None
 
     def slice(self, after: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
         """Consecutive entries after the end `after`: at least one if there is one, else within limits."""
@@ -157,6 +156,10 @@ class Log:
     def may_end(self, index: int) -> bool:
         """Whether an entry may end at `index`, as far as memory knows: below the tail only the disk knows."""
         return index == self.last.index or index < self.tail.start.index or self.is_end(index)
+
+    def mark_at(self, index: int) -> Mark | None:
+        """The mark of the entry that ends at `index`, with its header CRC; None where it is not in memory."""
+        return self.last if index == self.last.index else self.tail.mark_at(index)
 
     def last_end(self, index: int, term: int) -> tuple[int, bool]:
         """The last place at or below `index` whose term is not above `term`, rounded down to an entry's end.

@@ -338,7 +338,7 @@ def _is_chain(state: State, message: AppendEntries) -> bool:
 
 def _has_other_header(state: State, message: AppendEntries, entry: Entry) -> bool:
     """Whether the entry before the leader's `entry` is another one here."""
-    mark, named = state.log.tail.mark_at(entry.before), entry.previous_crc
+    mark, named = state.log.mark_at(entry.before), entry.previous_crc
     if mark is None or mark.index == 0 or mark.header_crc == named:
         return False
     what = f"entry {mark.index} has header CRC {mark.header_crc:08x} here, {named:08x} there"
@@ -352,7 +352,7 @@ def _is_refused(state: State, message: AppendEntries, entry: Entry) -> bool:
     log = state.log
     if entry.before >= log.committed:
         return _has_other_header(state, message, entry)
-    mark = log.tail.mark_at(entry.index)
+    mark = log.mark_at(entry.index)
     event = LogDiffers(message.sender, entry.index, 0 if mark is None else mark.header_crc, entry.mark.header_crc)
     what = f"entry {entry.index} of term {entry.term} is not the one that is committed here"
     reject_difference(state, message, event, what)

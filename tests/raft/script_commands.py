@@ -408,7 +408,7 @@ def _change(cluster: Cluster, words: Words) -> None:
 
 
 def _mark(cluster: Cluster, number: NodeId, index: int) -> Mark:
-    mark = cluster.running(number).state.log.tail.mark_at(index)
+    mark = cluster.running(number).state.log.mark_at(index)
     assert mark is not None, index
     return mark
 

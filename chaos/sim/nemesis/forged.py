@@ -118,7 +118,7 @@ def forged(state: State, node: NodeId, random: Random) -> Message:
     """What takes over a node in that state, or loses an acknowledged entry, if it counts."""
     log, last = state.log, state.log.last
     committed = random.choice([each for each in log.tail.entries if each.index <= log.committed] or [None])
-    before = last if committed is None else log.tail.mark_at(committed.before) or last
+    before = last if committed is None else log.mark_at(committed.before) or last
     term = state.term + random.choice((0, 1, 1))
     new, cutting = [
         seal_entry(

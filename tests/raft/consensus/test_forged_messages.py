@@ -89,7 +89,7 @@ class Forger:
     def entries(self, before: int, term: int) -> tuple[Entry, ...]:
         """A chain after `before`, which may not be the end of an entry here: with the true header there, or not."""
         random, log = self.random, self.core.state.log
-        mark = log.tail.mark_at(before) if random.randrange(4) else None
+        mark = log.mark_at(before) if random.randrange(4) else None
         previous = mark or Mark(before, min(term, log.term_at(before) or 0), random.getrandbits(32))
         if random.randrange(8) == 0:
             previous = replace(previous, index=self.number())
@@ -332,7 +332,7 @@ def test_pitfall_19_entries_that_break_an_invariant_are_refused_before_anything_
     core = made("follower")
     log = core.state.log
     assert (log.tail.start.index, log.tail.ends, log.committed) == (2, [5, 6, 8, 9, 10], 5)
-    chain = extend(log.tail.mark_at(prev[0]) or Mark(*prev), *entries, data=b"another")
+    chain = extend(log.mark_at(prev[0]) or Mark(*prev), *entries, data=b"another")
     message = append_entries(chain, prev=(prev[0], prev[1]), term=3, commit=commit)
     assert denied(core, message).startswith(reason)
 

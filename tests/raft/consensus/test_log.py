@@ -22,7 +22,7 @@ def test_terms_out_of_bounds_are_none_and_no_error(index: int) -> None:
     """Term look-ups of anything at all are safe (pitfall 52: the term of a compacted entry)."""
     log = log_from((1, 3), (2, 4), 2)
     assert log.term_at(index) is None
-    assert log.tail.mark_at(index) is None
+    assert log.mark_at(index) is None
     assert not log.is_end(index)
 
 

@@ -151,7 +151,7 @@ class Comparison(RuleBasedStateMachine):
         for index in range(log.tail.start.index, top):
             assert log.is_end(index) == (index in ends)
             if index:
-                assert log.tail.mark_at(index) == marks.get(index)
+                assert log.mark_at(index) == marks.get(index)
         terms = {0, self.term, *(entry.term for entry in twin.entries[-4:])}
         for index in range(top):
             assert log.may_end(index) or index not in ends

@@ -75,7 +75,8 @@ def needs_fixtures(story: str) -> bool:
         return False
     function = found_in(path, name)
     given = {"tmp_path"}
-    marks = getattr(function, "pytestmark", [])
+    of_file = getattr(inspect.getmodule(function), "pytestmark", [])
+    marks = getattr(function, "pytestmark", []) + (of_file if isinstance(of_file, list) else [of_file])
     if sum(mark.name == "parametrize" for mark in marks) > 1:
         return True
     for mark in marks:

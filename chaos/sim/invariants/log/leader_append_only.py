@@ -28,6 +28,6 @@ class LeaderAppendOnly:
         if seen is None or seen[0] != term:
             return
         before = seen[1]
-        now = log.tail.mark_at(before.index)  # None once it left memory: then it was applied, and is looked at there
+        now = log.mark_at(before.index)  # None once it left memory: then it was applied, and is looked at there
         if log.last.index < before.index or (now is not None and now.header_crc != before.header_crc):
             raise InvariantBroken(node, PROPERTY, SECTION, f"its log ended at {before} in term {term}, now {now}")

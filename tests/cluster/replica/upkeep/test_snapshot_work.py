@@ -234,7 +234,12 @@ async def test_what_the_state_grows_while_it_is_saved_counts_on() -> None:
     """The reserve on the disk must have room for the next snapshot, which has it too."""
     replica = replica_of([])
     replica.applier = SimpleNamespace(
-        written=5, applied=5, mark=Mark(5, 1, 0, 0, 0), last_user_index=4, log_bytes=0, grown_bytes=700
+        ledger=SimpleNamespace(written=5),
+        applied=5,
+        mark=Mark(5, 1, 0, 0, 0),
+        last_user_index=4,
+        log_bytes=0,
+        grown_bytes=700,
     )
     replica.core.state = SimpleNamespace(configurations=[(1, None)])
 

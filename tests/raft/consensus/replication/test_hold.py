@@ -136,7 +136,7 @@ def test_a_held_follower_is_sent_a_snapshot_only_if_it_has_room_for_one() -> Non
     core = make_core(1, 3, *([1] * 20), commit=20)
     lead(core)
     log = core.state.log
-    core.compact(log.tail.mark_at(15) or log.last, keep_after=15)
+    core.compact(log.mark_at(15) or log.last, keep_after=15)
     reply(core, 3, match=0, prev=core.state.log.last.index - 1, success=False, hint=(2, 1))
     core.hold({3: NOTHING})
     core.tick(at(core.next_deadline_ms()))
@@ -156,11 +156,11 @@ def test_a_held_follower_that_is_far_behind_gets_a_snapshot_in_place_of_entries_
     reply(core, 3, match=5, prev=log.last.index - 1, success=False, hint=(5, 1))
     reply(core, 3, match=5, prev=5)
     core.hold({3: Hold(12, takes_snapshot=True, is_far=True)})
-    core.compact(log.tail.mark_at(11) or log.last, keep_after=None)
+    core.compact(log.mark_at(11) or log.last, keep_after=None)
     core.tick(at(core.next_deadline_ms()))
     out = drain(core)
     assert (sent(out, 3), progress(core, 3).mode) == ([], Mode.REPLICATE)
-    core.compact(log.tail.mark_at(15) or log.last, keep_after=None)
+    core.compact(log.mark_at(15) or log.last, keep_after=None)
     drain(core)
     assert progress(core, 3).mode is Mode.SNAPSHOT
     core.tick(at(core.next_deadline_ms()))

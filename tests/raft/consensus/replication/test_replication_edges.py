@@ -151,7 +151,7 @@ def test_a_follower_that_has_all_before_the_log_needs_no_snapshot_after_another_
 def differing(core: RaftCore, after: int = 2, *, sender: int = 2, term: int = 2) -> list[LogDiffers]:
     """That leader sends an entry of its term behind the entry `after`, whose header is another one at the leader. What
     the follower notes of it beside the rejection; it neither appends nor answers nor cuts."""
-    mark = core.state.log.tail.mark_at(after)
+    mark = core.state.log.mark_at(after)
     assert mark is not None
     entries = tuple(extend(replace(mark, header_crc=mark.header_crc ^ 1), term))
     core.step(append_entries(entries, prev=(after, 1), term=term, sender=sender), at(0))
