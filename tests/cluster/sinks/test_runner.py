@@ -17,6 +17,7 @@ import pytest
 
 from raftlog import KeyWrite, NewRecord
 from raftlog.cluster.api.consumers import ConsumerMoved
+from raftlog.cluster.api.errors import Code
 from raftlog.cluster.client import requests
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.consumers import SyncConsumer
@@ -248,7 +249,7 @@ def test_an_own_claim_that_comes_late_does_not_stop_a_run(
         nonlocal claims
         claims += 1
         if is_late and claims == 1:
-            raise OutcomeUnknown("leader_lost", "the leader was lost")
+            raise OutcomeUnknown(Code.LEADER_LOST, "the leader was lost")
         return claim(group, owner=owner, start=start)
 
     monkeypatch.setattr(SyncConsumer, "claim", claimed)
