@@ -333,6 +333,10 @@ def tick(state: State) -> None:
     if not state.recall.run or now_ms < state.recall.ask_ms:
         return
     state.recall.ask_ms = now_ms + state.options.heartbeat_ms
+    heard_ms = now_ms - PATIENCE_TIMEOUTS * state.options.election_timeout_max_ms
+    for peer, answered_ms in state.recall.recalled.items():
+        if answered_ms < heard_ms and _keeps_from_campaigning(state, peer):
+            del state.recall.led[peer]  # it hangs: as if its connection had closed, until it answers
     may_lift(state)
     asked = _unasked(state)
     if state.recall.floor and state.leader in state.recall.starts and state.leader not in asked:
@@ -343,12 +347,17 @@ def tick(state: State) -> None:
 
 def _unasked(state: State) -> list[NodeId]:
     """Those too whose report keeps this node from campaigning: their disk may hang now, or a leader has cut it."""
-    least = max(state.recall.kept, (state.log.last.term, state.log.last.index))
     return [
         peer
         for peer in state.recall.starts
-        if peer not in state.recall.recalled or state.recall.led.get(peer, least) > least
+        if peer not in state.recall.recalled or _keeps_from_campaigning(state, peer)
     ]
+
+
+def _keeps_from_campaigning(state: State, peer: NodeId) -> bool:
+    """Whether that peer acknowledged an entry to this disk that the log here lacks."""
+    least = max(state.recall.kept, (state.log.last.term, state.log.last.index))
+    return state.recall.led.get(peer, least) > least
 
 
 def _ask(state: State, peer: NodeId) -> None:
@@ -377,7 +386,7 @@ def on_reply(state: State, message: RecallReply) -> None:
     if not message.is_lost:
         # A peer that refuses this process is not connected, and may report again.
         if message.sender in state.recall.starts:
-            state.recall.recalled[message.sender] = None
+            state.recall.recalled[message.sender] = state.now.monotonic_ms
         led = (message.led_term, message.led_index)
         state.recall.led[message.sender] = max(led, acked) if state.recall.floor == NEW_DISK else led
         is_kept = acked <= max(durable, state.recall.kept) and message.promised_term <= state.recall.kept_term

@@ -158,7 +158,9 @@ class RecallState:
     said: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # connected nodes: disk, known version
     starts: dict[NodeId, Start] = field(default_factory=dict)  # what connected processes found when they started
     led: dict[NodeId, tuple[int, int]] = field(default_factory=dict)  # what connected peers acknowledged to this disk
-    recalled: dict[NodeId, None] = field(default_factory=dict)  # peers that reported what they remember of this disk
+    recalled: dict[NodeId, int] = field(
+        default_factory=dict
+    )  # when peers last reported what they remember of this disk
     refused: dict[NodeId, tuple[str, int]] = field(default_factory=dict)  # disk and run of a peer's older copy
     memories: dict[tuple[NodeId, str], Memory] = field(default_factory=dict)  # by node and incarnation of its disk
     ask_ms: int = 0  # when to ask again

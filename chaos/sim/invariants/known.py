@@ -7,6 +7,7 @@ there.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 
 from raftlog.chaos.sim.disk.disk import SimDisk
 from raftlog.raft.codec.configuration import decode_configuration
@@ -74,7 +75,7 @@ class Knowledge:
         return None if found is None else (newest, found)
 
 
-def is_quorum(configuration: Configuration, nodes: list[NodeId]) -> bool:
+def is_quorum(configuration: Configuration, nodes: Collection[NodeId]) -> bool:
     """Whether the nodes are a majority; of both sides in a joint configuration (thesis 4.3)."""
     sides = (configuration.voters, configuration.outgoing) if configuration.outgoing else (configuration.voters,)
     return all(2 * sum(voter in nodes for voter in side) > len(side) for side in sides)

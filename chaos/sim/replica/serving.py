@@ -45,7 +45,7 @@ def admitted(block: bytes, admission: bytes) -> bytes:
 
 ANSWERED: Final = "a process that lives answers every request"
 LATE_US: Final = 3_000_000
-"""From the deadline of a request to its answer, at most, in microseconds, without pauses."""
+"""From the deadline of a request to its answer, at most, in microseconds, without pauses and while its disk works."""
 
 
 class Serving(Connections):
@@ -76,7 +76,8 @@ class Serving(Connections):
     def _overdue(self, asked: dict[int, str], number: int) -> None:
         if self._asked is not asked or number not in asked:
             return  # that process ended, or it has answered
-        runs_us = 0 if self.is_paused or self.is_behind else self.world.now_us - self.clockwork.went_on_us
+        is_held = self.is_paused or self.is_behind or self.disk.slow_us > LATE_US
+        runs_us = 0 if is_held else self.world.now_us - self.clockwork.went_on_us
         if runs_us >= LATE_US:
             raise Failure(ANSWERED, f"node {self.node} has not answered {asked[number]}")
         self.world.after(LATE_US - runs_us, self._overdue, asked, number)

@@ -71,6 +71,9 @@ def _round(world: World, random: Random) -> bool:
         _become(world, node, state)
     if healthy:
         _elects(world, healthy)
+        if not world.atlas.is_majority(healthy):
+            nemesis.heal(world)
+            return False
     return True
 
 
@@ -117,9 +120,12 @@ def _become(world: World, node: NodeId, state: str) -> None:
 
 
 def _elects(world: World, healthy: Collection[NodeId]) -> None:
-    """Waits until all healthy nodes follow a leader whose disk works and whose process runs."""
+    """Waits until all healthy nodes follow a leader whose disk works and whose process runs; or until they are no
+    majority any more, by a change of members that was asked for before."""
 
     def is_elected() -> bool:
+        if not world.atlas.is_majority(healthy):
+            return True
         leading = world.leading()
         if leading is None or leading.is_paused or leading.disk.slow_us or leading.core is None:
             return False

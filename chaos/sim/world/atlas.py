@@ -60,17 +60,18 @@ class Atlas:
         All of them where there is a learner: the change that it came with may go on, to voters that are not known here.
         """
         kept = [node for node in self._disks if not self.is_lost(node)] if among is None else list(among)
-        if not self._is_majority(kept):
+        if not self.is_majority(kept):
             return []
         if any(each.learners for each in self._configurations) or self.unsound:
             return kept  # if two states differ, a third one shows which is right
         for node in random.sample(kept, len(kept)):
             fewer = [other for other in kept if other != node]
-            if self._is_majority(fewer):
+            if self.is_majority(fewer):
                 kept = fewer
         return kept
 
-    def _is_majority(self, nodes: list[NodeId]) -> bool:
+    def is_majority(self, nodes: Collection[NodeId]) -> bool:
+        """Of every configuration that may be in force."""
         return all(is_quorum(each, nodes) for each in self._configurations)
 
     # -- what may be hit

@@ -83,3 +83,21 @@ def test_what_a_leader_replaced_on_this_disk_keeps_it_from_no_election() -> None
         asked = [each for each in sent(outputs(core, WAITED_MS)) if isinstance(each, Recall)]
         assert bool(asked) is is_asked_again
     assert recall.may_campaign(core.state)
+
+
+def test_a_report_counts_while_its_peer_answers() -> None:
+    """This disk lacks 5@2, which the peer acknowledged. The peer hangs, and its connection stays open: after as long as
+    a started node waits for a voter it counts as not connected, and this node campaigns. Its next answer counts."""
+    core = a_core(log_of(THREE, 2), 3)
+    connect(core, 2, run=20, last=(2, 5), term=3)
+    answered_ms = WAITED_MS
+    core.step(reply_of(2, promised=2, led=(2, 5)), at(answered_ms))
+    patience_ms = recall.PATIENCE_TIMEOUTS * OPTIONS.election_timeout_max_ms
+    for waited_ms in range(OPTIONS.heartbeat_ms, patience_ms + 1, OPTIONS.heartbeat_ms):
+        core.tick(at(answered_ms + waited_ms))
+        outputs(core, answered_ms + waited_ms)
+        assert not recall.may_campaign(core.state)
+    core.tick(at(answered_ms + patience_ms + OPTIONS.heartbeat_ms))
+    assert recall.may_campaign(core.state)
+    core.step(reply_of(2, promised=2, led=(2, 5)), at(answered_ms + patience_ms + OPTIONS.heartbeat_ms))
+    assert not recall.may_campaign(core.state)
