@@ -44,6 +44,11 @@ READ_ALL: Final = (needs.READ_LOG, Grant(Verb.READ, Resource.KEYS), Grant(Verb.R
 """What a reader of whole segments of the log needs: they hold every record."""
 
 
+def reads_all(permissions: Permissions) -> bool:
+    """Whether they are enough for every record."""
+    return all(map(permissions.allows, READ_ALL))
+
+
 class Need(Enum):
     """What the gate asks of a request before its handler, where that is no grant."""
 

@@ -88,6 +88,29 @@ def log_start(entries: Sequence[Entry], tail: int | None = None) -> LogStart:
     return LogStart(1, tuple(runs), entries[-1].mark, tuple(kept))
 
 
+def core_start(
+    hard_state: HardState,
+    log: LogStart,
+    members: Configuration,
+    commit: int = 1,
+    *,
+    incarnation: str = "",
+    kept: tuple[int, int] = (0, 0),
+) -> CoreStart:
+    """What is on a disk whose log has these members at index 1, and of which everything committed is applied."""
+    return CoreStart(
+        hard_state=hard_state,
+        log=log,
+        configuration=members,
+        configuration_index=1,
+        commit=commit,
+        applied=commit,
+        incarnation=incarnation,
+        floor=hard_state.floor,
+        kept=kept,
+    )
+
+
 def make_core(
     node: NodeId = 1,
     nodes: int = 3,
@@ -109,14 +132,7 @@ def make_core(
     return RaftCore(
         node,
         options or Options(),
-        CoreStart(
-            hard_state=hard_state,
-            log=log_start(log, tail),
-            configuration=members,
-            configuration_index=1,
-            commit=commit,
-            applied=commit,
-        ),
+        core_start(hard_state, log_start(log, tail), members, commit),
         random=random,
         now=at(now_ms),
         knows=knows,
@@ -129,13 +145,11 @@ def compacted_core(options: Options | None = None) -> RaftCore:
     return RaftCore(
         1,
         options or Options(),
-        CoreStart(
-            hard_state=HardState(1),
-            configuration=configuration(3),
-            configuration_index=1,
+        core_start(
+            HardState(1),
+            LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
+            configuration(3),
             commit=7,
-            applied=7,
-            log=LogStart(8, (TermRun(8, 1),), entries[-1].mark, tuple(entries[7:]), entries[6].mark),
         ),
         random=lambda low, high: low,
         now=at(0),
@@ -159,17 +173,7 @@ def start_core(
     return RaftCore(
         node,
         options,
-        CoreStart(
-            hard_state=hard_state,
-            log=log_start(disk, tail),
-            configuration=members,
-            configuration_index=1,
-            commit=commit,
-            applied=commit,
-            floor=hard_state.floor,
-            incarnation=f"{node:032x}",
-            kept=kept,
-        ),
+        core_start(hard_state, log_start(disk, tail), members, commit, incarnation=f"{node:032x}", kept=kept),
         random=lambda low, high: min(low + node * 10, high),
         now=at(now_ms),
         run=run,

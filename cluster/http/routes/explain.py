@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from raftlog.cluster.admission.access import READ_ALL
+from raftlog.cluster.admission.access import reads_all
 from raftlog.cluster.api.diagnosis import diagnose, tell_record
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.api.explain import EntryView, Leaderless, NodeView, RefusedView, ReplicaView
@@ -83,7 +83,7 @@ async def explain_index(service: Service, call: Call) -> HttpAnswer:
     shows_user = sees is None or needs.sees_members(sees)
     record = as_record(row, "auto", value_bytes, principals(entry).get(at) if shows_user else None)
     # A header's CRC covers the data: it would confirm a guess of hidden bytes of any record of the entry.
-    sees_all = sees is None or (all(map(sees.allows, READ_ALL)) and needs.sees_segments(sees))
+    sees_all = sees is None or (reads_all(sees) and needs.sees_segments(sees))
     groups = [(name.decode(), group.next > at) for name, group in node.machine.consumers.rows()]
     past = [name for name, is_past in groups if is_past][:GROUPS_SHOWN_MAX]
     before = [name for name, is_past in groups if not is_past][:GROUPS_SHOWN_MAX]

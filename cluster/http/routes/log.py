@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from raftlog.cluster.admission.access import READ_ALL
+from raftlog.cluster.admission.access import READ_ALL, reads_all
 from raftlog.cluster.api.encoding import Encoding
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.headers import H_NEXT, JSON, MSGPACK
@@ -201,7 +201,7 @@ def _sight(service: Service, call: Call, query: LogQuery) -> Permissions | None:
     wanted = query.part.wanted
     if wanted is not None and wanted.user is not None:
         access.check(call, needs.OPERATE)  # only then records have their users
-    is_whole = not query.with_internal and all(permissions.allows(grant) for grant in READ_ALL)
+    is_whole = not query.with_internal and reads_all(permissions)
     return None if is_whole else permissions
 
 

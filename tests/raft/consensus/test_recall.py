@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.consensus import recall
-from raftlog.raft.consensus.core import CoreStart, RaftCore
+from raftlog.raft.consensus.core import RaftCore
 from raftlog.raft.consensus.roles import Candidate, Leader
 from raftlog.raft.consensus.state import become_follower
 from raftlog.raft.events import AcknowledgedLost, Healed, PromisesLost, WentUnderFloor
@@ -22,7 +22,7 @@ from raftlog.raft.messages import (
 from raftlog.raft.options import Options
 from raftlog.raft.ready import Ready
 from raftlog.raft.types import NOBODY, Entry, HardState, NodeId
-from tests.raft.lab import append_entries, at, configuration, extend, log_of, log_start, vote_request
+from tests.raft.lab import append_entries, at, configuration, core_start, extend, log_of, log_start, vote_request
 
 THREE = configuration(3)
 OPTIONS = Options()
@@ -50,17 +50,7 @@ def a_core(
     return RaftCore(
         node,
         OPTIONS,
-        CoreStart(
-            hard_state=HardState(term, vote, 1, floor),
-            log=log_start(entries),
-            configuration=members,
-            configuration_index=1,
-            commit=1,
-            applied=1,
-            floor=floor,
-            kept=kept,
-            incarnation=disk_of(node),
-        ),
+        core_start(HardState(term, vote, 1, floor), log_start(entries), members, incarnation=disk_of(node), kept=kept),
         random=lambda low, high: low,
         now=at(0),
         run=RUN,
