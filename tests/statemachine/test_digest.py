@@ -30,26 +30,8 @@ def log_row_hash(row: LogRow) -> int:
     return next(log_row_hashes((row,)))
 
 
-CONFIGURATION = LogRow(
-    1,
-    1,
-    1_700_000_000_000,
-    "configuration",
-    None,
-    None,
-    b"\x93\x01",
-    None,
-    None,
-    None,
-    None,
-    None,
-    "applied",
-    1,
-    None,
-    None,
-    None,
-    None,
-    None,
+CONFIGURATION = LogRow._make(
+    [1, 1, 1_700_000_000_000, "configuration", None, None, b"\x93\x01", *[None] * 5, "applied", 1, *[None] * 5]
 )
 APPEND = CONFIGURATION._replace(
     index=7,

@@ -8,24 +8,14 @@ from pathlib import Path
 
 from raftlog.cluster.disk.disk import Disk
 from raftlog.cluster.files.folder import DiskIdentity, format_node
-from raftlog.raft.codec.configuration import encode_configuration
-from raftlog.raft.codec.entry import seal_entry
 from raftlog.raft.configuration import Configuration, Member
-from raftlog.raft.types import GENESIS, EntryKind, HardState
+from raftlog.raft.types import HardState
 from tests.cluster.files.disk_lab import batch, effects_of
-from tests.raft.wal.journal_driver import make_entries
+from tests.raft.wal.journal_driver import first_entry, make_entries
 
 IDENTITY = DiskIdentity("00" * 8 + "ab" * 8, 1, "cd" * 16)
 CONFIGURATION = Configuration((Member(1, IDENTITY.incarnation, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
-FIRST = seal_entry(
-    GENESIS,
-    term=1,
-    kind=EntryKind.CONFIGURATION,
-    count=1,
-    time_ms=1_000,
-    clock_ms=0,
-    data=encode_configuration(CONFIGURATION),
-)
+FIRST = first_entry(CONFIGURATION)
 SEGMENT_BYTES = 4_096
 ENTRIES = 40
 SNAPSHOTS = (9, 27)  # after so many entries behind the first

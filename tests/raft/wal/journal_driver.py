@@ -20,15 +20,16 @@ from raftlog.raft.wal.recovery import Recovery, rebuild_index, recover_hard_stat
 LOG = LogIdentity(bytes(range(16)))
 SEGMENT_BYTES = 4_096
 CONFIGURATION = Configuration((Member(1, "ab" * 16, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
-FIRST = seal_entry(
-    GENESIS,
-    term=1,
-    kind=EntryKind.CONFIGURATION,
-    count=1,
-    time_ms=1_000,
-    clock_ms=0,
-    data=encode_configuration(CONFIGURATION),
-)
+
+
+def first_entry(configuration: Configuration, time_ms: int = 1_000) -> Entry:
+    """The entry that begins a log."""
+    data = encode_configuration(configuration)
+    kind = EntryKind.CONFIGURATION
+    return seal_entry(GENESIS, term=1, kind=kind, count=1, time_ms=time_ms, clock_ms=0, data=data)
+
+
+FIRST = first_entry(CONFIGURATION)
 
 
 class PowerCut(Exception):

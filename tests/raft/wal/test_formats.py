@@ -27,10 +27,9 @@ from raftlog.raft.codec.index_rows import index_rows
 from raftlog.raft.codec.mark import decode_mark, encode_mark
 from raftlog.raft.codec.message import encode_message
 from raftlog.raft.codec.raw import RawHeader, encode_raw_header
-from raftlog.raft.configuration import Configuration, Member
 from raftlog.raft.hello import Start
 from raftlog.raft.messages import TimeoutNow
-from raftlog.raft.types import GENESIS, EntryKind, HardState, Mark, ReplacedEnd, TermRun
+from raftlog.raft.types import EntryKind, HardState, Mark, ReplacedEnd, TermRun
 from raftlog.raft.wal.divergence import DivergenceNote, encode_note
 from raftlog.raft.wal.formats import (
     INDEX_MAGIC,
@@ -61,6 +60,7 @@ from raftlog.raft.wal.formats import (
 from raftlog.statemachine.commands import Result
 from raftlog.statemachine.digest import SetDigest
 from raftlog.statemachine.effects import Effects, KeyChange, RequestEffect, encode_effects
+from tests.raft.wal.journal_driver import CONFIGURATION, first_entry
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "formats.md"
 LOG = LogIdentity(bytes(range(16)))
@@ -74,16 +74,7 @@ LEDGER = LedgerFooter(50, 2_064, array("Q", [42, 64, 48, 70_000]))
 SLOT = Slot(9, HardState(7, 2, 5), 40, replaced=ReplacedEnd(6, 52, 40))
 HEALING = Slot(10, HardState(8, 0, 5, 8), 40, is_mending=True)
 META = SnapshotMeta(MARK, b"cfg", 1, 2, 10, 0x1234)
-CONFIGURATION = Configuration((Member(1, "ab" * 16, "127.0.0.1:7001", "http://127.0.0.1:8001"),), (1,))
-FIRST = seal_entry(
-    GENESIS,
-    term=1,
-    kind=EntryKind.CONFIGURATION,
-    count=1,
-    time_ms=1_700_000_000_000,
-    clock_ms=0,
-    data=encode_configuration(CONFIGURATION),
-)
+FIRST = first_entry(CONFIGURATION, 1_700_000_000_000)
 BLOCK = encode_block(
     [BlockRecord(1, b"k", b"v"), BlockRecord(1, None, b"", b"\x90", 5)],
     session=7,
