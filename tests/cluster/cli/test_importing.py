@@ -32,7 +32,7 @@ def test_a_dry_run_prints_records_and_decisions_and_writes_nothing(cli: Running,
     assert (first["line"], first["time_ms"], first["headers"]) == (2, 1_451_608_204_910, [["Magnitude", "1.30"]])
     assert second["value"] == "2016/01/01 00:38:24,2,Hawaii"
     assert "format csv" in told.stderr
-    assert "time: DateTime, '%Y/%m/%d %H:%M:%S.%f', without a zone: UTC" in told.stderr
+    assert "time: DateTime, '%Y/%m/%d %H:%M:%S.%f', values without a zone: UTC" in told.stderr
     assert [path.name for path in quakes.parent.iterdir() if path.is_file()] == ["quakes.csv"]
     with SyncClient(cli.url) as client:
         assert list(client.log()) == []
