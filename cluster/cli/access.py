@@ -69,7 +69,8 @@ def _init(
 
     With TLS it needs the certificate of a node: run it on the machine of a node, with --config.
     """
-    made = make_token() if token or out is not None or (config is None and not _has_tls(cli)) else None
+    has_tls = any(url.startswith("https://") for url in cli.endpoints)
+    made = make_token() if token or out is not None or (config is None and not has_tls) else None
     first = AccessIn("init", name)
     if made is not None:
         first = AccessIn("init", name, token=made.identifier, token_hash=made.digest.hex(), label="first")
@@ -316,10 +317,6 @@ def _profile_variables(cli: Cli, name: Annotated[str, typer.Argument(help="The n
         return
     for variable, value in variables.items():
         print(f"export {variable}={shlex.quote(value)}")
-
-
-def _has_tls(cli: Cli) -> bool:
-    return any(url.startswith("https://") for url in cli.endpoints)
 
 
 def _node(config: Path) -> tuple[str, TlsFiles | None]:

@@ -152,7 +152,9 @@ def import_command(
     if not files:
         raise CommandFailed("name the files to import, or - for standard input", Exit.USAGE)
     source = files[0]
-    name = "raftlog-stdin" if source == importer.STDIN else _file_name(source)
+    # The import keeps its files beside this name: of a pattern without its signs, of a folder beside it.
+    name = "".join("_" if each in "*?[]" else each for each in source.rstrip("/"))
+    name = "raftlog-stdin" if source == importer.STDIN else name
     state, rejects = options.state or Path(f"{name}.raftlog-import"), rejects or Path(f"{name}.rejected")
     shared: dict[str, Any] = {
         "batch_lines": options.batch,
@@ -180,11 +182,6 @@ def import_command(
         return
     with cli.client(deadline_s=max(cli.deadline_s, IMPORT_DEADLINE_S)) as client:
         _run_import(cli, plan, client)
-
-
-def _file_name(source: str) -> str:
-    """The name beside which the import keeps its files: of a pattern without its signs, of a folder beside it."""
-    return "".join("_" if each in "*?[]" else each for each in source.rstrip("/"))
 
 
 def names(given: str | None) -> tuple[str, ...]:
@@ -236,7 +233,7 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
     except (ClientError, InputError, OSError) as error:
         if isinstance(error, Forbidden):
             say("an import needs `append on log` and `write on keys:raftlog/import/*`")
-        if newest is not None:
+        if newest is not None or (isinstance(error, ClientError) and read_state(plan.state) is not None):
             say(_standing(plan, newest))
         raise
     if newest is None:
@@ -269,9 +266,9 @@ def _standing(plan: importer.ImportPlan, newest: importer.ImportProgress | None)
     else:
         done = f"{newest.records:,} records (index {newest.first} to {newest.last}), up to line {newest.lines}"
     if plan.source == importer.STDIN:
-        return f"{done or 'at most one batch'} of standard input is in the log; a pipe cannot be continued"
+        return f"the log has {done or 'at most one batch'} of standard input; a pipe cannot be continued"
     how = continuing(again=plan.again, from_line=plan.from_line)
-    return f"{done or 'at most one batch'} of {plan.source} is in the log; {how}"
+    return f"the log has {done or 'at most one batch'} of {plan.source}; {how}"
 
 
 def continuing(*, again: bool, from_line: int = 1) -> str:

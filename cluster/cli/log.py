@@ -15,9 +15,8 @@ from raftlog.cluster.cli.consumers import owner_here
 from raftlog.cluster.cli.frame.common import Base64Option, Cli, CommandFailed, Commands, Exit, bytes_of, say
 from raftlog.cluster.cli.frame.output import TIME, Column, view
 from raftlog.cluster.cli.kv import NoSession, Sequence, SessionOption, value_of, write
-from raftlog.cluster.client.access_requests import show
+from raftlog.cluster.client.access_requests import can
 from raftlog.cluster.client.answers import Record
-from raftlog.cluster.client.errors import Forbidden
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.client.requests import append, trim
 from raftlog.statemachine.access.commands import AccessAction, decode_access
@@ -142,10 +141,9 @@ def audit_command(
 ) -> None:
     """List what changed the cluster, from its own log: permissions, members, trims, compactions, deletes by range."""
     with cli.client(sessions=False) as client:
-        try:
-            client.call(show())
-        except Forbidden:
-            say("changes of permissions are left out: they are shown with `access on cluster` alone")
+        for grant, what in (("access", "changes of permissions"), ("operate", "changes of members, and users")):
+            if not client.call(can(f"{grant} on cluster")).allowed:
+                say(f"{what} are left out: they are shown with `{grant} on cluster` alone")
         found = client.log(
             1 if since else client.status().oldest,
             from_time_ms=unix_ms(since, "--since") if since else None,

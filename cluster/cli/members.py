@@ -224,7 +224,8 @@ def _change(cli: Cli, change: ChangeIn, wait_s: float) -> None:
             answer = ChangeAnswer(
                 change.change, change.node, members.is_changing, members.configuration, members.term, None
             )
-            say(f"nothing to do: {error.problem.message if error.problem else error}")
+            why = error.problem.message if error.problem else str(error)
+            say(f"nothing to do: {why.removesuffix('; nothing is to be done')}")
         if wait_s:
             members = _wait(client, change, wait_s)
             answer = replace(answer, is_changing=members.is_changing)

@@ -123,7 +123,9 @@ def _up(
                 raise CommandFailed(f"{folder} holds a cluster that is at {first}; leave --port out", Exit.USAGE)
             if secure and not cluster.is_secure:
                 raise CommandFailed(
-                    f"{folder} holds a cluster without TLS; leave --secure out, or use a new folder", Exit.USAGE
+                    f"{folder} holds a cluster without TLS; leave --secure out, use a new folder, or change it to TLS "
+                    "by the steps of docs/security.md",
+                    Exit.USAGE,
                 )
             _await_ports([address for each in cluster.cluster.node for address in (each.peer, each.url)])
         tls = cluster.tls_files() if cluster.is_secure else None

@@ -7,6 +7,7 @@ several are all looked at before anything is written.
 from __future__ import annotations
 
 import hashlib
+import shlex
 import stat
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -246,7 +247,8 @@ class InputFiles:
                     decided = self._decided(opened, first, is_whole)
                     self._reading = decided.reading
                     self._kinds = FileKinds((FileKind(decided.reading, source_of(self._plan)),), (0,) * len(self.names))
-                    self._tell(decided)
+                    for notice in decided.notices:
+                        self._plan.tell(notice)
             except BaseException:
                 opened.close()
                 raise
@@ -264,6 +266,7 @@ class InputFiles:
             return
         found: list[InputDecision | None] = []
         refused: list[str] = []
+        others: list[str] = []
         for name in self.names:
             try:
                 if not stat.S_ISREG(Path(name).stat().st_mode):
@@ -272,30 +275,29 @@ class InputFiles:
                 with closing(opened):
                     found.append(self._decided(opened, first, is_whole) if first else None)
                 self._check_names(name, found)
+                others.append(name)
             except InputError as error:
                 refused.append(str(error))
         if refused:
+            named = f": {shlex.join(others)}" if len(others) <= _REFUSED_SHOWN else ""
             more = f"\nand {len(refused) - _REFUSED_SHOWN:,} more" if len(refused) > _REFUSED_SHOWN else ""
             raise InputError(
-                f"{len(refused):,} of {len(self.names):,} files cannot be imported so, and nothing is written. Name "
-                f"the others, or move these away:\n" + "\n".join(refused[:_REFUSED_SHOWN]) + more
+                f"{len(refused):,} of {len(self.names):,} files cannot be imported so, and nothing is written. Move "
+                f"them away, or name the others{named}\n" + "\n".join(refused[:_REFUSED_SHOWN]) + more
             )
         self._kinds = sorted_by_kind(self.names, found, source_of(self._plan))
         for place in range(len(self._kinds.kinds)):
             number = self._kinds.places.index(place)
             while found[number] is None:  # an empty file goes with the kind before it
                 number += 1
-            self._tell(cast(InputDecision, found[number]))
+            for notice in cast(InputDecision, found[number]).notices:
+                self._plan.tell(notice)
 
     def _check_names(self, name: str, found: Sequence[InputDecision | None]) -> None:
         """Raises InputError where --columns names the columns of files whose first lines differ."""
         names = [each.reading.names for each in found if each is not None]
         if self._plan.columns and names and names[0] != names[-1]:
             raise other_names(name, names[-1], names[0])
-
-    def _tell(self, decided: InputDecision) -> None:
-        for notice in decided.notices:
-            self._plan.tell(notice)
 
     def _sampled(self, name: str) -> tuple[OpenInput, bytes, bool]:
         """The open file, its first bytes, and whether they are all."""

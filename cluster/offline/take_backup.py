@@ -241,10 +241,12 @@ def _with_log(
 def _checked(place: StoragePlace, chunk: RawChunk, end: Mark | None) -> Mark:
     """The end of a chunk whose entries follow `end`. Raises BackupRefused."""
     if chunk.header.is_blanked:
-        raise BackupRefused(
+        refused = BackupRefused(
             "the node hides records from this user, and a backup needs all: take it as a user with the role admin, or "
             "with `operate on cluster`, `access on cluster`, `read on log`, `read on keys:*` and `read on groups:*`"
         )
+        refused.exit_code = 9  # not permitted
+        raise refused
     try:
         for entry, _ in followed(chunk.segment, chunk.ledger, end):
             end = entry.mark

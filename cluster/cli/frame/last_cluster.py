@@ -93,8 +93,8 @@ def remembered() -> tuple[RunningCluster | None, list[str]]:
 
 
 def running_at(urls: Sequence[str]) -> RunningCluster | None:
-    """The running cluster that has all of these URLs."""
-    return next((each for each in _alive() if urls and {*urls} <= {*each.endpoints}), None)
+    """The running cluster that has one of these URLs: others may be of nodes that joined it."""
+    return next((each for each in _alive() if {*urls} & {*each.endpoints}), None)
 
 
 def _alive() -> list[RunningCluster]:

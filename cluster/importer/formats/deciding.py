@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from raftlog.cluster.importer.formats import access_log, rows, times
+from raftlog.cluster.importer.formats import access_log, rows, syslog, times
 from raftlog.cluster.importer.formats.dialect import (
     Dialect,
     dialect_of,
@@ -148,7 +148,8 @@ def decide(sample: Sample, options: ImportOptions) -> InputDecision:
         shown = ", ".join(f"{column.name} {column.type}" for column in types[:COLUMNS_SHOWN])
         more = f", and {len(types) - COLUMNS_SHOWN} more" if len(types) > COLUMNS_SHOWN else ""
         decided.notices.append(f"columns: {shown}{more}")
-        decided.notices += _renamed(options.select or [column.name for column in types])
+    own = [column.name for column in types] or (syslog.FIELDS if format is InputFormat.SYSLOG else ())
+    decided.notices += _renamed(options.select or own)
     decided.notices += _odd_rows(reading, parsed)
     if parsed or not sample.has_others:
         _decide_time(sample, options, good, decided)
@@ -388,7 +389,7 @@ def _decide_time(
         meaning = {"s": "Unix seconds", "ms": "Unix milliseconds", "us": "Unix microseconds", "ns": "Unix nanoseconds"}
         form = meaning[rule.form]
     else:
-        form = ("ISO 8601" if rule.form == times.ISO else f"'{rule.form}'") + f", without a zone: {zone}"
+        form = ("ISO 8601" if rule.form == times.ISO else f"'{rule.form}'") + f", values without a zone: {zone}"
     if rule.form == times.SYSLOG_3164:
         form += ", without a year: the newest in which it is not after the file's last write"
     having = [value for value in values if times.reader(rule)(value) is not None]

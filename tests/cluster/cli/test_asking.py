@@ -50,7 +50,7 @@ def test_the_files_of_a_running_secure_cluster_are_known_by_its_url(
     remember(["https://127.0.0.1:1", "https://127.0.0.1:2"], TlsFiles("ca", "c", "k"), "t")
     try:
         for url, own, found in (
-            ("https://127.0.0.1:2", {}, names),
+            ("https://127.0.0.1:3,https://127.0.0.1:2", {}, names),
             ("https://127.0.0.1:3", {}, {}),
             ("https://127.0.0.1:2", {"RAFTLOG_CA": "mine"}, {"RAFTLOG_CA": "mine"}),
         ):

@@ -312,7 +312,7 @@ def test_a_change_that_is_made_already_is_no_error(
     done = cli.run("members", *words, "-o", "json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["change"] == words[0]
-    assert done.stderr.startswith(f"nothing to do: node 1: {told}")
+    assert done.stderr == f"nothing to do: node 1: {told}\n"
     why = "last_voter"
     assert cli.run("members", *words).exit_code == 1
 

@@ -106,6 +106,7 @@ def test_binary_files_are_refused_by_name_before_anything_is_written(folder: Pat
         with pytest.raises(InputError, match="2 of 7 files cannot be imported") as refused:
             finish(plan_of(folder, format=format), client)
         assert all(f"{name} is not text" in str(refused.value) for name in ("photo.jpg", "small.csv"))
+        assert f" name the others: {folder}/a.log {folder}/b.csv " in str(refused.value)
     assert len(list(client.log(internal=True))) == before
     assert not (folder.parent / "n").exists()
     with pytest.raises(InputError, match=r"photo\.jpg is not text; .*--format lines keeps any bytes"):

@@ -45,6 +45,7 @@ def test_a_column_that_gets_another_name_in_sql_and_spark_is_named() -> None:
     renamed = "in SQL and Spark time is value_time, Key is value_Key: the log has columns of these names"
     assert renamed in told("a.csv", ["time,Key,v", "1,2,3"]).notices
     assert renamed in told("a.ndjson", ['{"time":1,"Key":2,"v":3}']).notices
+    assert renamed.replace(", Key is value_Key", "") in told("messages", ["Dec 20 03:03:26 web01 sshd[8]: hi"]).notices
     assert not any("in SQL" in each for each in told("quakes.csv", QUAKES).notices)
 
 
