@@ -38,7 +38,15 @@ MEMBERS: Final = "members"
 """The place of a column that takes all members of the value."""
 RESCUED: Final = "rescued"
 """The place, and the name, of a column that takes the members that no other column takes, as one JSON object."""
-_IMPORTED: Final = {"integer": "bigint", "number": "double", "boolean": "boolean", "string": "string"}
+_IMPORTED: Final = {
+    "integer": "bigint",
+    "number": "double",
+    "boolean": "boolean",
+    "object": "json",
+    "array": "json",
+    "json": "json",
+}
+_TOO_LONG: Final = ("uint64", "decimal")  # types of Arrow whose digits no number of a store has
 _OPERATIONS: Final = {
     "keys": ("put", "delete"),
     "table": ("snapshot", "insert", "update", "delete", "truncate"),
@@ -230,9 +238,10 @@ class RowMapping:
                 stored = schema.decode(value)
                 if stored.source == self.source.of_import:
                     self._imports[int(digits)] = parse_of_import(stored, exact=True)
-                    self.imported |= {
-                        each.name: f"value.{each.name}:{_IMPORTED.get(each.type, 'json')}" for each in stored.columns
-                    }
+                    for column in stored.columns:
+                        kind = _IMPORTED.get(schema.json_type(column.type), "string")
+                        kind = "string" if column.type.startswith(_TOO_LONG) else kind
+                        self.imported[column.name] = f"value.{column.name}:{kind}"
 
     def of_record(self, record: Record) -> MappedRecord:
         """What the record does to the rows. Raises Misfit."""

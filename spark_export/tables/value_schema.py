@@ -4,7 +4,6 @@
 take columns out of values by it.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -13,7 +12,7 @@ import msgspec
 from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.cluster.importer.formats.forms import FIXED_MEMBERS, Cells, parse_of_values
 from raftlog.cluster.importer.formats.rows import common_type, type_of
-from raftlog.cluster.importer.formats.schema import PREFIX, SCHEMA_VERSION, beside
+from raftlog.cluster.importer.formats.schema import PREFIX, SCHEMA_VERSION, beside, json_type
 from raftlog.spark_export.errors import UsageError
 
 ValueForm = Literal["csv", "json", "access", "syslog", "lines"]
@@ -30,14 +29,6 @@ _FIXED: Final = {
     )
     for form, members in FIXED_MEMBERS.items()
 }
-_ARROW: Final = (
-    (re.compile(r"u?int(8|16|32)|int64|duration.*"), "integer"),
-    (re.compile(r"uint64|halffloat|float|double|decimal.*"), "number"),
-    (re.compile(r"bool"), "boolean"),
-    (re.compile(r"struct.*"), "object"),
-    (re.compile(r"(large_|fixed_size_)?list.*|map.*"), "array"),
-)
-"""What the columns of Parquet and Arrow are as JSON; any other is text."""
 
 
 class ValueColumn(msgspec.Struct, frozen=True):
@@ -160,13 +151,9 @@ def _schema(stored: StoredSchema, source: str, sessions: Iterable[int]) -> Value
     if fixed is not None:
         columns = tuple(ValueColumn(*column) for column in fixed)
     else:
-        columns = tuple(ValueColumn(column.name, _json_type(column.type)) for column in stored.columns)
+        columns = tuple(ValueColumn(column.name, json_type(column.type)) for column in stored.columns)
     time = "time" if form in ("access", "syslog") else stored.time  # these have it in its own place
     return ValueSchema(form, columns, stored.dialect or Dialect(), tuple(sorted(sessions)), time, source)
-
-
-def _json_type(name: str) -> str:
-    return next((kind for form, kind in _ARROW if form.fullmatch(name)), name)
 
 
 def inferred(values: Iterable[bytes]) -> ValueSchema | None:

@@ -7,6 +7,7 @@ has its fields.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -44,6 +45,20 @@ LOG_COLUMNS: Final = (
     "event_time",
 )
 """The columns that SQL and Spark have for each record, before those of its value."""
+
+_ARROW: Final = (
+    (re.compile(r"u?int(8|16|32)|int64|duration.*"), "integer"),
+    (re.compile(r"uint64|halffloat|float|double|decimal.*"), "number"),
+    (re.compile(r"bool"), "boolean"),
+    (re.compile(r"struct.*"), "object"),
+    (re.compile(r"(large_|fixed_size_)?list.*|map.*"), "array"),
+)
+"""What the columns of Parquet and Arrow are as JSON; any other is text."""
+
+
+def json_type(name: str) -> str:
+    """The type of a column's values in JSON, by its type in the schema."""
+    return next((kind for form, kind in _ARROW if form.fullmatch(name)), name)
 
 
 def beside(names: Iterable[str], taken: Iterable[str] = LOG_COLUMNS) -> list[str]:

@@ -138,6 +138,32 @@ def test_rows_of_an_import_are_read_by_its_schema() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("integer", "bigint"),
+        ("int64", "bigint"),
+        ("uint64", "string"),
+        ("decimal128(30, 2)", "string"),
+        ("double", "double"),
+        ("bool", "boolean"),
+        ("large_string", "string"),
+        ("timestamp[us]", "string"),
+        ("list<element: int64>", "json"),
+        ("object", "json"),
+    ],
+)
+def test_all_columns_of_an_import_have_the_types_of_its_schema(kind: str, column: str) -> None:
+    """Of Parquet and Arrow too: text is no JSON in quotes, and no digit of a long number is lost."""
+    made = mapping(SinkSource(of_import="taxi.parquet"), {"x": "value.x:json"})
+    columns = (InputColumn("x", kind),)
+    schema = Schema(
+        version=SCHEMA_VERSION, source="taxi.parquet", format=InputFormat.PARQUET, values="json", columns=columns
+    )
+    made.of_record(record("put", key_of(4), encode(schema)))
+    assert made.imported == {"x": f"value.x:{column}"}
+
+
+@pytest.mark.parametrize(
     ("value", "reason"),
     [
         (b"[1]", r"no object with members: \[1\]"),
