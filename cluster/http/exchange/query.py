@@ -1,8 +1,7 @@
 """Reads the request target as bytes and numbers: raw path keys and query parameters, with errors that name them.
 
 The gate, the call and the routes use it. Paths are never normalised: `/`, `..`, `%2F` and `//` in a key stay as they
-are (docs/promises.md: keys are bytes). In a query `+` is a space, as every form encoder writes it; in a path it is a
-plus. Pure.
+are: keys are bytes. In a query `+` is a space, as every form encoder writes it; in a path it is a plus. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from raftlog.statemachine.commands import KEY_BYTES_MAX
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
-_TRUE_FALSE: Final = {"true": True, "false": False}
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -143,9 +141,7 @@ class Query:
 
     def number(self, name: str, low: int = 0) -> int | None:
         """The parameter as a whole number of at least `low`, None if it is not given."""
-        if name not in self._values:
-            return None
-        return parse_number(self.text(name), f"parameter {name}", low, NUMBER_MAX)
+        return self.number_or(name, 0, low) if name in self._values else None
 
     def number_or(self, name: str, default: int, low: int = 0, high: int = NUMBER_MAX) -> int:
         if name not in self._values:
@@ -154,12 +150,7 @@ class Query:
 
     def flag(self, name: str) -> bool:
         """The parameter as true or false; false if it is not given."""
-        if name not in self._values:
-            return False
-        text = self.text(name)
-        if text not in _TRUE_FALSE:
-            raise ApiError(Code.BAD_REQUEST, f"parameter {name} is {text[:40]!r}: it must be true or false")
-        return _TRUE_FALSE[text]
+        return self.choice(name, ("false", "true")) == "true"
 
     def choice(self, name: str, choices: Sequence[str], code: Code = Code.BAD_REQUEST) -> str:
         """The parameter as one of `choices`, of which the first is the default."""
@@ -167,7 +158,9 @@ class Query:
             return choices[0]
         text = self.text(name)
         if text not in choices:
-            raise ApiError(code, f"parameter {name} is {text[:40]!r}: it must be one of {', '.join(choices)}")
+            raise ApiError(
+                code, f"parameter {name} is {text[:40]!r}: it must be one of {', '.join(filter(None, choices))}"
+            )
         return text
 
     def data(self, name: str) -> bytes | None:
