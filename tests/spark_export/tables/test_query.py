@@ -243,5 +243,8 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
             match=r'is of the import messages and older; the view of each is "messages", "older", "de.csv", "B.csv"',
         ):
             tables.ask("SELECT line FROM events")
+        for name in ("nosuch", "nosuch.csv"):
+            with pytest.raises(UsageError, match=r'; the view of each is "messages", "older"'):
+                tables.ask(f'SELECT 1 FROM "{name}"')
         with pytest.raises(UsageError, match=r"(?i)function with name nope does not exist!(?!.*events)"):
             tables.ask("SELECT nope(1)")

@@ -177,8 +177,7 @@ def test_a_stream_into_the_log_and_back_gives_the_truth(
     spark: "SparkSession", imported: Imported, tmp_path: Path
 ) -> None:
     """A query reads the import in small batches, and appends the cells under another key. It is stopped amid them, and
-    its last batch runs again: the source then reads each reading once, with its own time.
-    """
+    its last batch runs again: the source then reads each reading once, with its own time."""
     columns = "key BINARY, client_time TIMESTAMP, place BIGINT, Level DOUBLE, Remark STRING, line STRING"
 
     def run(until: int | None) -> None:
