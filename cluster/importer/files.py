@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.importer import following
 from raftlog.cluster.importer.batches import Hash, LatestMs
 from raftlog.cluster.importer.formats import converting, rows
@@ -92,7 +93,7 @@ class InputFile:
                 line = next(self.lines, None)
             if line is None:
                 if from_line > number:
-                    raise InputError(f"--from-line {from_line}: {self.name} has only {number - 1} lines")
+                    raise InputError(f"--from-line {from_line}: {self.name} has only {counted(number - 1, 'line')}")
                 break
             if number == 1 and has_header:
                 self._check_columns(line)
@@ -277,8 +278,8 @@ class InputFiles:
         if refused:
             more = f"\nand {len(refused) - _REFUSED_SHOWN:,} more" if len(refused) > _REFUSED_SHOWN else ""
             raise InputError(
-                f"{len(refused):,} of {len(self.names):,} files cannot be imported so, and nothing is written. Name "
-                f"the others, or move these away:\n" + "\n".join(refused[:_REFUSED_SHOWN]) + more
+                f"{len(refused):,} of {counted(len(self.names), 'file')} cannot be imported so, and nothing is written "
+                f"yet. Name the others, or move these away:\n" + "\n".join(refused[:_REFUSED_SHOWN]) + more
             )
         self._kinds = sorted_by_kind(self.names, found, source_of(self._plan))
         for place in range(len(self._kinds.kinds)):

@@ -50,11 +50,11 @@ def test_an_interrupted_import_says_how_to_continue_and_counts_both_runs(
     if not done:  # on a quick machine the import may have ended first
         message = json.loads(told.splitlines()[-1])
         assert message["exit"] == 130
-        assert re.search(r"interrupted: .*quakes\.csv is in the log; the same command continues", message["error"])
+        assert re.search(r"interrupted: the log has .*quakes\.csv; the same command continues", message["error"])
         second = start(local, str(source), "--time", "DateTime")
         output, told = second.communicate(timeout=HANG_S)
         assert second.returncode == 0, told
         last = json.loads(output.splitlines()[-1])
         assert (last["records"], last["without_time"], last["before"] > 0) == (LINES, 0, True)
-        assert b"imported by an earlier run" in told
+        assert b"an earlier run has imported" in told
     assert values(local) == rows.encode().splitlines()
