@@ -233,7 +233,9 @@ def test_a_sample_of_csv_counts_and_types_the_cells() -> None:
 def test_no_members_are_an_error(form: str) -> None:
     """An empty log, and one whose values are of another format."""
     for log in (appended(b"\xff"), logs.appends(0, 1)):
-        with pytest.raises(UsageError, match=rf"no columns can be inferred: \d records .* in {form}\. Name"):
+        with pytest.raises(
+            UsageError, match=rf"no columns can be inferred: records looked at: \d; .* in {form}\. Name"
+        ):
             columns_of(log, valueFormat=form, inferSchema="true")
 
 

@@ -251,7 +251,7 @@ def test_the_analyses_know_the_columns_of_an_import(spark: "SparkSession", impor
         assert ask("analyze", name, *options, *where, "--html", page) == f"wrote {page}\n"
         text = page.read_text(encoding="utf-8")
         assert "<svg" in text, (name, *options)
-        assert f"{len(imported.rows) - len(timed)} of {len(imported.rows)} events have no time" in text
+        assert f": {len(imported.rows) - len(timed)} of {len(imported.rows)}" in text
     shown = ask("analyze", "windows", "--by", "Station", "--measure", "Level", "--window", "1d", *where, "-o", "jsonl")
     got = {row["Station"]: row["records"] for row in map(json.loads, shown.splitlines())}
     assert got == Counter(row[2] for row in timed)
