@@ -20,6 +20,7 @@ from raftlog.statemachine.commands import KEY_BYTES_MAX
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
+_TRUE_FALSE: Final = {"true": True, "false": False}
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -141,7 +142,9 @@ class Query:
 
     def number(self, name: str, low: int = 0) -> int | None:
         """The parameter as a whole number of at least `low`, None if it is not given."""
-        return self.number_or(name, 0, low) if name in self._values else None
+        if name not in self._values:
+            return None
+        return parse_number(self.text(name), f"parameter {name}", low, NUMBER_MAX)
 
     def number_or(self, name: str, default: int, low: int = 0, high: int = NUMBER_MAX) -> int:
         if name not in self._values:
@@ -150,7 +153,12 @@ class Query:
 
     def flag(self, name: str) -> bool:
         """The parameter as true or false; false if it is not given."""
-        return self.choice(name, ("false", "true")) == "true"
+        if name not in self._values:
+            return False
+        text = self.text(name)
+        if text not in _TRUE_FALSE:
+            raise ApiError(Code.BAD_REQUEST, f"parameter {name} is {text[:40]!r}: it must be true or false")
+        return _TRUE_FALSE[text]
 
     def choice(self, name: str, choices: Sequence[str], code: Code = Code.BAD_REQUEST) -> str:
         """The parameter as one of `choices`, of which the first is the default."""

@@ -66,7 +66,7 @@ PARAMETERS = (
             ("wait=60001", "60000"),
             ("from=1&from=2", "twice"),
             ("encoding=hex", "auto, base64"),
-            ("internal=1", "one of false, true"),
+            ("internal=1", "true or false"),
             ("from=%zz", "two hex digits"),
             ("format=%FF", "not UTF-8"),
             ("follow=true", "follow=true is for"),
