@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -50,20 +50,20 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.fixture
-def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """pytest's, which skips the test where it would change a compiled module."""
-    original = monkeypatch.setattr
+_setattr: Final = pytest.MonkeyPatch.setattr
 
-    def setattr_or_skip(target: Any, *rest: Any, **options: Any) -> None:
-        owner = target
-        if isinstance(target, str):  # "package.module.Class.name"
-            parts = target.split(".")
-            found = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-            owner = sys.modules.get(next((name for name in found if name in sys.modules), ""))
-        if is_compiled(owner):
-            pytest.skip("changes the inside of a compiled module: runs on interpreted modules only")
-        original(target, *rest, **options)
 
-    monkeypatch.__dict__["setattr"] = setattr_or_skip
-    return monkeypatch
+def _setattr_or_skip(self: pytest.MonkeyPatch, target: Any, *rest: Any, **options: Any) -> None:
+    """pytest's, which skips the test where it would change a compiled module; also in a `context()`."""
+    owner = target
+    if isinstance(target, str):  # "package.module.Class.name"
+        parts = target.split(".")
+        found = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        owner = sys.modules.get(next((name for name in found if name in sys.modules), ""))
+    if is_compiled(owner):
+        pytest.skip("changes the inside of a compiled module: runs on interpreted modules only")
+    _setattr(self, target, *rest, **options)
+
+
+if build.modules() == "compiled":
+    pytest.MonkeyPatch.setattr = _setattr_or_skip  # type: ignore[method-assign]

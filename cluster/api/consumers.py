@@ -1,7 +1,4 @@
-"""Defines the public request and answer types of consumer groups: position, owner, lag.
-
-JSON shapes; docs/http_api.md has examples.
-"""
+"""Defines the public request and answer types of consumer groups: position, owner, lag."""
 
 from __future__ import annotations
 

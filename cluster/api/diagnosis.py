@@ -11,6 +11,7 @@ from typing import Final
 
 from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView, ReplicaView, UnreachedMember
 from raftlog.cluster.api.records import LogRecord
+from raftlog.cluster.api.text import counted
 from raftlog.raft.quorum import majority
 from raftlog.raft.types import NEW_DISK
 
@@ -333,7 +334,7 @@ def _progress(leader: NodeView, by_node: Mapping[int, NodeView]) -> Iterator[Cau
             words = f"node {peer.node} {since} its leader, node {leader.node}"
             yield Cause("follower_silent", words, peer.node, leader.node)
         if peer.match < leader.last and (peer.lag_ms is None or peer.lag_ms >= LAG_MS):
-            words = f"node {peer.node} is missing {leader.last - peer.match} records of the leader's log"
+            words = f"node {peer.node} is missing {counted(leader.last - peer.match, 'record')} of the leader's log"
             yield Cause("lags", words, peer.node, leader.node)
         other = by_node.get(peer.node)
         if other is not None and other.leader != leader.node and not other.is_fenced:
@@ -417,7 +418,7 @@ def _effect(record: LogRecord) -> str:
     if record.succeeded is not None:
         result += ", by its `then` branch" if record.succeeded else ", by its `else` branch"
     if record.changes:
-        result += f", {len(record.changes)} keys changed"
+        result += f", {counted(len(record.changes), 'key')} changed"
     return f"{result}."
 
 

@@ -1,7 +1,4 @@
-"""Defines the public answers of the routes that explain a missing leader, missing progress, or a record.
-
-JSON shapes; docs/http_api.md shows examples.
-"""
+"""Defines the public answers of the routes that explain a missing leader, missing progress, or a record."""
 
 from __future__ import annotations
 

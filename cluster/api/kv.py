@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from raftlog.cluster.api.errors import Outcome, Problem
-from raftlog.cluster.api.values import Number
+from raftlog.cluster.api.values import Number, Positive
 
 
 class KeyValue(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -166,7 +166,7 @@ class TxnAnswer(msgspec.Struct, frozen=True):
 class CompactIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Key history below `revision` may go."""
 
-    revision: Number
+    revision: Positive
 
 
 class CompactionAnswer(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from raftlog.cluster.api.errors import Outcome, Problem
-from raftlog.cluster.api.values import Number
+from raftlog.cluster.api.values import Number, Positive
 
 Shown = TypeVar("Shown")
 
@@ -176,7 +176,7 @@ class WatchProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 class TrimIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Records of the log below `before` may go."""
 
-    before: Number
+    before: Positive
 
 
 class TrimAnswer(msgspec.Struct, frozen=True):

@@ -1,7 +1,4 @@
-"""Turns values of answers into text and rows, and names the command that installs a missing package.
-
-The command line, offline tools and explanations call it.
-"""
+"""Turns values of answers into text and rows, and names the command that installs a missing package."""
 
 from __future__ import annotations
 
@@ -41,6 +38,11 @@ def as_time(ms: object) -> str:
     if not isinstance(ms, int):
         return ""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def how_to_install(*extras: str) -> str:

@@ -10,6 +10,7 @@ NUMBER_MAX: Final = 2**53 - 1
 """index, term, revision, session and sequence are JSON numbers up to here."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 """A number in a request body: refused by name when it is negative or not exact in JSON."""
+Positive = Annotated[int, msgspec.Meta(ge=1, le=NUMBER_MAX)]  # an index or revision: the first is 1
 
 
 class LeaderHint(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import view
 
@@ -173,7 +174,7 @@ def _check(
     facts = read_facts(certificate)
     cli.printer.all([_row(facts)], LISTED)
     if facts.days_left() < WARN_DAYS:
-        say(f"{certificate}: it expires in {facts.days_left():.0f} days: renew it (raftlog cert renew)")
+        say(f"{certificate}: it expires in {counted(round(facts.days_left()), 'day')}: renew it (raftlog cert renew)")
 
 
 def _show(cli: Cli, made: Any) -> None:

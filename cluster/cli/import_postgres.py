@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.cluster.cli.frame.output import Row, view
@@ -86,7 +87,7 @@ def import_postgres_command(
     try:
         printed(cli, rows(), COPIED)
     except KeyboardInterrupt:
-        done = "nothing new" if newest is None else f"{newest.records:,} records (up to index {newest.last})"
+        done = "nothing new" if newest is None else f"{counted(newest.records, 'record')} (up to index {newest.last})"
         how = continuing(again=options.again)
         raise CommandFailed(f"interrupted: {done} of {slot} in the log; {how}", Exit.INTERRUPTED) from None
     if newest is None:

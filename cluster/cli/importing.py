@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from raftlog.cluster.api.text import as_row, as_time
+from raftlog.cluster.api.text import as_row, as_time, counted
 from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.cluster.cli.frame.output import Column, Format, Row, View, bar, view
@@ -149,7 +149,7 @@ def import_command(
     NDJSON, JSON, CSV, access logs, syslog, plain lines, Parquet, Arrow; gzip and zstd. docs/import.md has examples.
     Rows and changes of tables of PostgreSQL: `raftlog import-postgres`.
     """
-    if not files:
+    if not files or "" in files:
         raise CommandFailed("name the files to import, or - for standard input", Exit.USAGE)
     source = files[0]
     # The import keeps its files beside this name: of a pattern without its signs, of a folder beside it.
@@ -171,6 +171,8 @@ def import_command(
         )
     else:
         given = {each.name: getattr(reading, each.name) for each in fields(reading)}
+        if empty := [name for name, value in given.items() if value == ""]:
+            raise CommandFailed(f"--{empty[0].replace('_', '-')} is empty: give a value, or leave it out", Exit.USAGE)
         given |= {name: names(given[name]) for name in ("headers", "select", "columns")}
         plan = importer.ImportPlan(
             source, state, rejects, more=tuple(files[1:]), follow=options.follow, **given, **shared
@@ -242,11 +244,11 @@ def _run_import(cli: Cli, plan: importer.ImportPlan, client: SyncClient) -> None
     if before and before == newest.records:
         say("an earlier run has imported all of it; --again imports it once more")
     elif before:
-        say(f"{before:,} of these records were imported by an earlier run")
+        say(f"an earlier run has imported {before:,} of these records")
     if newest.without_time:
-        say(f"{newest.without_time:,} records have no time, because theirs could not be read")
+        say(f"records without a time, because theirs could not be read: {newest.without_time:,}")
     if newest.rejected:
-        say(f"{newest.rejected} rejected lines are in {plan.rejects}")
+        say(f"rejected lines: {newest.rejected:,}, in {plan.rejects}")
 
 
 def printed(cli: Cli, rows: Iterator[Row], view: View) -> None:
@@ -262,9 +264,9 @@ def _standing(plan: importer.ImportPlan, newest: importer.ImportProgress | None)
     """How much is in the log, and how to continue."""
     if newest is None:
         state = read_state(plan.state)
-        done = "" if state is None or not state.records else f"{state.records:,} records"
+        done = "" if state is None or not state.records else counted(state.records, "record")
     else:
-        done = f"{newest.records:,} records (index {newest.first} to {newest.last}), up to line {newest.lines}"
+        done = f"{counted(newest.records, 'record')} (index {newest.first} to {newest.last}), up to line {newest.lines}"
     if plan.source == importer.STDIN:
         return f"the log has {done or 'at most one batch'} of standard input; a pipe cannot be continued"
     how = continuing(again=plan.again, from_line=plan.from_line)
@@ -294,7 +296,7 @@ def _shown() -> Iterator[Callable[[importer.ImportProgress, int], None]]:
         yield lambda progress, rate: show(
             progress.share or 0,
             None if progress.share is None else 1.0,
-            f"{progress.records:,} records, {rate:,}/s",
+            f"{counted(progress.records, 'record')}, {rate:,}/s",
         )
 
 
@@ -313,6 +315,6 @@ def lines_of_progress() -> Callable[[int, int, float | None], None]:
         if now_share is not None and share is not None and now_share > share:
             seconds = (now - started) * (1 - now_share) / (now_share - share)
             left = f", {100 * now_share:.0f} %, about {seconds:,.0f} s left"
-        say(f"{records:,} records, {rate:,}/s{left}")
+        say(f"{counted(records, 'record')}, {rate:,}/s{left}")
 
     return show

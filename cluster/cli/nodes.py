@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import typer
 from msgspec.structs import replace
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.cli.admin import look, node_flags
 from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, ended, say
 from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remember
@@ -117,7 +118,7 @@ def _up(
         if is_old:
             if nodes not in (None, len(cluster.nodes)):
                 raise CommandFailed(
-                    f"{folder} holds a cluster of {len(cluster.nodes)} nodes; leave --nodes out", Exit.USAGE
+                    f"{folder} holds a cluster of {counted(len(cluster.nodes), 'node')}; leave --nodes out", Exit.USAGE
                 )
             if port not in (None, urlsplit(first).port):
                 raise CommandFailed(f"{folder} holds a cluster that is at {first}; leave --port out", Exit.USAGE)
@@ -196,10 +197,8 @@ def _held(where: Path | str) -> Iterator[Path]:
 
 
 def _await_ports(addresses: list[str]) -> None:
-    """Waits a moment until no process listens at the old cluster's ports. Raises CommandFailed.
-
-    Otherwise its nodes could not start, and other processes that answer there would be taken for them.
-    """
+    """Waits a moment until no process listens at the old cluster's ports: else its nodes could not start, and others
+    that answer there would be taken for them. Raises CommandFailed."""
     end = time.monotonic() + LEAVING_S
     for address in addresses:
         port = urlsplit(address if "//" in address else f"//{address}").port
@@ -430,10 +429,8 @@ def format_command(
 
 
 def _take_addresses(cli: Cli, join: Path) -> None:
-    """Writes the addresses that the members have now into a join file. DNS names nodes that know them.
-
-    Raises CommandFailed: they are of another cluster; SettingsError and ClientError.
-    """
+    """Writes the addresses that the members have now into a join file. DNS names nodes that know them. Raises
+    CommandFailed: they are of another cluster; SettingsError and ClientError."""
     from raftlog.cluster.config.cluster_file import read_cluster, render_cluster_file
     from raftlog.cluster.node.first_format import files_beside
     from raftlog.cluster.runtime.file_errors import replace_file

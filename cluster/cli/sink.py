@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import stamina
 import typer
 
-from raftlog.cluster.api.text import as_row
+from raftlog.cluster.api.text import as_row, counted
 from raftlog.cluster.cli.consumers import owner_here
 from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import Row, view
@@ -67,7 +67,7 @@ def run_command(
         errors = _run_all(runs, stop, once=once)
     cli.printer.all([_done(run, time.monotonic() - started) for run in runs], DONE)
     if errors:
-        raise CommandFailed(f"{len(errors)} of {len(runs)} sinks stopped; the messages are above")
+        raise CommandFailed(f"{len(errors)} of {counted(len(runs), 'sink')} stopped; the messages are above")
 
 
 def _run_all(runs: list[SinkRun], stop: threading.Event, *, once: bool) -> list[Exception]:
@@ -106,7 +106,7 @@ def check_command(cli: Cli, file: File, names: Names = None) -> None:
             say(f"{name}: {checked.store}")
             say(f"{name}: {', '.join(checked.columns)}")
             rows = checked.rows
-            say(f"{name}: {len(rows)} rows as they would be stored")
+            say(f"{name}: {counted(len(rows), 'row')} as stored")
             if rows:
                 cli.printer.all(rows, view(*rows[0], raw=next(iter(rows[0]))))
 

@@ -13,14 +13,14 @@ from raftlog.cluster.client import answers
 from raftlog.cluster.client.flow import ApiRequest
 
 _JSON_BODY: Final = (("Content-Type", JSON),)
+_shown = answers.plain(AccessAnswer)
+_decided = answers.plain(CanAnswer)
+_changed = answers.plain(AccessChanged)
 
 
 def show() -> ApiRequest[AccessAnswer]:
     """All users, roles and tokens, without secrets."""
     return ApiRequest("GET", "/v1/access", _shown)
-
-
-_shown = answers.plain(AccessAnswer)
 
 
 def can(grant: str, user: str = "") -> ApiRequest[CanAnswer]:
@@ -29,12 +29,6 @@ def can(grant: str, user: str = "") -> ApiRequest[CanAnswer]:
     return ApiRequest("GET", f"/v1/access/can?{urlencode(query, quote_via=quote)}", _decided)
 
 
-_decided = answers.plain(CanAnswer)
-
-
 def change(asked: AccessIn) -> ApiRequest[AccessChanged]:
     """One change. It is not sent again once it may have been applied."""
     return ApiRequest("POST", "/v1/access", _changed, msgspec.json.encode(asked), _JSON_BODY, is_plain=True)
-
-
-_changed = answers.plain(AccessChanged)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote
 
 import msgspec
@@ -18,6 +18,7 @@ from raftlog.cluster.api.headers import JSON
 from raftlog.cluster.api.values import SHARD
 from raftlog.cluster.client import answers, requests
 from raftlog.cluster.client.answers import Progress, Record
+from raftlog.cluster.client.arguments import checked_methods
 from raftlog.cluster.client.flow import ApiRequest
 from raftlog.cluster.runtime import clock
 
@@ -111,6 +112,7 @@ class _Commits:
         return self.done
 
 
+@runtime_checkable
 class BlockingCaller(Protocol):
     """What a SyncConsumer asks of its client."""
 
@@ -121,6 +123,7 @@ class BlockingCaller(Protocol):
         """The records of the log from an index on."""
 
 
+@runtime_checkable
 class AsyncCaller(Protocol):
     """What a Consumer asks of its client."""
 
@@ -133,6 +136,7 @@ class AsyncCaller(Protocol):
         """The records of the log from an index on."""
 
 
+@checked_methods
 class SyncConsumer:
     """A consumer group in the blocking client: claim it, then read its records and commit positions."""
 
@@ -187,6 +191,7 @@ class SyncConsumer:
         return self._client.call(delete(self.name, _owned(self.owned, self.name).generation))
 
 
+@checked_methods
 class Consumer:
     """A consumer group in the asyncio client: claim it, then read its records and commit positions."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -33,6 +33,7 @@ class BadStream(ValueError):
     """The bytes of a stream are not raftlog's. Another node may do better."""
 
 
+@runtime_checkable
 class Cursor(Protocol[T]):
     """The methods of a cursor that the clients call."""
 

@@ -24,6 +24,7 @@ from typing import Final
 from raftlog.cluster.api.errors import DECIDED, ERRORS, Code, Outcome, Problem
 from raftlog.cluster.api.members import Members
 from raftlog.cluster.api.values import LeaderHint
+from raftlog.cluster.client.arguments import checked_methods, require
 from raftlog.cluster.client.errors import ClientError, Unavailable, problem_error, unknown_error
 
 Random = Callable[[int, int], int]
@@ -63,6 +64,7 @@ class Failure(StrEnum):
         return self in (Failure.NOT_SENT, Failure.NO_HANDSHAKE)
 
 
+@checked_methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The limits of a client's patience."""
@@ -106,6 +108,7 @@ class Routes:
 def normal_url(url: str) -> str:
     """`127.0.0.1:7001` or `http://127.0.0.1:7001/` as `http://127.0.0.1:7001`; https stays. Raises ValueError with the
     fix."""
+    require(url, "the URL of a node", (str,), "str")
     text = url.strip().rstrip("/")
     if "://" not in text:
         text = f"http://{text}"

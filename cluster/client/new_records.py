@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -28,15 +28,16 @@ class NewRecord(NamedTuple):
 def check_record(record: NewRecord, where: str = "") -> None:
     """Raises TypeError for a field of a wrong type, ValueError for a wrong time; `where` stands before its name."""
     if type(record) is not NewRecord:
-        raise TypeError(f"{where or 'record'} is {type(record).__name__}: give NewRecord".replace(". is", " is"))
+        require(record, (where or "record.")[:-1], (NewRecord,), "NewRecord")
     value, key, headers, time_ms = record
     require_bytes(value, f"{where}value", optional=True)
     require_bytes(key, f"{where}key", optional=True)
     if time_ms is not None:
         require(time_ms, f"{where}time_ms", (int,), "int or None")
-        if not 0 <= time_ms <= NUMBER_MAX:
-            raise ValueError(f"{where}time_ms is {time_ms}: give milliseconds since 1970, from 0 to {NUMBER_MAX}")
-    for name, content in headers:
+    for each in cast(Any, headers):
+        if not isinstance(each, tuple | list) or len(each) != 2:
+            raise TypeError(f"{where}headers: {each!r} is no pair: give (str, bytes)")
+        name, content = each
         require(name, f"{where}headers: a name", (str,), "str")
         require_bytes(content, f"{where}headers: the value of {name!r}")
 

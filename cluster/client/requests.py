@@ -29,6 +29,26 @@ T = TypeVar("T")
 Consistency = Literal["linearizable", "stale"]
 _OCTETS: Final = "application/octet-stream"
 
+# How answers are read.
+_appended = answers.plain(Appended)
+_written = answers.plain(Written)
+_batch_answer = answers.plain(BatchAnswer)
+_compacted = answers.plain(CompactionAnswer)
+_trimmed = answers.plain(TrimAnswer)
+_session = answers.plain(SessionAnswer)
+_session_done = answers.plain(SessionDone)
+_receipt = answers.plain(Receipt)
+_digest = answers.plain(DigestAnswer)
+_status = answers.plain(Status)
+_history = answers.plain(HistoryAnswer)
+_leaderless = answers.plain(explain.Leaderless)
+_entry = answers.plain(explain.EntryView)
+_cluster = answers.plain(member_types.ClusterView)
+_members = answers.plain(member_types.Members)
+_changed = answers.plain(member_types.ChangeAnswer)
+_transferred = answers.plain(member_types.TransferAnswer)
+_saved = answers.plain(SnapshotAnswer)
+
 
 class KeyWrite(NamedTuple):
     """One write of a batch; no value: a delete."""
@@ -62,9 +82,6 @@ def append(records: Sequence[NewRecord], *, deadline_s: float | None = None) -> 
         headers = (("Content-Type", MSGPACK),)
         body = pack(records)
     return ApiRequest("POST", "/v1/log", _appended, body, headers, writes=True, deadline_s=deadline_s)
-
-
-_appended = answers.plain(Appended)
 
 
 @checked
@@ -156,9 +173,6 @@ def delete_range(start: bytes, end: bytes | None, *, deadline_s: float | None = 
     return ApiRequest("DELETE", _target("/v1/kv", _span(start, end)), _written, writes=True, deadline_s=deadline_s)
 
 
-_written = answers.plain(Written)
-
-
 def write_batch(session: int, settled: int, writes: Sequence[KeyWrite]) -> ApiRequest[list[BatchItem]]:
     """Writes several keys, each under its own sequence of the session. One result for each, in their order."""
     count = len(writes)
@@ -171,9 +185,6 @@ def write_batch(session: int, settled: int, writes: Sequence[KeyWrite]) -> ApiRe
 
     headers = (("Content-Type", MSGPACK), (H_SESSION, str(session)), (H_SETTLED, str(settled)))
     return ApiRequest("POST", "/v1/kv/batch", decode, encode(writes), headers)
-
-
-_batch_answer = answers.plain(BatchAnswer)
 
 
 @checked
@@ -255,18 +266,12 @@ def compact(revision: int) -> ApiRequest[CompactionAnswer]:
     return ApiRequest("POST", "/v1/kv/compact", _compacted, body, _JSON_BODY, writes=True)
 
 
-_compacted = answers.plain(CompactionAnswer)
-
-
 @checked
 def trim(before: int) -> ApiRequest[TrimAnswer]:
     """Allows the records of the log below an index to be deleted. Repeating it is harmless, so it needs no session: a
     full disk, where a trim helps most, opens none."""
     body = msgspec.json.encode({"before": before})
     return ApiRequest("POST", "/v1/log/trim", _trimmed, body, _JSON_BODY, may_repeat=True)
-
-
-_trimmed = answers.plain(TrimAnswer)
 
 
 @checked
@@ -293,9 +298,6 @@ def open_session(ttl_ms: int) -> ApiRequest[SessionAnswer]:
     return ApiRequest("POST", "/v1/sessions", _session, body, _JSON_BODY)
 
 
-_session = answers.plain(SessionAnswer)
-
-
 @checked
 def keep_session(session: int) -> ApiRequest[SessionDone]:
     """Keeps a session alive for another time to live."""
@@ -306,9 +308,6 @@ def keep_session(session: int) -> ApiRequest[SessionDone]:
 def close_session(session: int) -> ApiRequest[SessionDone]:
     """Ends a session."""
     return ApiRequest("DELETE", f"/v1/sessions/{session}", _session_done, may_repeat=True)
-
-
-_session_done = answers.plain(SessionDone)
 
 
 @checked
@@ -323,9 +322,6 @@ def void(session: int, sequence: int) -> ApiRequest[Receipt]:
     return ApiRequest("POST", f"/v1/sessions/{session}/receipts/{sequence}/void", _receipt, b"", may_repeat=True)
 
 
-_receipt = answers.plain(Receipt)
-
-
 # -- verify and operate ---------------------------------------------------------------------------------------
 
 
@@ -336,15 +332,9 @@ def digest(index: int | None = None, *, log_from: int | None = None) -> ApiReque
     return ApiRequest("GET", _target("/v1/digest", query), _digest)
 
 
-_digest = answers.plain(DigestAnswer)
-
-
 def status() -> ApiRequest[Status]:
     """The status of the node that answers."""
     return ApiRequest("GET", "/v1/status", _status)
-
-
-_status = answers.plain(Status)
 
 
 @checked
@@ -365,15 +355,9 @@ def history(rows: int) -> ApiRequest[HistoryAnswer]:
     return ApiRequest("GET", _target("/v1/history", {"rows": rows}), _history)
 
 
-_history = answers.plain(HistoryAnswer)
-
-
 def explain_leaderless() -> ApiRequest[explain.Leaderless]:
     """Why there is no leader or no progress, as the answering node knows it."""
     return ApiRequest("GET", "/v1/explain/leaderless", _leaderless)
-
-
-_leaderless = answers.plain(explain.Leaderless)
 
 
 @checked
@@ -382,15 +366,9 @@ def explain_index(index: int) -> ApiRequest[explain.EntryView]:
     return ApiRequest("GET", f"/v1/explain/{index}", _entry)
 
 
-_entry = answers.plain(explain.EntryView)
-
-
 def cluster() -> ApiRequest[member_types.ClusterView]:
     """What the node that answers knows of all members, and how old it is."""
     return ApiRequest("GET", "/v1/cluster", _cluster)
-
-
-_cluster = answers.plain(member_types.ClusterView)
 
 
 def members() -> ApiRequest[member_types.Members]:
@@ -398,12 +376,7 @@ def members() -> ApiRequest[member_types.Members]:
     return ApiRequest("GET", "/v1/members", _members)
 
 
-_members = answers.plain(member_types.Members)
-
-
-_changed = answers.plain(member_types.ChangeAnswer)
-
-
+@checked
 def change_members(change: member_types.ChangeIn) -> ApiRequest[member_types.ChangeAnswer]:
     """Begins a change of the members; the rest follows by itself. Not sent again once it may have begun."""
     return ApiRequest("POST", "/v1/members", _changed, msgspec.json.encode(change), _JSON_BODY, is_plain=True)
@@ -416,15 +389,9 @@ def transfer_leadership(to: int | None = None) -> ApiRequest[member_types.Transf
     return ApiRequest("POST", "/v1/leader/transfer", _transferred, body, _JSON_BODY, is_plain=True)
 
 
-_transferred = answers.plain(member_types.TransferAnswer)
-
-
 def save_snapshot() -> ApiRequest[SnapshotAnswer]:
     """Has the node that gets the request save its state; a client with one URL and `bound` asks that node alone."""
     return ApiRequest("POST", "/v1/snapshot", _saved, is_plain=True)
-
-
-_saved = answers.plain(SnapshotAnswer)
 
 
 # -- paths and parameters -------------------------------------------------------------------------------------

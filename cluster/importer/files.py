@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.importer import following
 from raftlog.cluster.importer.batches import Hash, LatestMs
 from raftlog.cluster.importer.formats import converting, rows
@@ -93,7 +94,7 @@ class InputFile:
                 line = next(self.lines, None)
             if line is None:
                 if from_line > number:
-                    raise InputError(f"--from-line {from_line}: {self.name} has only {number - 1} lines")
+                    raise InputError(f"--from-line {from_line}: {self.name} has only {counted(number - 1, 'line')}")
                 break
             if number == 1 and has_header:
                 self._check_columns(line)
@@ -282,8 +283,8 @@ class InputFiles:
             named = f": {shlex.join(others)}" if len(others) <= _REFUSED_SHOWN else ""
             more = f"\nand {len(refused) - _REFUSED_SHOWN:,} more" if len(refused) > _REFUSED_SHOWN else ""
             raise InputError(
-                f"{len(refused):,} of {len(self.names):,} files cannot be imported so, and nothing is written. Move "
-                f"them away, or name the others{named}\n" + "\n".join(refused[:_REFUSED_SHOWN]) + more
+                f"{len(refused):,} of {counted(len(self.names), 'file')} cannot be imported so, and nothing is written."
+                f" Move them away, or name the others{named}\n" + "\n".join(refused[:_REFUSED_SHOWN]) + more
             )
         self._kinds = sorted_by_kind(self.names, found, source_of(self._plan))
         for place in range(len(self._kinds.kinds)):

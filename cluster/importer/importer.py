@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 
 from msgspec.structs import replace
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.client.once import SessionEnded, end_session
@@ -108,10 +109,10 @@ def _check_finished(plan: ImportPlan, state: CopyState, stdin: BinaryIO) -> None
                 has_grown = next(source.lines, None) is not None
     if has_grown:
         raise SessionFileError(
-            f"{' '.join(plan.sources)} was imported already, and has more now: {state.records} records (index "
-            f"{state.first} to {state.last}) are in the log, as {plan.state} says. Choose: --again --from-line "
-            f"{at.line} for the lines added since to one file; the new files by themselves; or --again to import "
-            f"everything once more"
+            f"{' '.join(plan.sources)} was imported already, and has more now: the log has "
+            f"{counted(state.records, 'record')} (index {state.first} to {state.last}), as {plan.state} says. Choose: "
+            f"--again --from-line {at.line} for the lines added since to one file; the new files by "
+            f"themselves; or --again to import everything once more"
         )
 
 

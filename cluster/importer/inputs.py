@@ -46,6 +46,8 @@ OWN_FILES: Final = (".raftlog-import", ".rejected", ".raftlog-import.new")
 
 _COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 _ZIP: Final = b"PK\x03\x04"
+_OLE: Final = b"\xd0\xcf\x11\xe0"  # .xls until 2007
+_SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 _PARQUET: Final = b"PAR1"
 _ARROW: Final = (b"ARROW1", b"\xff\xff\xff\xff")
 
@@ -154,6 +156,8 @@ def open_input(
         counted = _CountingStream(raw)
         head = counted.peek(6)
         compression = next((found for mark, found in _COMPRESSIONS.items() if head.startswith(mark)), None)
+        if head.startswith((_ZIP, _OLE)) and format is None and Path(name).suffix.lower() in _SPREADSHEETS:
+            raise InputError("a spreadsheet: save each sheet as CSV, and import that file")
         if head.startswith(_ZIP) and format is None:
             raise InputError(f"a zip archive: unzip it, or: unzip -p {shlex.quote(name)} | raftlog import - …")
         peeked = _CountingStream(_decompressed(counted, compression))

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.client.once import WriterSession
 from raftlog.cluster.importer.formats.deciding import ImportOptions
 from raftlog.cluster.importer.inputs import STDIN
@@ -24,7 +25,7 @@ def old_state(plan: ImportPlan, log: str) -> CopyState | None:
     if state is None:
         return None
     at = as_position(state.position)
-    done = f"{state.records} records (index {state.first} to {state.last})" if state.records else "no record"
+    done = f"{counted(state.records, 'record')} (index {state.first} to {state.last})" if state.records else "no record"
     if plan.source == STDIN:
         raise SessionFileError(
             f"an import from standard input was broken off after line {at.line - 1}, {done}; the batch after it may "

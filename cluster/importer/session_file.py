@@ -100,7 +100,14 @@ class CopyNotes:
     def keep(self, **changed: Any) -> None:
         """Changes the state, and writes it durably, as a whole or not at all."""
         self.state = msgspec.structs.replace(self.state, **changed)
-        replace_file(self._path, msgspec.json.format(msgspec.json.encode(self.state)) + b"\n", is_private=True)
+        try:
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(self.state)) + b"\n", is_private=True)
+        except FileNotFoundError as error:
+            folder = self._path.parent
+            why = f"{folder} takes no new files" if folder.is_dir() else f"there is no folder {folder}"
+            raise SessionFileError(
+                f"{self._path} cannot be written: {why}; name another, an import with --state"
+            ) from error
 
     def read(self) -> WriterSession | None:
         """The session."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from raftlog.cluster.api.text import as_time
+from raftlog.cluster.api.text import as_time, counted
 from raftlog.cluster.files.findings import NEWER_CODE, FileHealth, Finding, NotLooked, Report
 from raftlog.cluster.files.stopped_folder import OnBytesRead
 from raftlog.cluster.offline.backup_file import check_backup
@@ -49,9 +49,10 @@ def report_of(path: StoragePlace, progress: OnBytesRead | None = None) -> Report
 
 def _described_file(file: StoragePlace, progress: OnBytesRead | None) -> str:
     head, end = check_backup(file, progress)
+    keys, parts = counted(head.digest.count, "key"), counted(end.parts, "part")
     return (
-        f"a backup of log {head.log_id}: the state after record {head.index} of term {head.term}, {head.digest.count} "
-        f"keys, {end.parts} parts of {end.state_bytes} bytes; made by node {head.node}, {as_time(head.made_ms)}"
+        f"a backup of log {head.log_id}: the state after record {head.index} of term {head.term}, {keys}, {parts} of "
+        f"{end.state_bytes} bytes; made by node {head.node}, {as_time(head.made_ms)}"
     )
 
 
@@ -60,6 +61,6 @@ def _described_folder(folder: StoragePlace, progress: OnBytesRead | None) -> str
     first = max(log.files[0].first, seed.state.oldest) if log.files else seed.mark.index + 1
     return (
         f"a backup of log {seed.log_id}: records {first} to {seed.mark.index} of term {seed.mark.term}, in "
-        f"{len(log.files)} files, and the state with {seed.digest.count} keys; the newest record is of "
-        f"{as_time(seed.mark.time_ms)}"
+        f"{counted(len(log.files), 'file')}, and the state with {counted(seed.digest.count, 'key')}; the newest record "
+        f"is of {as_time(seed.mark.time_ms)}"
     )

@@ -106,12 +106,10 @@ def _plain(log: "DataFrame", own: OwnColumns, wanted: list[str]) -> "DataFrame |
 def _stored(log: "DataFrame", own: OwnColumns) -> tuple[ValueSchema | None, list[str]]:
     """The schema of the import that is asked for, else of the newest one, with a note of the others. Raises
     UsageError where there is none of that name."""
-    newest, by_name = stored_schemas(log)
-    if own.source is not None and own.source not in by_name:
-        known = f"it has {', '.join(by_name)}" if by_name else "it has none"
-        raise UsageError(f"--source {own.source}: the log has no import of that name; {known}")
+    stored = stored_schemas(log)
     if own.source is not None:
-        return by_name[own.source], []
+        return stored.named(own.source), []
+    newest, by_name = stored
     others = [name for name in by_name if newest is not None and not {*by_name[name].sessions} <= {*newest.sessions}]
     if newest is None or not others:
         return newest, []
@@ -166,7 +164,9 @@ def _time_notes(events: "DataFrame", own: OwnColumns) -> list[str]:
     if not lacking:
         return []
     where = f" in {own.time}" if own.time else ""
-    return [f"{lacking} of {found['all']} events have no time that can be read{where}{example}: they are in no window"]
+    return [
+        f"events without a time that can be read{where}: {lacking} of {found['all']}{example}; they are in no window"
+    ]
 
 
 def _has(columns: Iterable[str], wanted: Iterable[str | None]) -> bool:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -219,9 +220,6 @@ def _windows(named: Any, log: "DataFrame", limit: int, own: Any, windows: Window
     return found
 
 
-# ---------------------------------------------------------------------------------------------------------------
-
-
 def _run(
     context: typer.Context,
     asked: LogOptions,
@@ -235,7 +233,7 @@ def _run(
         from raftlog.spark_export.analytics.own import OwnColumns
         from raftlog.spark_export.tables import report
 
-        log, facts = _log(context, asked)
+        log, facts = _log(context, asked, columns.source)
         say("asking")
         try:
             results = answer(analyses, log, OwnColumns(*astuple(columns)))
@@ -252,8 +250,8 @@ def _run(
             report.show_result(result, asked.output)
 
 
-def _log(context: typer.Context, asked: LogOptions) -> "tuple[DataFrame, list[tuple[str, str]]]":
-    """The users' rows, and the facts about them. Spark starts once they are found,
+def _log(context: typer.Context, asked: LogOptions, source: str | None) -> "tuple[DataFrame, list[tuple[str, str]]]":
+    """The users' rows, and the facts about them. Spark starts once they and the import `source` are found,
     because that takes ten seconds."""
     if asked.folder is not None:
         from raftlog.spark_export.export.manifest import read_manifest
@@ -268,12 +266,17 @@ def _log(context: typer.Context, asked: LogOptions) -> "tuple[DataFrame, list[tu
             ("indexes", f"{manifest.first} to {manifest.last}"),
         ]
         return open_log(start_spark(asked.master), export), facts
-    from raftlog.spark_export.fetch.door import bounds_now, parse_endpoints
+    from raftlog.spark_export.fetch import imports
+    from raftlog.spark_export.fetch.door import RefusedError, bounds_now, parse_endpoints
+    from raftlog.spark_export.tables.value_schema import of_stored
 
     urls = parse_endpoints(where(context, asked.endpoints))
     page, is_stale = bounds_now(urls, patience_s=asked.timeout)
     if is_stale:
         say_stale(page.index)
+    if source is not None:
+        with suppress(RefusedError):  # a user may read the records of an import, and not its key
+            of_stored(imports.records(urls, asked.timeout, is_linearizable=not is_stale)).named(source)
     options = {
         "endpoints": ",".join(urls),
         "startingOffsets": "earliest",

@@ -1,7 +1,6 @@
 """Defines the commands that move and prove rows: export, export compact and verify.
 
-They run in this process, or in Spark if there are many rows. Spark is imported only then.
-Exit codes are those of docs/spark.md; every error is one line on stderr.
+They run in this process, or in Spark if there are many rows. Spark is imported only then. docs/spark.md has exit codes.
 """
 
 import json
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.cli.frame.option_groups import spread
 from raftlog.spark_export import errors
 from raftlog.spark_export.commands import analyze
@@ -218,7 +218,11 @@ def compact_command(
     if summary_json:
         print(json.dumps({"folder": str(folder), "files_before": before, "files": after}))
     else:
-        print(f"compacted {before} files to {after}" if after < before else f"nothing to compact: {after} files")
+        print(
+            f"compacted {before} files to {after}"
+            if after < before
+            else f"nothing to compact: {counted(after, 'file')}"
+        )
 
 
 def verify_command(
@@ -370,8 +374,8 @@ def _summary(manifest: "Manifest", before: "Manifest | None", folder: "Place", s
 def _show_export(summary: dict[str, Any]) -> None:
     added = f"{summary['added']} more, now " if summary["added"] < summary["records"] else ""
     print(
-        f"exported {added}{summary['records']} records ({summary['user']} of users, {summary['internal']} internal), "
-        f"indexes {summary['first']} to {summary['last']}, to {summary['files']} files "
+        f"exported {added}{counted(summary['records'], 'record')} ({summary['user']} of users, {summary['internal']} "
+        f"internal), indexes {summary['first']} to {summary['last']}, to {counted(summary['files'], 'file')} "
         f"({summary['bytes'] / 1e6:.1f} MB) in {summary['seconds']:.1f} s"
     )
     for key in summary["top_keys"]:
@@ -392,6 +396,6 @@ def _show_verified(summary: dict[str, Any], offline: bool) -> None:
     if summary["verified"]:
         state = "; they fold to the state's digest" if summary["state_digest"] else ""
         print(
-            f"verified  {summary['rows']} rows, indexes {summary['first']} to {summary['last']}, each once, in order, "
-            f"every column as {summary['source']} has it{state}"
+            f"verified  {counted(summary['rows'], 'row')}, indexes {summary['first']} to {summary['last']}, each once, "
+            f"in order, every column as {summary['source']} has it{state}"
         )

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from raftlog.cluster.api.text import how_to_install
+from raftlog.cluster.api.text import counted, how_to_install
 from raftlog.cluster.cli.frame.common import OutputOption
 from raftlog.spark_export.commands.frame import Endpoints, RecordsChoice, Timeout, reported, say_stale, where
 from raftlog.spark_export.errors import ExtraMissingError, UsageError
@@ -72,4 +72,4 @@ def query_command(
             names, answered = tables.ask(sql)
             report.show(names, islice(answered, limit or None), output)
             if limit and next(answered, None) is not None:
-                print(f"the first {limit} rows; --limit 0 shows all", file=sys.stderr)
+                print(f"the first {counted(limit, 'row')}; --limit 0 shows all", file=sys.stderr)

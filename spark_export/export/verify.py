@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.cluster.api.status import SetDigestHex
+from raftlog.cluster.api.text import counted
 from raftlog.spark_export.errors import NotCheckedError
 from raftlog.spark_export.export import delta
 from raftlog.spark_export.export.cells import Cell, cells
@@ -147,7 +148,7 @@ def _check_log(folder: Place, seen: list[Cell], report: Report, due: Digests) ->
     records = report.manifest.records
     if report.rows != records.total:
         kind = "missing" if report.rows < records.total else "duplicated"
-        report.findings.append(f"{kind}: there are {report.rows} rows, {records.total} are due")
+        report.findings.append(f"{kind}: {counted(report.rows, 'row')}, {records.total:,} due")
     elif (user := sum(row.user for row in seen)) != records.user:
         report.findings.append(f"altered: there are {user} user records, {records.user} are due")
     if report.log == due.log:
@@ -193,7 +194,7 @@ def _wrong_in_file(entry: FileEntry, name: str, due: int, due_user: int, cells: 
     first, last = min(cell.index_min or 0 for cell in cells), max(cell.index_max or 0 for cell in cells)
     wrong = []
     if count != due:
-        wrong.append(f"{'missing' if count < due else 'duplicated'}: {name} has {count} rows, {due} are due")
+        wrong.append(f"{'missing' if count < due else 'duplicated'}: {name} has {counted(count, 'row')}, {due:,} due")
     elif not all(cell.is_in_order for cell in cells) or first < entry.first or last > entry.last:
         wrong.append(f"order: the rows of {name} are not the indexes {entry.first} to {entry.last}")
     if user != due_user:

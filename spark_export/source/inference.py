@@ -71,7 +71,7 @@ def members(options: SourceOptions) -> "list[StructField]":
     kinds, looked_at = _of_sample(options, imports)
     if not kinds:
         raise UsageError(
-            f"no columns can be inferred: {looked_at} records were looked at, and none has members in "
+            f"no columns can be inferred: records looked at: {looked_at:,}; none has members in "
             f"{options.value_format}. Name the columns with .schema(…), or set another valueFormat."
         )
     if len(kinds) > COLUMNS_MAX:

@@ -38,7 +38,7 @@ _FITTING: Final = {
 """Patterns of the cells that a column takes. DuckDB alone would take 2.7 as 3, 0x1f and 1_000, and yes, 1 and 0 as
 booleans; the Spark source takes none of them either."""
 
-_IS_MISSING: Final = re.compile(r"(?:column|Table with name) \S+ (?:not found|does not exist)")
+_IS_MISSING: Final = re.compile(r"(?:column|Table with name) \S+ (?:not found|does not exist)|No files found")
 _GLOB: Final = frozenset("*?[")
 
 
@@ -106,7 +106,7 @@ class Tables:
             mend = ""
             if "events" in reason and not self.views:
                 mend = ". There is no view events: the log has no import"
-            elif len(self.views) > 1 and _IS_MISSING.search(reason):
+            elif self.views and _IS_MISSING.search(reason):
                 mend = (
                     f". events is of the import {self.events}; the view of each is {', '.join(map(_name, self.views))}"
                 )

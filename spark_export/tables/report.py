@@ -10,6 +10,7 @@ from decimal import Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.cli.frame.output import Column, Format, Printer, View, jsonable, lines_of
 from raftlog.cluster.drawing.page import simple
 from raftlog.cluster.drawing.plots import Plot, number, svg
@@ -95,7 +96,7 @@ def show_result(result: Result, format: Format | None) -> None:
 
 
 def _remarks(result: Result) -> list[str]:
-    cut = f"the first {len(result.rows)} rows; --limit 0 shows all"
+    cut = f"the first {counted(len(result.rows), 'row')}; --limit 0 shows all"
     return [*result.notes, *([cut] if result.is_cut else [])]
 
 

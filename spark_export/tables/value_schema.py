@@ -32,10 +32,8 @@ _FIXED: Final = {
 
 
 class ValueColumn(msgspec.Struct, frozen=True):
-    """A column, and its type as an import names it: integer, number, boolean, string; any other is text.
-
-    `path`: the members through which a nested value of JSON is reached; empty for a member of the value itself.
-    """
+    """A column, and its type as an import names it: integer, number, boolean, string; any other is text. `path`: the
+    members through which a nested value of JSON is reached; empty for a member of the value itself."""
 
     name: str
     type: str
@@ -54,11 +52,9 @@ class StoredSchema(msgspec.Struct, frozen=True):
 
 
 class ValueSchema(msgspec.Struct, frozen=True):
-    """The columns in values of one form. `sessions`: the imports whose records have them; empty: every record.
-
-    With `time`, the column of the imports' times, the time of a record that has none is not known. `source`: the name
-    of the import, or of all of them.
-    """
+    """The columns in values of one form. `sessions`: the imports whose records have them; empty: every record. With
+    `time`, the column of the imports' times, the time of a record that has none is not known. `source`: the name of the
+    import, or of all of them."""
 
     form: ValueForm
     columns: tuple[ValueColumn, ...]
@@ -102,13 +98,17 @@ class StoredSchemas(NamedTuple):
     newest: ValueSchema | None
     by_name: dict[str, ValueSchema]
 
+    def named(self, source: str) -> ValueSchema:
+        """The newest one of that name. Raises UsageError where there is none."""
+        if source not in self.by_name:
+            known = f"it has {', '.join(self.by_name)}" if self.by_name else "it has none"
+            raise UsageError(f"--source {source}: the log has no import of that name; {known}")
+        return self.by_name[source]
+
 
 def of_stored(found: Iterable[tuple[bytes, bytes]]) -> StoredSchemas:
-    """The schema of the newest import of each name, by the keys and values below PREFIX.
-
-    Each has the sessions of all imports of that name with the same columns. Raises UsageError for a version that this
-    raftlog does not know.
-    """
+    """The schema of the newest import of each name, by the keys and values below PREFIX: with the sessions of all
+    imports of that name with the same columns. Raises UsageError for a version that this raftlog does not know."""
     stored: list[tuple[int, StoredSchema]] = []
     for key, value in found:
         digits = key.removeprefix(PREFIX)

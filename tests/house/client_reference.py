@@ -30,7 +30,8 @@ threads may use it. `Client` is for asyncio: its methods have the same arguments
 `async for`. Where they differ, both stand here.
 
 Keys and values are bytes. A value that is JSON is written with `json.dumps(value).encode()`. It is read with
-`item.json()` or `item.json(orjson.loads)`, also from a record and a change.
+`item.json()` or `item.json(orjson.loads)`, also from a record and a change. A call with a wrong argument raises
+TypeError or ValueError, which names argument and value, and sends nothing.
 
 ```python
 from raftlog import SyncClient

@@ -56,10 +56,8 @@ def state_folder() -> Path:
 
 
 def remember(endpoints: list[str], tls: TlsFiles | None = None, token_file: str = "") -> tuple[str, ...]:
-    """This process runs a cluster there, which clients reach with these files. Raises OSError.
-
-    Returns the URLs of an older cluster, to which commands still go; none if they go to this one.
-    """
+    """This process runs a cluster there, which clients reach with these files. Returns the URLs of an older cluster, to
+    which commands still go; none if they go to this one. Raises OSError."""
     file = _own_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     pid = os.getpid()

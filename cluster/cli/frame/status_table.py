@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.cli.frame.output import UNBOUNDED, Row
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def status_table(shown: Row) -> Table:
             f"term {shown['term']}",
             f"committed {shown['committed']}",
             f"revision {shown['revision']}",
-            f"{shown['keys']} keys",
-            f"{shown['sessions']} sessions",
+            counted(shown["keys"], "key"),
+            counted(shown["sessions"], "session"),
             f"log {shown['log']}",
             f"cluster version {_version_text(shown)}",
         ]

@@ -6,8 +6,9 @@ The fast path has most bodies whole already. Handlers read the others from aioht
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, get_args
 
 import msgspec
 from aiohttp import StreamReader, web
@@ -16,11 +17,13 @@ from raftlog.cluster.admission.budget import SMALL_BYTES
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.http.exchange.answer import HttpAnswer, StreamedAnswer
 from raftlog.cluster.http.exchange.call import Call, Handled, finished
+from raftlog.cluster.http.exchange.query import nearest_name
 from raftlog.cluster.http.exchange.service import Service
 from raftlog.cluster.security.names import Holder
 
 T = TypeVar("T")
 _TRUNCATED: Final = "Input data was truncated"
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.DOTALL)
 
 
 class SlowSide(Protocol):
@@ -146,7 +149,19 @@ def decode(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: 
             why = "it is empty"
         elif why == _TRUNCATED:
             why = f"it ends too early (byte {len(body)})"
+        elif (unknown := _UNKNOWN.fullmatch(why)) is not None:
+            why += f": {nearest_name(unknown[1], _fields_at(decoder.type, unknown[2] or ''))}"
         raise ApiError(Code.BAD_REQUEST, f"{what}: {why}") from error
+
+
+def _fields_at(kind: Any, path: str) -> list[str]:
+    """The fields of the struct at a place of a body that msgspec names, as `.compare[0]`."""
+    for name in ("", *re.findall(r"\.(\w+)", path)):
+        if name:
+            kind = next(each.type for each in msgspec.structs.fields(kind) if each.encode_name == name)
+        while parts := [each for each in get_args(kind) if each is not type(None)]:  # list[KIND], KIND | None
+            kind = parts[-1]
+    return [each.encode_name for each in msgspec.structs.fields(kind)]
 
 
 def _not_utf8_at(body: bytes) -> int:

@@ -1,8 +1,7 @@
 """Reads the request target as bytes and numbers: raw path keys and query parameters, with errors that name them.
 
 The gate, the call and the routes use it. Paths are never normalised: `/`, `..`, `%2F` and `//` in a key stay as they
-are (docs/promises.md: keys are bytes). In a query `+` is a space, as every form encoder writes it; in a path it is a
-plus. Pure.
+are: keys are bytes. In a query `+` is a space, as every form encoder writes it; in a path it is a plus. Pure.
 """
 
 from __future__ import annotations
@@ -167,7 +166,9 @@ class Query:
             return choices[0]
         text = self.text(name)
         if text not in choices:
-            raise ApiError(code, f"parameter {name} is {text[:40]!r}: it must be one of {', '.join(choices)}")
+            raise ApiError(
+                code, f"parameter {name} is {text[:40]!r}: it must be one of {', '.join(filter(None, choices))}"
+            )
         return text
 
     def data(self, name: str) -> bytes | None:

@@ -12,6 +12,7 @@ from raftlog.cluster.api.encoding import from_b64
 from raftlog.cluster.api.errors import ApiError, Code, Outcome
 from raftlog.cluster.api.headers import H_KEY, JSON, MSGPACK, NDJSON
 from raftlog.cluster.api.records import Appended, RecordIn, ValueIn
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.api.values import NUMBER_MAX
 from raftlog.cluster.http.exchange.answer import HttpAnswer, encode_json
 from raftlog.cluster.http.exchange.body import decode, with_body
@@ -168,7 +169,8 @@ def _from_msgpack(service: Service, items: Sequence[bytes | list[Any]]) -> Recor
             continue
         if len(item) != 4:
             raise ApiError(
-                Code.BAD_REQUEST, f"record {number} has {len(item)} elements: it is [key, value, time_ms, headers]"
+                Code.BAD_REQUEST,
+                f"record {number} has {counted(len(item), 'element')}: it is [key, value, time_ms, headers]",
             )
         key, value, time_ms, pairs = item
         if key is not None:

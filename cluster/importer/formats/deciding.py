@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.importer.formats import access_log, rows, syslog, times
 from raftlog.cluster.importer.formats.dialect import (
     Dialect,
@@ -115,7 +116,7 @@ def decide(sample: Sample, options: ImportOptions) -> InputDecision:
             raise InputError(f"{sample.name}: {error}; any text can be read with --format lines") from error
         shown = {"\t": "tab"}.get(dialect.delimiter, repr(dialect.delimiter))
         named = "named by the first line" if dialect.header else "named by --columns"
-        notes.append(f"delimiter {shown}, {len(columns)} columns {named}")
+        notes.append(f"delimiter {shown}, {counted(len(columns), 'column')} {named}")
     elif options.columns or options.delimiter or options.header is not None:
         raise InputError(f"--columns, --delimiter and --header are of CSV; {sample.name} is read as {format.value}")
     if format not in (InputFormat.PARQUET, InputFormat.ARROW):
@@ -137,7 +138,7 @@ def decide(sample: Sample, options: ImportOptions) -> InputDecision:
         faults = [str(row) for _, row in parsed if isinstance(row, ValueError)]
         if len(faults) == len(parsed) and "not a JSON object" not in faults:
             raise InputError(
-                f"{sample.name}: none of the first {len(parsed)} lines is JSON: line 1: {faults[0]}; "
+                f"{sample.name}: no line of the first {len(parsed)} is JSON: line 1: {faults[0]}; "
                 f"give another --format, or --format ndjson to keep the lines as they are"
             )
     if format in OBJECTS:
@@ -187,9 +188,7 @@ def _check_line_ends(sample: Sample, format: InputFormat) -> None:
 
 def _odd_rows(reading: InputOptions, parsed: Sequence[tuple[Line, Any]]) -> list[str]:
     """Sentences about lines that will be rejected, and about those that have a record without being like the others.
-
-    `--strict` stops at both.
-    """
+    `--strict` stops at both."""
     stored: list[tuple[int, str]] = []
     rejected: list[tuple[int, str]] = []
     for (line, row), found in zip(parsed, read_batch([line for line, _ in parsed], reading), strict=True):
@@ -200,10 +199,11 @@ def _odd_rows(reading: InputOptions, parsed: Sequence[tuple[Line, Any]]) -> list
         elif (fault := odd(row, reading)) is not None:
             stored.append((line.number, fault))
     return [
-        f"{len(each)} of the first {len(parsed):,} lines {what}: line {each[0][0]}: {each[0][1]}; --strict stops there"
+        f"{counted(len(each), 'line')} of the first {len(parsed):,} {what}: line {each[0][0]}: {each[0][1]}; "
+        f"--strict stops there"
         for each, what in (
             (rejected, "will be rejected"),
-            (stored, "are not like the others, and are stored as they are"),
+            (stored, "will be stored unchanged, unlike the others"),
         )
         if each
     ]
@@ -291,7 +291,8 @@ def _table(sample: Sample, options: ImportOptions, format: InputFormat) -> tuple
 def _check_first_line(sample: Sample, text: str, width: int, widths: Sequence[int]) -> None:
     """Raises InputError for a first line that is no row of names: a title, a comment, or Excel's `sep=;`."""
     usual = max({*widths}, key=widths.count, default=width)
-    why = f"has {width} cells, but {widths.count(usual)} of the next {len(widths)} rows have {usual}"
+    most = f"{widths.count(usual)} of the next {counted(len(widths), 'row')}"
+    why = f"has {counted(width, 'cell')}, but {most} have {usual}"
     if _EXCEL.fullmatch(text):
         why = "is a note for Excel"
     elif usual == width or 2 * widths.count(usual) <= len(widths):
@@ -334,7 +335,7 @@ def _check_names(sample: Sample, reading: InputOptions, found: Sequence[Any], ty
         fault = rows.key_fault(name, values) if what == "--key" and name and values else ""
         if name and not values:
             has = ", ".join(column.name for column in types) or "no field"
-            fault = f"none of the first {len(found)} rows has this field; they have {has}"
+            fault = f"no row of the first {len(found)} has this field; they have {has}"
         if fault:
             raise InputError(f"{sample.name}: {what} {name}: {fault}")
 
@@ -343,7 +344,7 @@ def _decide_time(
     sample: Sample, options: ImportOptions, good: Sequence[tuple[Line, Any]], decided: InputDecision
 ) -> None:
     """Decides how times are read. Raises InputError if no time of the first batch can be read."""
-    reading, zone = decided.reading, options.time_zone or "UTC"
+    reading, zone = decided.reading, "UTC" if options.time_zone is None else options.time_zone
     times.zone_of(zone)
     name = "time" if reading.format is InputFormat.SYSLOG else reading.time
     if reading.format is InputFormat.ACCESS:
@@ -368,6 +369,10 @@ def _decide_time(
         read = times.reader(_rule(form, "UTC", sample, options))  # in UTC every time occurs
         count = sum(read(value) is not None for value in values)
         decision = times.Decision((form,) if count else (), count, len(values))
+    if not found and not decided.has_rows:
+        raise InputError(f"{sample.name} has no line to import beyond its first")
+    if not found:
+        raise InputError(f"{sample.name}: none of the first lines is {reading.format.value}; give another --format")
     if not decision.forms:
         raise InputError(_unreadable(sample, name, found, options))
     if len(decision.forms) > 1:
@@ -394,7 +399,7 @@ def _decide_time(
         form += ", without a year: the newest in which it is not after the file's last write"
     having = [value for value in values if times.reader(rule)(value) is not None]
     example = f", as {_shown(having[0])}" if having else ""
-    decided.notices.append(f"time: {name}, {form}; {len(having):,} of the first {len(found):,} rows have one{example}")
+    decided.notices.append(f"time: {name}, {form}; rows with one: {len(having):,} of the first {len(found):,}{example}")
     decided.notices += _doubts(rule, found)
 
 
@@ -411,8 +416,8 @@ def _doubts(rule: TimeRule, found: Sequence[tuple[Line, Any]]) -> list[str]:
         times.LEAP: "the next second counts",
     }
     return [
-        f"{len(lines[why])} of the first {len(found):,} rows have a time that {why} in zone {rule.zone}, as line "
-        f"{lines[why][0].number}: {what}"
+        f"{counted(len(lines[why]), 'row')} of the first {len(found):,} with a time that {why} in zone {rule.zone}, "
+        f"as line {lines[why][0].number}: {what}"
         for why, what in meanings.items()
         if why in lines
     ]
@@ -438,7 +443,7 @@ def _unreadable(sample: Sample, name: str, found: Sequence[tuple[Line, Any]], op
                 mend = f"give --time-format {' or '.join(map(shlex.quote, forms))}"
             given = f" of the form {options.time_format!r}" if options.time_format is not None else ""
             return f"{sample.name}: line {line.number}: {name} {_shown(value)} is not a time{given}; {mend}"
-    return f"{sample.name}: none of the first {len(found)} rows has a value in {name}; name another field with --time"
+    return f"{sample.name}: no row of the first {len(found)} has a value in {name}; name another field with --time"
 
 
 def _shown(value: object) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats import access_log, rows, syslog
 from raftlog.cluster.importer.formats.dialect import Dialect, closed_row, is_row_open
@@ -67,10 +68,8 @@ class InputError(ValueError):
 
 
 class Line(NamedTuple):
-    """A line of the input, or a CSV row over several lines: its number from 1, its bytes, and its number of lines.
-
-    The bytes include the line end.
-    """
+    """A line of the input, or a CSV row over several lines: its number from 1, its bytes with the line end, and its
+    number of lines."""
 
     number: int
     raw: bytes
@@ -300,10 +299,8 @@ _record: Final = partial(tuple.__new__, NewRecord)
 
 
 def _columns_of(parsed: Sequence[rows.InputRow], reading: InputOptions) -> tuple[Iterable[Any], Iterable[Any]] | None:
-    """The keys and times of the rows; None if one of them is no row, or has none of the fields, or a bad key.
-
-    Whole columns are read in half of the time of single rows, and give the same.
-    """
+    """The keys and times of the rows; None if one of them is no row, or has none of the fields, or a bad key. Whole
+    columns are read in half of the time of single rows, and give the same."""
     places = [reading.columns.index(name) for name in (reading.key, reading.time) if name is not None]
     if {*map(type, parsed)} != {list} or min(map(len, parsed)) <= max(places):
         return None
@@ -335,7 +332,7 @@ def odd(row: rows.InputRow, reading: InputOptions) -> str | None:
     if isinstance(row, ValueError):
         return str(row)
     if reading.format in TABLES and len(row) != len(reading.columns):
-        return f"{len(row)} cells, not {len(reading.columns)}"
+        return f"{counted(len(row), 'cell')}, not {len(reading.columns)}"
     return None
 
 

@@ -126,7 +126,7 @@ def key_fault(name: str, values: Sequence[object]) -> str:
         return ""
     inside = f", as --key {name}.{next(iter(values[0]))}" if isinstance(values[0], dict) and values[0] else ""
     return (
-        f"a key is text or a number, and this is an object or an array in each of the first {len(values)} rows that "
+        f"a key is text or a number, and this is an object or an array in each row of the first {len(values)} that "
         f"have it; name a field inside it{inside}"
     )
 

@@ -1,8 +1,7 @@
 """Makes the record that keeps an import's schema in the log: names, types, dialect and time of its values; pure.
 
 The record puts a key below `PREFIX`, named after the session of the import. Every record of the import has this
-session. So a reader finds the schema of each record, also after the beginning of the log was trimmed. docs/formats.md
-has its fields.
+session. So a reader finds the schema of each record, also after a trim of the log. docs/formats.md has its fields.
 """
 
 from __future__ import annotations
@@ -62,10 +61,8 @@ def json_type(name: str) -> str:
 
 
 def beside(names: Iterable[str], taken: Iterable[str] = LOG_COLUMNS) -> list[str]:
-    """The names of columns beside those of the names `taken`: value_NAME where NAME is one of them.
-
-    Names are compared as SQL does, which makes no difference between upper and lower case.
-    """
+    """The names of columns beside those of the names `taken`: value_NAME where NAME is one of them. SQL compares names
+    without a difference between upper and lower case."""
     found: list[str] = []
     known = {name.lower() for name in taken}
     for name in names:

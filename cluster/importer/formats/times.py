@@ -143,7 +143,7 @@ def zone_of(name: str) -> tzinfo:
         return timezone(_offset(name)) if re.fullmatch(r"[+-]\d\d:?\d\d", name) else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise BadTimeRule(
-            f"--time-zone {name}: no such zone; write a name like Europe/Berlin, or an offset like +02:00"
+            f"--time-zone {name!r}: no such zone; write a name like Europe/Berlin, or an offset like +02:00"
         ) from error
 
 

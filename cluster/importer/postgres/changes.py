@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import (
     FULL,
@@ -130,8 +131,8 @@ class Changes:
 
     def _another(self, found: int) -> SourceError:
         return SourceError(
-            f"the log has {self._skip} records of the transaction at {as_lsn(self._skip_of)}, and PostgreSQL now sends "
-            f"{found} of it: this is another history. Begin again with another state file and another slot"
+            f"the log has {counted(self._skip, 'record')} of the transaction at {as_lsn(self._skip_of)}, and "
+            f"PostgreSQL now sends {found} of it: this is another history. Begin again with other state file and slot"
         )
 
     def _changed(self, message: RowChange, place: Place) -> list[NewRecord]:

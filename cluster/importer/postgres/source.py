@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.formats.lines import InputColumn, InputFormat
 from raftlog.cluster.importer.formats.schema import SCHEMA_VERSION, Schema
@@ -248,7 +249,7 @@ class Postgres:
             writer.begin(start, int(time_us))
             for each in published(connection, self._publication):
                 rows = writer.table(each.relation, each.primary, connection.copy(f"COPY ({each.select}) TO STDOUT"))
-                self._tell(f"{each.relation.name}: {rows:,} rows")
+                self._tell(f"{each.relation.name}: {counted(rows, 'row')}")
             connection.query("COMMIT")
             writer.finish()
         return PgPosition(system, start, snapshot=writer.id)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from raftlog.cluster.api.text import counted
 from raftlog.cluster.client.new_records import NewRecord
 from raftlog.cluster.importer.postgres.messages import UNCHANGED, MessageError, Relation, Row, Value
 from raftlog.statemachine.commands import KEY_BYTES_MAX
@@ -188,7 +189,7 @@ class PgTable:
     def check(self, row: Row) -> None:
         """Raises MessageError if the row has not the table's columns."""
         if len(row) != len(self._columns):
-            raise MessageError(f"{self.name}: a row has {len(row)} columns, the table {len(self._columns)}")
+            raise MessageError(f"{self.name}: a row has {counted(len(row), 'column')}, the table {len(self._columns)}")
 
     def record(self, key: bytes, op: bytes, place: Place, number: int, members: bytes) -> NewRecord:
         """The record of one change. Raises MessageError if it is too large."""

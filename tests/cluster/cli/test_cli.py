@@ -302,8 +302,7 @@ def test_a_change_that_is_made_already_is_no_error(
     cli: Running, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str, told: str
 ) -> None:
     """Repeated, a change of the members ends with 0, prints its row, and says that nothing was left to do: under `set
-    -e` a script goes on. Another reason for a refusal stays an error.
-    """
+    -e` a script goes on. Another reason for a refusal stays an error."""
 
     async def refuse(node: FakeNode, change: object, deadline: float) -> int:
         raise ApiError(Code.MEMBERS_REFUSED, f"node 1: {told}; nothing is to be done", why=why)
@@ -328,8 +327,7 @@ def test_leadership_is_handed_to_the_leader_for_nothing(cli: Running) -> None:
 
 def test_a_join_file_makes_one_data_folder(cli: Running, tmp_path: Path) -> None:
     """It is formatted from the log's own first entry, in the given folder, and the file records that. A second time, or
-    as a cluster file, it is refused.
-    """
+    as a cluster file, it is refused."""
     file, folder = tmp_path / "join-4.toml", tmp_path / "elsewhere" / "four"
     add = (*ADD_FOUR, "--join-file", str(file))
     assert cli.run(*add).exit_code == 0
@@ -364,7 +362,7 @@ def test_import_shows_progress_and_rejected_lines(cli: Running, tmp_path: Path) 
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(row["records"], row["done"]) for row in rows] == [(3, False), (6, False), (7, False), (7, True)]
-    assert "1 rejected lines are in" in result.stderr
+    assert "rejected lines: 1, in" in result.stderr
     assert json.loads((tmp_path / "in.ndjson.rejected").read_bytes())["line"] == 8
     again = cli.run("import", str(source), "--key", "id", "--batch", "3")
     assert again.exit_code == 0, "it is all in, so a loop that starts it until it succeeds ends"

@@ -46,6 +46,11 @@ def test_a_dry_run_prints_records_and_decisions_and_writes_nothing(cli: Running,
         (["--time", "Place"], "line 2: Place 'Geysers, California' is not a time; give --time-format"),
         (["--time-format", "%Q", "--time", "DateTime"], "%Q is not known"),
         (["--follow", "other.csv"], "one import for each"),
+        (["--time-zone", ""], "--time-zone is empty: give a value, or leave it out"),
+        (["--columns", ""], "--columns is empty: give a value, or leave it out"),
+        ([""], "name the files to import, or - for standard input"),
+        (["--state", "/no/such/state"], "/no/such/state cannot be written: there is no folder /no/such; name another"),
+        (["--state", "/proc/state"], "/proc/state cannot be written: /proc takes no new files; name another"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

@@ -61,6 +61,12 @@ main()
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_cluster_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands would find one that this user runs, and warn of two."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 def started(what: str, how: str, *words: str) -> subprocess.CompletedProcess[str]:
     """`raftlog WORDS` in a process in which the import of that package is interrupted, or finds none."""
     arguments = [sys.executable, "-c", MEET, what, how, *words]

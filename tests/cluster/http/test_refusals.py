@@ -71,7 +71,7 @@ PARAMETERS = (
             ("format=%FF", "not UTF-8"),
             ("follow=true", "follow=true is for"),
             ("from=1&from_time=1", "both from and from_time"),
-            ("operation=putt", "operation is 'putt'"),
+            ("operation=putt", "operation is 'putt': it must be one of append, put, "),
             ("user=a", "user needs internal=true"),
             ("session=x", "parameter session is 'x'"),
             ("session=", "parameter session is ''"),
@@ -166,7 +166,7 @@ RECORDS = (
             (JSON, b"{", "body as JSON"),
             (JSON, b"[" * 100_000, "body as JSON"),
             (JSON, b'{"value":1}', "$.value"),
-            (JSON, b'{"valeu":"x"}', "valeu"),
+            (JSON, b'{"valeu":"x"}', "unknown field `valeu`: did you mean value?"),
             (JSON, b'{"a": 1}', 'A record is {"value": "…"}'),
             (JSON, b'{"a": 1}', "send it with Content-Type: application/octet-stream"),
             (JSON, b'{"value":"x","value_b64":"eA=="}', "both value and value_b64"),
@@ -190,6 +190,11 @@ RECORDS = (
     ),
     Bad("POST", "/v1/log?key=a", "inside", body=b'[{"value":"v"}]', headers=JSON),
 )
+PLACES = (
+    Bad("POST", "/v1/log/trim", "Expected `int` >= 1 - at `$.before`", body=b'{"before":0}'),
+    Bad("POST", "/v1/log/trim", "missing required field `before`", body=b"{}"),
+    Bad("POST", "/v1/kv/compact", "Expected `int` >= 1 - at `$.revision`", body=b'{"revision":0}'),
+)
 GET_K = b'{"operation":"get","key":"k"}'
 PUT_K = b'{"operation":"put","key":"k","value":""}'
 TRANSACTIONS = (
@@ -198,7 +203,7 @@ TRANSACTIONS = (
         for body, says in (
             (b"", "body as JSON"),
             (b"[]", "Expected `object`"),
-            (b'{"orelse":[]}', "orelse"),
+            (b'{"orelse":[]}', "`orelse`: did you mean else?"),
             (b'{"then":[{"operation":"put","key":"k"}]}', "then[0] (put)"),
             (b'{"then":[{"operation":"get"}]}', "then[0] (get) has no key"),
             (b'{"else":[{"operation":"delete","key":"k","end":"l"}]}', "else[0] (delete)"),
@@ -211,6 +216,8 @@ TRANSACTIONS = (
             (b'{"compare":[{"target":"mod","operator":"=","key":"k","value":"1"}]}', "number"),
             (b'{"compare":[{"target":"mod","operator":"~","key":"k","number":1}]}', "operator"),
             (b'{"compare":[' + b"{}," * 10 + b"{}]}", "compare"),
+            (b'{"compare":[{"target":"mod","operatr":"="}]}', "`operatr` - at `$.compare[0]`: did you mean operator?"),
+            (b'{"else":[{"operation":"get","colour":1}]}', "`$.else[0]`: known are end, end_b64, key"),
         )
     ),
     Bad("POST", "/v1/kv/txn", "txn_operations_max", Code.TOO_LARGE, b'{"then":[%b]}' % b",".join([GET_K] * 129)),
@@ -226,11 +233,11 @@ COMMITS = (
     commit(says="generation", position=at(1)),
     commit(says="generation", generation=0, reset=True, position=at(1)),
     commit(says="owner", generation=3, position=at(1), owner="x"),
-    commit(says="force", generation=3, position=at(1), force=True),
+    commit(says="`force`: known are generation, ", generation=3, position=at(1), force=True),
     commit(Code.REFUSED, "beyond", generation=3, position=at(99)),
     commit(Code.TOO_LARGE, "consumer_owner_bytes_max", reset=True, position=at(1), owner="o" * 256),
 )
-REFUSED = (*ROUTES, *PARAMETERS, *PATHS, *SESSION_HEADERS, *RECORDS, *TRANSACTIONS, *COMMITS)
+REFUSED = (*ROUTES, *PARAMETERS, *PATHS, *SESSION_HEADERS, *RECORDS, *PLACES, *TRANSACTIONS, *COMMITS)
 
 
 @pytest.mark.parametrize("bad", REFUSED, ids=[f"{number} {bad.target[:50]}" for number, bad in enumerate(REFUSED)])

@@ -75,7 +75,7 @@ def test_an_import_is_done_although_its_session_cannot_be_closed(tmp_path: Path,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data + b'{"more": 1}\n', r"has more now: 20 records.*--again --from-line \d+"),
+        (lambda data: data + b'{"more": 1}\n', r"has more now: the log has 20 records.*--again --from-line \d+"),
         (lambda data: data[:-1], "has changed"),
         (lambda data: b"x" + data[1:], "has changed"),
     ],
@@ -125,8 +125,7 @@ def test_expired_session_is_refused_with_the_logs_outcome(
     tmp_path: Path, noted_batch_arrived: bool, node: FakeNode, client: SyncClient
 ) -> None:
     """No line is sent under a new session by itself. The log shows the outcome of the noted batch, and the line from
-    which the rest can be imported.
-    """
+    which the rest can be imported."""
     broken_off(tmp_path, client)
     if noted_batch_arrived:
         with pytest.raises(Killed):

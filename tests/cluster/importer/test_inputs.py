@@ -53,6 +53,10 @@ def test_compressed_files_are_found_by_their_first_bytes(tmp_path: Path) -> None
     (tmp_path / "zip").write_bytes(b"PK\x03\x04")
     with pytest.raises(InputError, match="zip: a zip archive: unzip it"):
         stored(tmp_path / "zip")
+    for name, head in (("a.XLSX", b"PK\x03\x04"), ("a.xls", b"\xd0\xcf\x11\xe0")):
+        (tmp_path / name).write_bytes(head)
+        with pytest.raises(InputError, match=f"{name}: a spreadsheet: save each sheet as CSV"):
+            stored(tmp_path / name)
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "cp1252"])

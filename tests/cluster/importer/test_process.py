@@ -56,5 +56,5 @@ def test_an_interrupted_import_says_how_to_continue_and_counts_both_runs(
         assert second.returncode == 0, told
         last = json.loads(output.splitlines()[-1])
         assert (last["records"], last["without_time"], last["before"] > 0) == (LINES, 0, True)
-        assert b"imported by an earlier run" in told
+        assert b"an earlier run has imported" in told
     assert values(local) == rows.encode().splitlines()

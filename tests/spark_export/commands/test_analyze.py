@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from raftlog.raft.codec.block import BlockRecord
-from raftlog.spark_export.commands.analyze import register
+from raftlog.spark_export.commands import analyze
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
 from tests.spark_export.imports import add_import, appended, schema
@@ -33,7 +33,7 @@ def served() -> Served:
 def run(*arguments: object) -> Result:
     """One command of `raftlog analyze`."""
     app = typer.Typer()
-    register(app)
+    analyze.register(app)
     return CliRunner().invoke(app, ["analyze", *map(str, arguments)])
 
 
@@ -67,8 +67,7 @@ def test_a_question_that_cannot_be_answered_is_a_usage_error(
     spark: "SparkSession", url: str, served: Served, tmp_path: Path
 ) -> None:
     """An invalid length of time, an unknown operation or column, no export, no place for the page: each is reported on
-    one line, with its exit code. Errors that the options alone show are refused before any node is asked.
-    """
+    one line, with its exit code. Errors that the options alone show are refused before any node is asked."""
     early = (
         (("windows", "--window", "soon"), "'soon' is no length of time: write 90s, 5m, 1h or 1d"),
         (("windows", "--gap", "0m"), "is no length of time"),
@@ -89,7 +88,7 @@ def test_a_question_that_cannot_be_answered_is_a_usage_error(
     assert (nothing.exit_code, len(nothing.stderr.strip().splitlines())) == (8, 1)
 
 
-def test_columns_of_any_import_are_known(spark: "SparkSession") -> None:
+def test_columns_of_any_import_are_known(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     """Of syslog, of an access log, and those inside nested JSON; of the newest import, or of the one that is named."""
     log = appended()
     rows = [b'{"after":{"status":"new","amount":9.5}}', b'{"after":{"status":"new","amount":0.5}}', b'{"after":null}']
@@ -123,6 +122,7 @@ def test_columns_of_any_import_are_known(spark: "SparkSession") -> None:
             "the records and columns are those of the import messages; --source takes another: access.log, raftlog"
             in told.stderr
         )
+        monkeypatch.delattr(analyze, "start_spark")  # which takes ten seconds, and is not needed for this answer
         told = run("windows", "--by", "app", "--source", "quakes", *options)
         assert (
             "--source quakes: the log has no import of that name; it has messages, access.log, raftlog" in told.stderr

@@ -154,9 +154,9 @@ def test_what_is_wrong_with_user_records_is_found(copy: Path, url: str) -> None:
     reversed_ = found(lambda: changed(copy / entry.name, lambda rows: rows[::-1]))
     assert any(finding.startswith(f"order: the rows of {entry.name}") for finding in reversed_)
     inside = found(lambda: moved(copy, entry.internal.name, entry.name))  # type: ignore[union-attr]
-    assert f"duplicated: {entry.name} has {entry.rows + 1} rows, {entry.rows} are due" in inside
+    assert f"duplicated: {entry.name} has {entry.rows + 1} rows, {entry.rows} due" in inside
     outside = found(lambda: moved(copy, entry.name, entry.internal.name))  # type: ignore[union-attr]
-    assert f"missing: {entry.name} has {entry.rows - 1} rows, {entry.rows} are due" in outside
+    assert f"missing: {entry.name} has {entry.rows - 1} rows, {entry.rows} due" in outside
     gone = found((copy / entry.internal.name).unlink)
     assert f"missing: file {entry.internal.name} is not there, indexes {entry.first} to {entry.last}" in gone
     assert check(copy, url).findings == []

@@ -77,8 +77,7 @@ def test_imports_name_the_columns() -> None:
 
 def test_one_import_is_read_by_its_name_or_session() -> None:
     """Only its records come, with its own types; the log's columns alone work too. An unknown name lists those there
-    are, and a log without imports says so.
-    """
+    are, and a log without imports says so."""
     log, one, other = two_imports()
     for source in ("quakes.csv", str(one)):
         assert columns_of(log, importSource=source) == {
@@ -174,8 +173,7 @@ def test_a_schema_that_cannot_be_read_is_an_error() -> None:
 
 def test_a_sample_names_the_columns() -> None:
     """Nested and changing members: integers and fractions are numbers, structures and arrays are joined, and what has
-    no common type is text.
-    """
+    no common type is text."""
     values: list[Any] = [
         {"n": 1, "d": 1, "mixed": 1, "place": {"x": 1}, "tags": [1], "none": None, "Key": "k", "big": 2**70, "N": 3},
         {"n": 2, "d": 0.5, "mixed": {"a": 1}, "place": {"y": [{"z": True}]}, "tags": [None, 0.5], "empty": {}},
@@ -235,7 +233,9 @@ def test_a_sample_of_csv_counts_and_types_the_cells() -> None:
 def test_no_members_are_an_error(form: str) -> None:
     """An empty log, and one whose values are of another format."""
     for log in (appended(b"\xff"), logs.appends(0, 1)):
-        with pytest.raises(UsageError, match=rf"no columns can be inferred: \d records .* in {form}\. Name"):
+        with pytest.raises(
+            UsageError, match=rf"no columns can be inferred: records looked at: \d; .* in {form}\. Name"
+        ):
             columns_of(log, valueFormat=form, inferSchema="true")
 
 

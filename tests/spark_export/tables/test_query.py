@@ -85,7 +85,7 @@ def test_keys_are_compared_and_shown_as_text(place: list[str]) -> None:
 def test_a_table_says_when_there_are_more_rows(place: list[str]) -> None:
     """The limit is a default that one can lift; SQL may come from standard input."""
     shown = ask("SELECT range AS n FROM range(1200)", *place)
-    assert shown.stderr == "the first 1000 rows; --limit 0 shows all\n"
+    assert shown.stderr == "the first 1,000 rows; --limit 0 shows all\n"
     assert shown.stdout.split() == ["n", *map(str, range(1_000))]
     assert ask("SELECT range AS n FROM range(1200)", *place, "--limit", 0).stderr == ""
     assert len(rows_of(ask("-", *place, "-o", "jsonl", "--limit", 2, given="SELECT index FROM log"))) == 2
@@ -243,5 +243,8 @@ def test_each_import_is_a_view_with_the_columns_of_its_format() -> None:
             match=r'is of the import messages and older; the view of each is "messages", "older", "de.csv", "B.csv"',
         ):
             tables.ask("SELECT line FROM events")
+        for name in ("nosuch", "nosuch.csv"):
+            with pytest.raises(UsageError, match=r'; the view of each is "messages", "older"'):
+                tables.ask(f'SELECT 1 FROM "{name}"')
         with pytest.raises(UsageError, match=r"(?i)function with name nope does not exist!(?!.*events)"):
             tables.ask("SELECT nope(1)")

@@ -177,8 +177,7 @@ def test_a_stream_into_the_log_and_back_gives_the_truth(
     spark: "SparkSession", imported: Imported, tmp_path: Path
 ) -> None:
     """A query reads the import in small batches, and appends the cells under another key. It is stopped amid them, and
-    its last batch runs again: the source then reads each reading once, with its own time.
-    """
+    its last batch runs again: the source then reads each reading once, with its own time."""
     columns = "key BINARY, client_time TIMESTAMP, place BIGINT, Level DOUBLE, Remark STRING, line STRING"
 
     def run(until: int | None) -> None:
@@ -252,7 +251,7 @@ def test_the_analyses_know_the_columns_of_an_import(spark: "SparkSession", impor
         assert ask("analyze", name, *options, *where, "--html", page) == f"wrote {page}\n"
         text = page.read_text(encoding="utf-8")
         assert "<svg" in text, (name, *options)
-        assert f"{len(imported.rows) - len(timed)} of {len(imported.rows)} events have no time" in text
+        assert f": {len(imported.rows) - len(timed)} of {len(imported.rows)}" in text
     shown = ask("analyze", "windows", "--by", "Station", "--measure", "Level", "--window", "1d", *where, "-o", "jsonl")
     got = {row["Station"]: row["records"] for row in map(json.loads, shown.splitlines())}
     assert got == Counter(row[2] for row in timed)

@@ -246,8 +246,7 @@ async def test_raw_stream_is_the_bytes_of_the_log(served: Served) -> None:
 
 async def test_raw_stream_with_brief_effects(served: Served) -> None:
     """effects=brief: if each entry has one record and no effects have a payload, only the first and the last effects
-    are sent. If any effects have a payload, all are sent. Pages and lines refuse the parameter.
-    """
+    are sent. If any effects have a payload, all are sent. Pages and lines refuse the parameter."""
     for body in (b"a", b"b", b"c"):
         await ask(served.port, "POST", "/v1/log", body)
     await ask(served.port, "PUT", "/v1/kv/k", b"v")
@@ -302,8 +301,7 @@ async def test_a_trim_is_answered_with_the_oldest_index(served: Served) -> None:
     for target in ("/v1/log?from=2", "/v1/log?from=1&format=raw", "/v1/watch?from=2", "/v1/digest?log_from=2"):
         problem = (await ask(served.port, "GET", target)).problem()
         assert (problem.code, problem.oldest, problem.snapshot) == (Code.COMPACTED, 3, 2)
-    for body, code in ((b'{"before":900}', Code.REFUSED), (b'{"before":0}', Code.REFUSED), (b"{}", Code.BAD_REQUEST)):
-        assert (await ask(served.port, "POST", "/v1/log/trim", body)).problem().code is code
+    assert (await ask(served.port, "POST", "/v1/log/trim", b'{"before":900}')).problem().code is Code.REFUSED
 
 
 async def test_long_poll_waits_for_a_record_that_shows(served: Served) -> None:

@@ -57,13 +57,16 @@ def test_a_column_that_gets_another_name_in_sql_and_spark_is_named() -> None:
         (QUAKES, {"time": "When"}, r"q.csv: --time When: .* it has DateTime, Magnitude, Place"),
         (QUAKES, {"select": ("x",)}, r"--select x"),
         (QUAKES, {"time_zone": "UTC"}, r"--time FIELD"),
-        (QUAKES, {"time": "DateTime", "time_zone": "Nowhere"}, r"no such zone"),
+        (QUAKES, {"time": "DateTime", "time_zone": "Nowhere"}, r"--time-zone 'Nowhere': no such zone"),
+        (QUAKES, {"time": "DateTime", "time_zone": ""}, r"--time-zone '': no such zone"),
+        (["no syslog"], {"format": InputFormat.SYSLOG}, r"q.csv: none of the first lines is syslog; give another --"),
+        (["t,v"], {"time": "t"}, r"q.csv has no line to import beyond its first"),
         (["t,v", "05/06/2016,1"], {"time": "t"}, r"'%d/%m/%Y' or --time-format '%m/%d/%Y'"),
-        (["t,v", ",1"], {"time": "t"}, r"none of the first 1 rows has a value in t"),
+        (["t,v", ",1"], {"time": "t"}, r"no row of the first 1 has a value in t"),
         (["1,2", "3,4"], {}, r"line 1 looks like data.*--columns.*--no-header.*--header"),
         (["a,a", "3,4"], {}, r"names the column 'a' twice"),
         (QUAKES, {"delimiter": "ab"}, r"one character, or tab"),
-        (["Report", "", "a,b", "1,2"], {}, r"line 1 has 1 cells, but 2 of the next 2 rows have 2.*--header.*tail -n"),
+        (["Report", "", "a,b", "1,2"], {}, r"line 1 has 1 cell, but 2 of the next 2 rows have 2.*--header.*tail -n"),
         (["", "a,b", "1,2"], {}, r"line 1 is blank; cut it: tail -n"),
         ([ACCESS], {"format": InputFormat.ACCESS, "key": "ip"}, r"--key ip: of an access log it is one of host, user"),
         (
@@ -98,7 +101,7 @@ def test_a_command_in_a_message_can_be_pasted(lines: list[str]) -> None:
 
 def test_a_name_that_promises_json_is_not_enough() -> None:
     """A file of CSV under it is refused; lines of JSON that are no objects are kept."""
-    with pytest.raises(InputError, match=r"a.ndjson: none of the first 2 lines is JSON: line 1: .*--format ndjson"):
+    with pytest.raises(InputError, match=r"a.ndjson: no line of the first 2 is JSON: line 1: .*--format ndjson"):
         told("a.ndjson", ["a,b", "1,2"])
     assert told("a.ndjson", ["a,b", "1,2"], format=InputFormat.NDJSON).has_rows
     assert told("a.ndjson", ["no", "[1]"]).has_rows
@@ -159,7 +162,7 @@ def test_fields_of_json_are_looked_up_in_all_rows() -> None:
     assert types == [("a", "object"), ("b", "number"), ("c", "array")]
     found = read_batch(first_lines(sample("x.ndjson", lines), decided.reading), decided.reading)
     assert [getattr(each, "value", None) for each in found] == [b'{"b":1}', b'{"b":2.5,"c":[1]}', None]
-    with pytest.raises(InputError, match=r"--key z: none of the first 2 rows has this field; they have a, b, c"):
+    with pytest.raises(InputError, match=r"--key z: no row of the first 2 has this field; they have a, b, c"):
         told("x.ndjson", lines, key="z")
 
 
@@ -168,10 +171,10 @@ def test_a_key_that_is_an_object_in_all_rows_stops_the_import_before_it_writes()
     lines = ['{"actor": {"login": "x"}, "tags": [1]}', '{"actor": null, "tags": []}']
     with pytest.raises(InputError, match=r"--key actor: a key is text or a number.*as --key actor\.login"):
         told("x.ndjson", lines, key="actor")
-    with pytest.raises(InputError, match=r"an array in each of the first 2 rows that have it; name a field inside it$"):
+    with pytest.raises(InputError, match=r"an array in each row of the first 2 that have it; name a field inside it$"):
         told("x.ndjson", lines, key="tags")
     notices = "\n".join(told("x.ndjson", [*lines, '{"actor": "y"}'], key="actor").notices)
-    assert "2 of the first 3 lines will be rejected: line 1: actor is not text or a number" in notices
+    assert "2 lines of the first 3 will be rejected: line 1: actor is not text or a number" in notices
 
 
 def test_selected_cells_have_the_type_of_their_column() -> None:
@@ -201,13 +204,13 @@ def test_syslog_and_access_logs_have_their_time_in_its_place() -> None:
 def test_lines_that_are_not_like_the_others_are_told_before_anything_is_written() -> None:
     """They have records, as they are, or will be rejected; the first one is named."""
     keyed = told("a.csv", ["a,b", "1,2", ",3", "4", "5,6,7"], key="a", header=True).notices
-    assert "1 of the first 4 lines will be rejected: line 3: a has 0 bytes: a key must have 1 to 4096" in "\n".join(
+    assert "1 line of the first 4 will be rejected: line 3: a has 0 bytes: a key must have 1 to 4096" in "\n".join(
         keyed
     )
-    assert "2 of the first 4 lines are not like the others, and are stored as they are: line 4: 1 " in "\n".join(keyed)
+    assert "2 lines of the first 4 will be stored unchanged, unlike the others: line 4: 1 cell" in "\n".join(keyed)
     for name, lines, fault in (
-        ("a.csv", ["a,b", "1,2", "3", "4,5"], "1 of the first 3 lines are not like the others, and .* line 3: 1 cells"),
-        ("a.ndjson", ['{"a": 1}', "no", "[2]"], "2 of the first 3 .* line 2: not JSON.*; --strict stops there"),
+        ("a.csv", ["a,b", "1,2", "3", "4,5"], "1 line of the first 3 will be stored unchanged, .* line 3: 1 cell,"),
+        ("a.ndjson", ['{"a": 1}', "no", "[2]"], "2 lines of the first 3 .* line 2: not JSON.*; --strict stops there"),
     ):
         assert re.search(fault, "\n".join(told(name, lines).notices))
     assert told("a.csv", [" ,a , b", "0,1,2"]).reading.columns == ("c1", "a", "b")
@@ -239,10 +242,10 @@ def test_doubtful_times_are_counted_and_the_rule_is_told() -> None:
     pieces = text.encode().splitlines(keepends=True)
     options = ImportOptions(time="when", time_zone="Europe/Berlin", time_twice="later")
     told = "\n".join(decide(Sample("t.csv", pieces), options).notices)
-    assert "2 of the first 5 rows have a time that occurs twice in zone Europe/Berlin, as line 2: the later one" in told
-    assert "1 of the first 5 rows have a time that never occurs in zone Europe/Berlin, as line 4" in told
-    assert "1 of the first 5 rows have a time that is a leap second" in told
-    assert "4 of the first 5 rows have one" in told
+    assert "2 rows of the first 5 with a time that occurs twice in zone Europe/Berlin, as line 2: the later one" in told
+    assert "1 row of the first 5 with a time that never occurs in zone Europe/Berlin, as line 4" in told
+    assert "1 row of the first 5 with a time that is a leap second" in told
+    assert "rows with one: 4 of the first 5" in told
 
 
 def test_a_time_that_never_occurs_has_its_form_all_the_same() -> None:
@@ -250,7 +253,7 @@ def test_a_time_that_never_occurs_has_its_form_all_the_same() -> None:
     for given in (None, "%d.%m.%Y %H:%M"):
         sample = Sample("t.csv", [b"when\n", b"31.03.2024 02:30\n"])
         decided = decide(sample, ImportOptions(time="when", time_zone="Europe/Berlin", time_format=given))
-        assert "0 of the first 1 rows have one" in decided.notices[-2]
+        assert "rows with one: 0 of the first 1" in decided.notices[-2]
         assert "never occurs in zone Europe/Berlin, as line 2" in decided.notices[-1]
     with pytest.raises(InputError, match="can be read in 2 ways"):
         decide(Sample("t.csv", [b"when\n", b"10/03/2024 02:30\n"]), ImportOptions(time="when", time_zone="US/Eastern"))
@@ -260,7 +263,7 @@ def test_leap_seconds_of_an_access_log_are_counted() -> None:
     """Its times have no rule of the user."""
     line = b'h - - [31/Dec/2016:23:59:60 +0000] "GET / HTTP/1.1" 200 1\n'
     assert (
-        "1 of the first 2 rows have a time that is a leap second"
+        "1 row of the first 2 with a time that is a leap second"
         in decide(Sample("a.log", [line, line.replace(b":60", b":59")]), ImportOptions()).notices[-1]
     )
 

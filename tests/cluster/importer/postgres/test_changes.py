@@ -160,7 +160,7 @@ def test_another_history_is_refused() -> None:
         ([CAPTURED[4]], "without its beginning"),
         ([CAPTURED[0][:9] + b"\x7f" * 12], "is no time"),
         ([CAPTURED[0], CAPTURED[1], CAPTURED[2].replace(b"\xc3\xa4", b"\xff\xff")], "column name is not UTF-8"),
-        ([CAPTURED[0], CAPTURED[1], CAPTURED[2][:7] + b"\1" + CAPTURED[2][8:14]], "a row has 1 columns, the table 3"),
+        ([CAPTURED[0], CAPTURED[1], CAPTURED[2][:7] + b"\1" + CAPTURED[2][8:14]], "a row has 1 column, the table 3"),
     ],
 )
 def test_bytes_that_are_no_message_are_refused_with_what_is_wrong(messages: list[bytes], told: str) -> None:
@@ -228,8 +228,7 @@ def keys_of(changes: Changes, *relations: Relation) -> list[Any]:
 
 def test_a_renamed_primary_key_of_a_full_table_stays_the_key() -> None:
     """The messages before the rename have the old name, the catalog the new one; while following it is the other way.
-    The place of the column decides, also where another column has its old name.
-    """
+    The place of the column decides, also where another column has its old name."""
     for now in ("id", "order_id", "other"):
         changes = Changes(0, 0, 0, {7: (KeyColumn(now, 23, 0),)}, dict)
         relations = table_of("id", "v"), table_of("order_id", "v", "id"), table_of("x", "order_id")

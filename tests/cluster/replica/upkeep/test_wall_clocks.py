@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from raftlog.cluster.api.diagnosis import diagnose
+from raftlog.cluster.protocol.disk_reports import DiskReport, Why, encode_report
 from raftlog.cluster.replica.parts import disk_exchange
 from raftlog.cluster.replica.replica import Replica
 from raftlog.cluster.runtime import clock
+from raftlog.raft.codec.frame import FrameDecoder
 from raftlog.raft.types import EntryKind, Now
 from tests.cluster.files.disk_lab import SEGMENT_BYTES
 from tests.cluster.nodes import cluster_of
@@ -49,6 +51,23 @@ async def test_an_entry_gets_no_time_far_from_a_majoritys_clock(tmp_path: Path, 
         assert skew_ms is not None
         assert abs(skew_ms) < HOUR_MS
         assert before_ms - HOUR_MS // 2 < leader.state.machine.time_ms < clock.read().wall_ms + HOUR_MS
+
+
+async def test_a_report_that_waited_for_a_process_that_stood_still_says_nothing_of_a_clock(tmp_path: Path) -> None:
+    """Both followers' reports were sent six seconds before the leader reads them. By them its clock would be ahead of a
+    majority's, and it would hand over; so would the next leader on the same machine."""
+    async with cluster_of(3, tmp_path) as nodes:
+        leader = await nodes.leader()
+        await wait_until_async(lambda: len(leader.status().clock_skews_ms) == 3, what="all clocks")
+        view = leader.state.disks
+        waited = DiskReport(wall_ms=clock.read().wall_ms - 6_000)
+        (frame,) = FrameDecoder().feed(encode_report(waited))
+        view.looked_s -= 6
+        for peer in {1, 2, 3} - {leader.node_id}:
+            disk_exchange.take(leader.state, peer, frame)
+        assert max(map(abs, disk_exchange.skews_ms(leader.state).values())) < 3_000
+        assert all(why is not Why.CLOCK for why, _ in view.last_ms)
+        assert leader.is_leader
 
 
 async def test_a_started_leader_stamps_no_record_before_it_has_heard_a_majoritys_clock(

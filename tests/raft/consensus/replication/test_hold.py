@@ -103,8 +103,7 @@ def test_a_held_follower_gets_entries_that_free_space() -> None:
 
 def test_entries_from_the_disk_are_held_back_too() -> None:
     """The follower's missing entries lie on the leader's disk only. For a held follower none of them is read, and
-    entries that were requested before it was held are not sent.
-    """
+    entries that were requested before it was held are not sent."""
     options = Options(tail_entries_max=2, tail_bytes_max=200)
     core = make_core(1, 3, *([1] * 20), options=options, tail=2, commit=20)
     lead(core)
@@ -147,8 +146,12 @@ def test_a_held_follower_is_sent_a_snapshot_only_if_it_has_room_for_one() -> Non
     assert len(snapshots(core)) == 1
 
 
-def test_a_held_follower_that_is_far_behind_gets_a_snapshot_in_place_of_entries_that_the_log_has() -> None:
-    """No entry, and no snapshot that ends before the one that frees space. A snapshot that is there is sent once."""
+@pytest.mark.parametrize("has_room", [False, True])
+def test_a_held_follower_that_is_far_behind_gets_a_snapshot_in_place_of_entries_that_the_log_has(
+    has_room: bool,
+) -> None:
+    """No entry, and no snapshot that ends before the one that frees space. A snapshot that is there is sent once. One
+    whose disk has room before any piece of it left is sent entries again."""
     core = make_core(1, 3, *([1] * 20), commit=20)
     lead(core)
     log = core.state.log
@@ -163,7 +166,14 @@ def test_a_held_follower_that_is_far_behind_gets_a_snapshot_in_place_of_entries_
     core.compact(log.mark_at(15) or log.last, keep_after=None)
     drain(core)
     assert progress(core, 3).mode is Mode.SNAPSHOT
+    if has_room:
+        core.hold({})
+        assert snapshots(core) == []
+        assert progress(core, 3).mode is Mode.PROBE
     core.tick(at(core.next_deadline_ms()))
+    if has_room:
+        assert [entry.index for entry in sent(drain(core), 3)] == list(range(6, 1 + log.last.index))
+        return
     (ready,) = snapshots(core)
     (asked,) = [each for each in ready.messages if isinstance(each, AppendEntries) and each.to == 3]
     assert (asked.prev_index, asked.entries) == (15, ())
