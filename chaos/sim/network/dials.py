@@ -48,11 +48,12 @@ class Dials:
 
     def is_refused(self, sender: NodeId, to: NodeId) -> bool:
         """Whether the process of `sender` that is reached is refused there for another one on its disk or a copy of it:
-        its promises there do not count."""
+        its promises there do not count. One that is believed is no member any more: its connection serves it yet."""
         if sender not in self._faces:
             return False
-        receiver = self.world.replicas[to]
-        return receiver.core is not None and receiver.refusal_of(sender, self.world.replicas[sender].hello) is not None
+        receiver, hello = self.world.replicas[to], self.world.replicas[sender].hello
+        is_believed = receiver.hellos.believed.get(sender) == hello
+        return receiver.core is not None and not is_believed and receiver.refusal_of(sender, hello) is not None
 
     def lead_to(self, other: Node) -> None:
         """From now on that process of its node is reached; the one so far stands still, and all connections break.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from raftlog.chaos.sim.ground.outcome import Outcome
 from raftlog.chaos.sim.ground.swarm import draw
 from raftlog.chaos.sim.mutants import plant
 from raftlog.chaos.sim.nemesis.promises import Peers, put_back, start_until_taken, watch
+from raftlog.chaos.sim.network.dials import Dials
 from raftlog.chaos.sim.network.topologies import Links
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.world import World, quiet
@@ -252,6 +255,19 @@ def test_a_rolled_back_node_commits_nothing_with_the_leader_before_the_one_that_
     story.cut(())
     story.until(lambda: world.has_agreed(written), 10_000)
     world.witness.finished()
+
+
+def test_a_copy_that_is_believed_counts_though_it_is_no_member_any_more() -> None:
+    """A leader serves the connection of a removed node for two heartbeats: what that node answers is an answer."""
+    hello = object()
+    hellos = SimpleNamespace(believed={1: hello})
+    leader = SimpleNamespace(core=object(), hellos=hellos, refusal_of=lambda *_: "it is no member any more")
+    world: Any = SimpleNamespace(replicas={1: SimpleNamespace(hello=hello), 2: leader})
+    dials = Dials(world, world)
+    dials._faces[1] = 1
+    assert not dials.is_refused(1, 2)
+    hellos.believed.clear()
+    assert dials.is_refused(1, 2)
 
 
 def test_both_processes_of_a_cloned_node_are_reached_and_the_cluster_goes_on() -> None:
