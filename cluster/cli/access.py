@@ -297,26 +297,41 @@ def _set_profile(
 def _use_profile(cli: Cli, name: Annotated[str, typer.Argument(help="The name; - for none.")]) -> None:
     """Use a profile for all commands from now on. RAFTLOG_PROFILE and --endpoints go before it."""
     known = read_profiles()
-    if name != "-" and name not in known.profiles:
-        raise CommandFailed(
-            f"there is no profile {name!r}: {', '.join(sorted(known.profiles)) or 'none was made'}", Exit.USAGE
-        )
+    if name != "-":
+        _profile_of(known, name)
     save_profiles(Profiles("" if name == "-" else name, known.profiles))
+    _list_profiles(cli)
+
+
+@profile("delete")
+def _delete_profile(cli: Cli, name: Annotated[str, typer.Argument(help="The name of the profile.")]) -> None:
+    """Forget a profile. Its files stay. If it was the current one, none is current then."""
+    known = read_profiles()
+    _profile_of(known, name)
+    kept = {each: profile for each, profile in known.profiles.items() if each != name}
+    save_profiles(Profiles("" if known.current == name else known.current, kept))
     _list_profiles(cli)
 
 
 @profile("env")
 def _profile_variables(cli: Cli, name: Annotated[str, typer.Argument(help="The name of the profile.")]) -> None:
     """Print the variables of a profile, for other programs: eval "$(raftlog profile env NAME)"."""
-    profile = read_profiles().profiles.get(name)
-    if profile is None:
-        raise CommandFailed(f"there is no profile {name!r}", Exit.USAGE)
+    profile = _profile_of(read_profiles(), name)
     variables = {"RAFTLOG_ENDPOINTS": ",".join(profile.endpoints), **profile.variables()}
     if cli.printer.is_json:
         cli.printer.one(variables, View(tuple(map(Column, variables)), lines_of("RAFTLOG_ENDPOINTS")))
         return
     for variable, value in variables.items():
         print(f"export {variable}={shlex.quote(value)}")
+
+
+def _profile_of(known: Profiles, name: str) -> Profile:
+    """The profile of that name. Raises CommandFailed."""
+    if name not in known.profiles:
+        raise CommandFailed(
+            f"there is no profile {name!r}: {', '.join(sorted(known.profiles)) or 'none was made'}", Exit.USAGE
+        )
+    return known.profiles[name]
 
 
 def _node(config: Path) -> tuple[str, TlsFiles | None]:

@@ -19,6 +19,7 @@ from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit,
 from raftlog.cluster.cli.frame.output import Row, view
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.errors import ClientError, ConsumerNotFound
+from raftlog.cluster.sinks.discovery import SAMPLE_RECORDS
 from raftlog.cluster.sinks.metrics import serve_metrics
 from raftlog.cluster.sinks.retry import retry
 from raftlog.cluster.sinks.runner import SinkRun, SinkStopped
@@ -106,7 +107,8 @@ def check_command(cli: Cli, file: File, names: Names = None) -> None:
             say(f"{name}: {checked.store}")
             say(f"{name}: {', '.join(checked.columns)}")
             rows = checked.rows
-            say(f"{name}: {counted(len(rows), 'row')} as stored")
+            none = f"none of the first {SAMPLE_RECORDS:,} records of the log makes a row"
+            say(f"{name}: {counted(len(rows), 'row') + ' as stored' if rows else none}")
             if rows:
                 cli.printer.all(rows, view(*rows[0], raw=next(iter(rows[0]))))
 

@@ -18,7 +18,7 @@ from raftlog.cluster.sinks.settings import SinkSettings
 from raftlog.cluster.sinks.store import StoreError
 
 _SAMPLE_ROWS: Final = 1_000
-_SAMPLE_RECORDS: Final = 100_000
+SAMPLE_RECORDS: Final = 100_000
 
 
 def found_columns(name: str, sink: SinkSettings, client: SyncClient) -> dict[str, str]:
@@ -43,7 +43,7 @@ def found_columns(name: str, sink: SinkSettings, client: SyncClient) -> dict[str
 def first_records(client: SyncClient) -> Iterator[Record]:
     """The first records of the log, at most 100,000. Raises ClientError."""
     end = client.log_page(NUMBER_MAX, limit=1)
-    return islice(records_between(client, end.oldest, end.last_user_index + 1), _SAMPLE_RECORDS)
+    return islice(records_between(client, end.oldest, end.last_user_index + 1), SAMPLE_RECORDS)
 
 
 def _first_rows(source: SinkSource, mapping: RowMapping, client: SyncClient) -> Iterator[StoreRow]:

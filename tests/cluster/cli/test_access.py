@@ -185,6 +185,9 @@ def test_a_profile_names_a_cluster_and_its_files(cli: Running, tmp_path: Path, m
     assert run(["get", "a"]).exit_code == 0
     assert f"export RAFTLOG_TOKEN_FILE={token}" in run(["profile", "env", "here"]).stdout
     assert run(["profile", "use", "none"]).exit_code == 2
+    assert run(["profile", "delete", "none"]).exit_code == 2
+    assert "far" not in run(["profile", "delete", "far"]).stdout
+    assert run(["get", "a"]).exit_code == 0, "another one is current"
     monkeypatch.setenv("RAFTLOG_PROFILE", "nowhere")
     assert "there is no profile 'nowhere'" in run(["get", "a"]).stderr
     assert run(["get", "a", "-e", url]).exit_code == 0

@@ -81,6 +81,7 @@ token list
 profile set there http://127.0.0.1:8
 profile list
 profile use here
+profile delete here
 profile env here
 query 'SELECT 1 AS one, NULL AS none, [2] AS two'
 doctor --data {folder}

@@ -62,6 +62,8 @@ def test_the_page_is_as_it_says(local: LocalCluster, tmp_path: Path) -> None:
     assert "shop.sqlite is not there, and will be made" in err
     assert "id = suffix:bigint, name = value.name, born = value.born:date" in err
     assert not (tmp_path / "shop.sqlite").exists()
+    (tmp_path / "none.toml").write_text(blocks("toml")[0].replace("customer/", "nobody/"))
+    assert "none of the first 100,000 records of the log makes a row" in done(local, tmp_path, "check", "none.toml")[1]
     done(local, tmp_path, *run.split()[2:])
     assert "has every change below index" in done(local, tmp_path, *checked.split()[2:])[1]
     assert queried == "sqlite3 shop.sqlite 'SELECT * FROM customers'"
