@@ -40,7 +40,7 @@ EXTRA: Final = {
         "tests/chaos/shim/test_nodes.py::test_a_hanging_disk_makes_the_leader_step_down",
         "tests/chaos/shim/test_nodes.py::test_a_kill_at_the_nth_step_without_unsynced_bytes_loses_no_write",
         "tests/chaos/shim/test_nodes.py::test_full_disks_are_trimmed_in_the_reserve",
-        "tests/cluster/node/test_first_start.py::test_a_lost_folder_is_refused_in_each_phase[every node]",
+        "tests/cluster/node/test_first_start.py::test_a_lost_folder_is_refused_in_each_phase",
         "tests/cluster/node/test_first_format.py::test_an_acknowledged_write_outlives_six_commands[False]",
         "tests/cluster/node/test_first_start.py::test_a_folder_that_is_lost_before_the_first_election_is_made_again[plain]",
         "tests/cluster/node/test_first_start.py::test_nodes_without_folders_wait_for_each_other_and_come_up[tls]",
@@ -58,7 +58,7 @@ EXTRA: Final = {
     ),
     "kills of a whole job again and again, and further layouts; its steps are killed one by one without processes": (
         "tests/spark_export/export/test_store.py::test_a_run_that_is_overtaken_at_any_request_loses_or_counts[delta]",
-        "tests/spark_export/export/test_store.py::test_killed_before_every_change_of_the_store[delta]",
+        "tests/spark_export/export/test_store.py::test_killed_before_every_change_of_the_store",
         "tests/cluster/offline/test_store_backup.py::test_of_two_runs_at_once_one_loses_and_says_so[False]",
         "tests/spark_export/export/test_store.py::test_of_two_runs_at_once_one_loses_and_says_so[False-delta]",
         "tests/spark_export/export/test_store.py::test_an_export_in_a_store_has_every_row_once[days]",
