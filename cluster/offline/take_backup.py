@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -71,8 +71,8 @@ def receive_state(
     """Writes a backup of the state aside and syncs it. Every byte is checked before it is written."""
     cursor = BackupCursor(consistency)
     keys = size = 0
-    with naming(aside), create_private(aside) as target:
-        for piece in client.stream(cursor):
+    with naming(aside), create_private(aside) as target, closing(client.stream(cursor)) as pieces:
+        for piece in pieces:
             if piece.is_first:
                 target.seek(0)
                 target.truncate()
@@ -207,34 +207,34 @@ def _with_log(
     """The manifest with the entries up to that which ends with `to`; committed after each file."""
     end = None if manifest.end is None else Mark(manifest.end.index, manifest.end.term, manifest.end.header_crc)
     first = begin = oldest if end is None else end.index + 1
-    chunks = client.log_raw(first, to + 1, min_index=to)
     taken = 0
-    while first <= to:
-        crc = size = 0
-        last = first - 1
-        with naming(target.part), create_private(target.part) as file:
-            while size < FILE_BYTES and last < to and (chunk := next(chunks, None)) is not None:
-                if not chunk.header.rows:
-                    continue
-                if size == 0:
-                    first = chunk.header.first  # the first entry of all may begin before the oldest index
-                end = _checked(target.place, chunk, end)
-                data = b"".join((encode_raw_header(chunk.header), chunk.rows, chunk.segment, chunk.ledger))
-                file.write(data)
-                crc, size, last = crc32c(data, crc), size + len(data), end.index
-                taken += len(data)
-                progress(last + 1 - begin, to + 1 - begin, f"{taken / 1e6:,.1f} MB")
-                pace.took(len(data))
-            file.flush()
-            os.fsync(file.fileno())
-        assert end is not None, "the stream ends with `to` alone"
-        added = LogFile(first, last, size, crc, target.writer)
-        target.finish(added.name)
-        manifest = msgspec.structs.replace(
-            manifest, files=(*manifest.files, added), end=EndOfLog(end.index, end.term, end.header_crc)
-        )
-        target.commit(manifest)
-        first = last + 1
+    with closing(client.log_raw(first, to + 1, min_index=to)) as chunks:
+        while first <= to:
+            crc = size = 0
+            last = first - 1
+            with naming(target.part), create_private(target.part) as file:
+                while size < FILE_BYTES and last < to and (chunk := next(chunks, None)) is not None:
+                    if not chunk.header.rows:
+                        continue
+                    if size == 0:
+                        first = chunk.header.first  # the first entry of all may begin before the oldest index
+                    end = _checked(target.place, chunk, end)
+                    data = b"".join((encode_raw_header(chunk.header), chunk.rows, chunk.segment, chunk.ledger))
+                    file.write(data)
+                    crc, size, last = crc32c(data, crc), size + len(data), end.index
+                    taken += len(data)
+                    progress(last + 1 - begin, to + 1 - begin, f"{taken / 1e6:,.1f} MB")
+                    pace.took(len(data))
+                file.flush()
+                os.fsync(file.fileno())
+            assert end is not None, "the stream ends with `to` alone"
+            added = LogFile(first, last, size, crc, target.writer)
+            target.finish(added.name)
+            manifest = msgspec.structs.replace(
+                manifest, files=(*manifest.files, added), end=EndOfLog(end.index, end.term, end.header_crc)
+            )
+            target.commit(manifest)
+            first = last + 1
     return manifest
 
 

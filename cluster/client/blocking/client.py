@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar, cast
 
@@ -190,7 +190,7 @@ class SyncClient:
         )
         return (each for each in self.stream(cursor) if isinstance(each, Record))
 
-    def log_raw(self, from_index: int, to: int, *, min_index: int | None = None) -> Iterator[RawChunk]:
+    def log_raw(self, from_index: int, to: int, *, min_index: int | None = None) -> Generator[RawChunk, None, None]:
         """Whole entries that hold the records [from_index, to), and their effects, as they are on disk; unchecked."""
         return self.stream(RawCursor(from_index, to, self.index if min_index is None else min_index))
 
@@ -295,7 +295,7 @@ class SyncClient:
             if self._book is book:
                 self._book = None
 
-    def stream(self, cursor: Cursor[T]) -> Iterator[T]:
+    def stream(self, cursor: Cursor[T]) -> Generator[T, None, None]:
         """The items of a cursor. A stream that breaks off is opened again at another node."""
         breaks = 0  # consecutive ones without a byte read
         while not cursor.is_done():
