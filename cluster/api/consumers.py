@@ -1,4 +1,7 @@
-"""Defines the public request and answer types of consumer groups: position, owner, lag."""
+"""Defines the public request and answer types of consumer groups: position, owner, lag.
+
+JSON shapes; docs/http_api.md has examples.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Defines the public answers of the routes that explain a missing leader, missing progress, or a record."""
+"""Defines the public answers of the routes that explain a missing leader, missing progress, or a record.
+
+JSON shapes; docs/http_api.md shows examples.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The gate asks for each answer. Changes of permissions, of members and of history, hand-overs, backups and deletes by
 range have a line each. Requests that were refused, or changed nothing, have few lines for each reason, because a sender
-may cause any number. What changed the cluster is in the replicated log too: `raftlog audit` reads it.
+may cause any number. What changed the cluster is in the replicated log as well, with its user: `raftlog audit` reads
+it there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Passes every HTTP request through one gate and to its route, and turns every failure into one problem.
 
-`raftlog.cluster.http.server` makes it. It is built on aiohttp's low-level server: no middlewares, raw paths.
+`raftlog.cluster.http.server` makes it. It is built on aiohttp's low-level server: no application, no middlewares, raw
+paths.
 """
 
 from __future__ import annotations

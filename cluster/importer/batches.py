@@ -1,6 +1,7 @@
 """Cuts the lines of an input into batches of records.
 
-`raftlog.cluster.importer.file_source` gives them to a copy. A batch ends by lines, bytes, or for want of input.
+`raftlog.cluster.importer.file_source` gives them to a copy. A batch ends by its lines, its bytes, or when the input has
+no more for now.
 """
 
 from __future__ import annotations

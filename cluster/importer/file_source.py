@@ -87,8 +87,10 @@ class FileSource:
         self._decisions = as_decisions(kept)
 
     def read(self, position: Any | None, end: Any | None = None) -> Iterator[Part]:
-        """The records after the position; with `end` first those up to that, as one part. Raises InputError, OSError,
-        SessionFileError, and SourceChanged for a file that has changed."""
+        """The records after the position; with `end` first those up to that, as one part.
+
+        Raises InputError, OSError, SessionFileError, and SourceChanged for a file that has changed.
+        """
         at = self.at = as_position(position)
         until = None if end is None else as_position(end)
         is_begun, place = position is not None, None

@@ -248,8 +248,7 @@ class InputFiles:
                     decided = self._decided(opened, first, is_whole)
                     self._reading = decided.reading
                     self._kinds = FileKinds((FileKind(decided.reading, source_of(self._plan)),), (0,) * len(self.names))
-                    for notice in decided.notices:
-                        self._plan.tell(notice)
+                    self._tell(decided)
             except BaseException:
                 opened.close()
                 raise
@@ -291,14 +290,17 @@ class InputFiles:
             number = self._kinds.places.index(place)
             while found[number] is None:  # an empty file goes with the kind before it
                 number += 1
-            for notice in cast(InputDecision, found[number]).notices:
-                self._plan.tell(notice)
+            self._tell(cast(InputDecision, found[number]))
 
     def _check_names(self, name: str, found: Sequence[InputDecision | None]) -> None:
         """Raises InputError where --columns names the columns of files whose first lines differ."""
         names = [each.reading.names for each in found if each is not None]
         if self._plan.columns and names and names[0] != names[-1]:
             raise other_names(name, names[-1], names[0])
+
+    def _tell(self, decided: InputDecision) -> None:
+        for notice in decided.notices:
+            self._plan.tell(notice)
 
     def _sampled(self, name: str) -> tuple[OpenInput, bytes, bool]:
         """The open file, its first bytes, and whether they are all."""

@@ -1,7 +1,8 @@
 """Prints the files of a stopped node as rows: hard state, segments, entries, records, marks, snapshots.
 
 `raftlog disk dump` calls it. It reads with the decoders of `raft` and `statemachine` and changes nothing. If bytes
-cannot be decoded, it prints everything before them, notes the place in `troubles`, and continues with the next segment.
+cannot
+be decoded, it prints everything before them, notes the place in `troubles`, and continues with the next segment.
 """
 
 from __future__ import annotations

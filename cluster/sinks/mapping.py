@@ -239,8 +239,8 @@ class RowMapping:
                 if stored.source == self.source.of_import:
                     self._imports[int(digits)] = parse_of_import(stored, exact=True)
                     for column in stored.columns:
-                        kind = _IMPORTED.get(schema.json_type(column.type), "string")
-                        kind = "string" if column.type.startswith(_TOO_LONG) else kind
+                        is_long = column.type.startswith(_TOO_LONG)
+                        kind = "string" if is_long else _IMPORTED.get(schema.json_type(column.type), "string")
                         self.imported[column.name] = f"value.{column.name}:{kind}"
 
     def of_record(self, record: Record) -> MappedRecord:

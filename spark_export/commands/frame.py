@@ -1,4 +1,7 @@
-"""Gives every command that uses Spark its common options, its session, and its exit codes (docs/spark.md)."""
+"""Gives every command that uses Spark its common options, its session, and its exit codes.
+
+Every error is one line on stderr with the exit code of docs/spark.md.
+"""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """Runs exports and verifications in this process, without Java: a few threads, numpy and pyarrow.
 
 It holds a batch of rows of each thread, and to verify the state every live key. So it suits logs of some millions of
-records: ARROW_RECORDS_MAX.
+records (`engine.ARROW_RECORDS_MAX`).
 """
 
 import os

@@ -143,8 +143,11 @@ def export(
     columns: Sequence[str] | None = None,
     records: Records = "user",
 ) -> LogRows:
-    """The rows of an export in a folder or a store, by its manifest, from the files as they are; `raftlog verify`
-    proves them. Raises UsageError, and NotCheckedError where there is no export."""
+    """The rows of an export in a folder or a store, by its manifest. Raises UsageError, and NotCheckedError where there
+    is no export.
+
+    The files are read as they are; `raftlog verify` proves them.
+    """
     names, kept = _columns(columns), _records(records)
     where = folder if isinstance(folder, Path) else place_of(folder)
     manifest = read_manifest(where)

@@ -183,7 +183,8 @@ def appends(entries: int, per_entry: int, *, value_bytes: int = 100, first_term:
 
 def mixed(seed: int, entries: int, *, records_max: int = 1) -> Log:
     """Every kind of entry, block, record and effect in a random row. The effects are not those of a state machine: they
-    only need to be distinct."""
+    only need to be distinct.
+    """
     chance = random.Random(seed)
     log = Log()
     log.add(EntryKind.CONFIGURATION, b"a configuration", term=1)

@@ -145,8 +145,10 @@ class Cli:
 
 
 class Commands:
-    """The commands of a module, or of a group in it, in the order in which they are defined. As a decorator it adds a
-    function that takes a Cli first as a command with the common options."""
+    """The commands of a module, or of a group in it, in the order in which they are defined.
+
+    As a decorator it adds a function that takes a Cli first as a command with the common options.
+    """
 
     def __init__(self, app: typer.Typer | None = None) -> None:
         self.app = app or typer.Typer()  # takes functions without the common options

@@ -154,7 +154,8 @@ def problem_answer(identity: ServerIdentity, problem: Problem, extra: Sequence[t
 
 def forget_frames(error: BaseException | None) -> None:
     """Takes the tracebacks of a handled error and of its causes. The reader of a body, a parser, or a waiter keeps its
-    error, whose frames lead back to it, and to the bytes of the request. The garbage collector comes hours later."""
+    error, whose frames lead back to it, and to the bytes of the request or answer. The garbage collector would meet
+    that circle hours later."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,8 +1,8 @@
 """Wakes the streams that follow the log in rounds, and makes each piece once for all streams that need it.
 
 The routes of the log stream and the watch use it. A thousand readers at the end of a log that gets a thousand records a
-second would otherwise be woken a million times a second. A round wakes every reader with new records. With more readers
-the next round comes later, so that following takes a bounded share of the node's time, but never later than
+second would otherwise be woken a million times a second. A round wakes every reader with new records. With more
+readers the next round comes later, so that following takes a bounded share of the node's time, but never later than
 `limits.stream_gather_ms`.
 """
 

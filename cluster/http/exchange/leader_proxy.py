@@ -35,7 +35,8 @@ GRACE_S: Final = 0.25
 async def passed_on(service: Service, call: Call, body: bytes) -> HttpAnswer | None:
     """The leader's answer. None if this node must answer itself.
 
-    Raises ApiError no_leader if the leader cannot be reached, or not by TLS; leader_lost without its answer."""
+    Raises ApiError no_leader if the leader cannot be reached, or not by TLS; leader_lost if its answer does not
+    come."""
     node = service.node
     leader = node.leader_hint()
     if leader is None or leader.node == node.node_id or H_PASSED_ON in call.headers:

@@ -1,4 +1,7 @@
-"""Turns the state machine's answer to a write into one of the three outcomes for the client."""
+"""Turns the state machine's answer to a request into one of the three outcomes for the client.
+
+The routes of writes call it.
+"""
 
 from __future__ import annotations
 
@@ -119,8 +122,10 @@ async def commit(
 async def submit(
     service: Service, call: Call, records: Records, *, session: SessionHeaders | None = None
 ) -> AppliedRequest:
-    """Commits the records as one request, and returns the result. Raises ApiError for every other outcome. `session`:
-    from the headers, unless given."""
+    """Commits the records as one request, and returns the result. Raises ApiError for every other outcome.
+
+    `session`: from the headers, unless given.
+    """
     session = call.session() if session is None else session
     return done_of(service, await commit(service, call, records, session), session)
 

@@ -43,7 +43,8 @@ class AdmissionQueue:
     The fast path asks it for each request. With thousands of busy connections, a turn that serves all of them takes
     half a second. Meanwhile the node sends no heartbeat, reads from no peer and accepts no connection. Its followers
     elect another leader, and status requests get no answer. So a turn serves a bounded number, and other work of the
-    loop runs in between. The bound counts work, not time: on a slow machine a turn must not become too small.
+    loop runs in between. The bound counts work, not time: on a slow machine a turn must not become too small to be
+    efficient.
     """
 
     __slots__ = ("_is_calling", "_is_open", "_left", "_line", "_loop", "_refusals_left", "_refused")

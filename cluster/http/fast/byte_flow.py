@@ -57,7 +57,8 @@ class Slow(Protocol):
 class ByteFlow:
     """The bytes of one connection. A subclass serves the requests in them.
 
-    It has the methods of asyncio.Protocol, and not that base: mypyc makes a class with an interpreted base slow.
+    It has the methods of asyncio.Protocol, and not that base: a class compiled by mypyc with an interpreted base is
+    slow.
     """
 
     __slots__ = (

@@ -1,4 +1,7 @@
-"""Handles `GET /v1/explain/…`: why there is no leader or no progress, and what happened to a record."""
+"""Handles `GET /v1/explain/…`: why there is no leader or no progress, and what happened to a record.
+
+Neither route needs a leader: without one they answer from this node's own facts.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,10 @@ def leaderless(service: Service) -> Leaderless:
 
 
 async def explain_index(service: Service, call: Call) -> HttpAnswer:
-    """What happened to a record: term, time, effect, the nodes that hold it durably, the groups past it. A node that
-    does not lead asks the leader, which knows all copies, and answers by itself where that fails."""
+    """What happened to a record: term, time, effect, the nodes that hold it durably, the groups past it.
+
+    A node that does not lead asks the leader, which knows all copies, and answers by itself where that fails.
+    """
     query = call.query({"value_bytes"})
     value_bytes = query.number("value_bytes")
     node = service.node

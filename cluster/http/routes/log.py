@@ -208,8 +208,10 @@ def _sight(service: Service, call: Call, query: LogQuery) -> Permissions | None:
 async def scan(
     service: Service, query: LogQuery, start: int, left: int, bytes_max: int, scan_max: int = PLAIN_RECORDS
 ) -> Scan:
-    """The next slice: at most `left` records that the reader sees, with about `bytes_max` bytes at most. Empty if there
-    is no record yet. Raises ApiError compacted below the oldest index."""
+    """The next slice: at most `left` records that the reader sees, with about `bytes_max` bytes at most.
+
+    Empty if there is no record yet. Raises ApiError compacted below the oldest index.
+    """
     node = service.node
     found = Scan(start)
     end = min(start + min(scan_max, PLAIN_RECORDS), query.stop, node.applied + 1)

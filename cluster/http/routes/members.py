@@ -1,6 +1,7 @@
 """Handles `POST /v1/members` and `/v1/leader/transfer`: builds the core's change, and the join file of a new node.
 
-A node that does not lead forwards to the leader. Incarnations are made here or by the client: the core needs no chance.
+A node that does not lead forwards the request to the leader. Incarnations are made here or by the client, so that the
+core needs no chance.
 """
 
 from __future__ import annotations

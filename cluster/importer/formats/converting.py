@@ -149,8 +149,10 @@ def _as_json(value: Any) -> str:
 
 
 def rejected_lines(chunks: Iterable[bytes], files: Container[str] | None = None) -> Iterator[bytes]:
-    """The lines in a file of rejected lines, as they were in the input, of all files or only of `files`. Raises
-    InputError."""
+    """The lines in a file of rejected lines, as they were in the input, of all files or only of `files`.
+
+    Raises InputError.
+    """
     for number, line in enumerate(pieces_of(chunks), start=1):
         try:
             row = _decode_rejected(line)

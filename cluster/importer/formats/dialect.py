@@ -1,4 +1,7 @@
-"""Guesses how a CSV file is written from its first bytes: charset, delimiter, quotes, line of names; pure."""
+"""Guesses how a CSV file is written from its first bytes: charset, delimiter, quotes, line of names; pure.
+
+`raftlog.cluster.importer.formats.deciding` calls it, and prints each guess.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +74,10 @@ def charset_of(sample: bytes, is_whole: bool) -> tuple[str, int]:
 
 
 def is_binary(sample: bytes, charset: str) -> bool:
-    """Whether first bytes, already in UTF-8 or as they are, are no text. Text has no NUL, and in a charset that was
-    only guessed no other control character."""
+    """Whether first bytes, already in UTF-8 or as they are, are no text.
+
+    Text has no NUL, and in a charset that was only guessed no other control character.
+    """
     is_guessed = WINDOWS in (charset, charset_of(sample, is_whole=False)[0])
     return b"\0" in sample or (is_guessed and _CONTROL.search(sample) is not None)
 
@@ -169,8 +174,10 @@ def cells_of(lines: Iterable[str], dialect: Dialect) -> Iterator[list[str]]:
 
 
 def names_of(cells: Sequence[str]) -> tuple[str, ...]:
-    """The names of columns in the first row, without blanks around them. A column without a name is called c2, …:
-    tables often have one of row numbers."""
+    """The names of columns in the first row, without blanks around them. A column without a name is called c2, ….
+
+    Tables often have a column of row numbers without a name.
+    """
     return tuple(cell.strip() or f"c{number}" for number, cell in enumerate(cells, start=1))
 
 
@@ -192,8 +199,10 @@ def _blanks_beside(dialect: Dialect) -> re.Pattern[str]:
 
 @lru_cache(maxsize=64)
 def closed_row(dialect: Dialect) -> re.Pattern[bytes]:
-    """The pattern of the bytes of a row, with or without its line end, in which each quoted field ends. A quote inside
-    an unquoted field is text, and so is what follows a quoted field."""
+    """The pattern of the bytes of a row, with or without its line end, in which each quoted field ends.
+
+    A quote inside an unquoted field is text, and so is what follows a quoted field.
+    """
     quote, delimiter = (re.escape(each).encode() for each in (dialect.quote, dialect.delimiter))
     inner = rb"(?:[^%b]++|%b%b)*+" % (quote, quote, quote)
     if dialect.escape is not None:

@@ -44,8 +44,10 @@ class Unreadable:
 
 
 def parse_of(form: str, dialect: Dialect, names: Sequence[str], *, exact: bool = False) -> Parse:
-    """The parser of json, msgpack or csv; with auto the parser of values without an import's schema. `names`: those of
-    the columns of CSV. `exact`: numbers of JSON keep every digit, as Decimal."""
+    """The parser of json, msgpack or csv; with auto the parser of values without an import's schema.
+
+    `names`: those of the columns of CSV. `exact`: numbers of JSON keep every digit, as Decimal.
+    """
     match form:
         case "json":
             return exact_json if exact else _json

@@ -125,7 +125,8 @@ def test_a_lost_disk_is_put_aside_and_replaced(pretended: Pretended) -> None:
 
 def test_changes_that_ended_half_way_are_ended(pretended: Pretended) -> None:
     """A removed leader joins again though its disk counts as lost. A named disk that no node has is replaced. A learner
-    is made a voter."""
+    is made a voter.
+    """
     del pretended.roles[1]
     pretended.cluster.dismiss(1)
     pretended.disks.lose(1, "removed")

@@ -116,7 +116,8 @@ def test_bytes_pass_both_ways(through: int) -> None:
 
 def test_upstream_cut_swallows_requests(proxies: Toxiproxy, through: int, echo: Echo) -> None:
     """Cut upstream: nothing arrives, and no side gets an error; the connection is closed at the heal and the bytes stay
-    lost."""
+    lost.
+    """
     with _dial(through) as connection:
         assert _said(connection, b"before") == b"before"
         proxies.add_toxic("p", "cut", "timeout", "upstream", {"timeout": 0})

@@ -13,7 +13,8 @@ READS = ("read",)
 
 def one_after_the_other(*rows: tuple[Any, ...]) -> list[Operation]:
     """Operations (f, value, outcome, output, index[, term[, result]]) of key k, each begun after the one before
-    ended."""
+    ended.
+    """
     history = History()
     for process, (f, asked, outcome, told, index, *more) in enumerate(rows):
         history.invoke(process, f, "k", asked)
@@ -89,7 +90,8 @@ def test_answers_are_those_of_their_index() -> None:
 
 def test_appends_are_exactly_once() -> None:
     """Acknowledged at their index and nowhere else, failed nowhere, unknown at most once and whole, no record without a
-    sender."""
+    sender.
+    """
     ok = one_after_the_other(("append", ["a", "b"], "ok", None, 6))
     assert exactly_once(ok, {"a": [5], "b": [6]}) == []
     for places in ({}, {"a": [5]}, {"a": [5, 9], "b": [6, 10]}, {"a": [6], "b": [7]}, {"a": [5], "b": [7]}):

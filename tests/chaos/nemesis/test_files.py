@@ -149,7 +149,8 @@ def test_a_majority_of_disks_stays_intact(voters: int, losses: list[int]) -> Non
 
 def test_a_deployment_has_proxies_for_spare_numbers(tmp_path: Path) -> None:
     """Spare numbers have addresses and proxies from the beginning, and every node dials them through its own proxies. A
-    node's start options hold until it is prepared again."""
+    node's start options hold until it is prepared again.
+    """
     deployment = Deployment(tmp_path / "nodes", free_ports, nodes=3, spares=1)
     assert (deployment.first_nodes, deployment.spares, deployment.cluster.nodes) == ([1, 2, 3], [4], [1, 2, 3])
     assert set(deployment.dial_of(1)) == {2, 3, 4}

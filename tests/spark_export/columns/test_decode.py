@@ -40,7 +40,8 @@ def decoded(*chunks: bytes) -> list[logs.Row]:
 @pytest.mark.parametrize("seed", range(20))
 def test_decode_equals_reading_record_by_record(seed: int, records_max: int) -> None:
     """Every kind of entry, operation, flag and effect in random order, with durable marks between the entries and
-    without: column-wise and naive reading agree, and null differs from empty."""
+    without: column-wise and naive reading agree, and null differs from empty.
+    """
     log = logs.mixed(seed, 60, records_max=records_max)
     expected = list(logs.naive_rows(log.entries, log.effects))
     assert decoded(log.chunk(marks=seed % 2 == 0, base=seed * 1000)) == expected
@@ -216,7 +217,8 @@ def test_user_records_are_distinguished_from_internal_ones(seed: int) -> None:
 
 def test_decoding_does_without_pandas() -> None:
     """A reading process does not import pandas, which costs half a second and 40 MB in each of Spark's processes. No
-    column of appends without headers needs it, nor does leaving internal records out."""
+    column of appends without headers needs it, nor does leaving internal records out.
+    """
     script = """
 import sys
 from raftlog.raft.codec.block import BlockRecord

@@ -187,7 +187,8 @@ def test_effects_of_other_entries_are_refused() -> None:
 
 def test_brief_effects_that_do_not_fit_are_refused() -> None:
     """Of brief effects the first and the last of every chunk are checked. Refused are each flipped bit, effects of
-    other entries, too few or too many, a payload, another revision, and entries of several records."""
+    other entries, too few or too many, a payload, another revision, and entries of several records.
+    """
     log = logs.singles(5, 9, is_plain=True)
     chunks = [logs.split(log.chunk(first, last, brief=True)) for first, last in ((0, 4), (4, 9))]
     read(*chunks)

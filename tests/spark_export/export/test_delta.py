@@ -35,7 +35,8 @@ def test_delta_killed_at_every_step(
     url: str, served: Served, tmp_path: Path, what: str, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The export is killed at each change of the file system, and between the table's commit and the manifest. The
-    transaction id shows whether the batch is committed, so that no row is lost or doubled."""
+    transaction id shows whether the batch is committed, so that no row is lost or doubled.
+    """
     layout = Layout(table="delta", records_per_file=60)
     commit = delta.commit
 

@@ -259,7 +259,8 @@ def test_verify_against_another_state_fails(exported: Path, url: str) -> None:
 
 def test_an_unfinished_export_is_continued(url: str, tmp_path: Path) -> None:
     """After a kill at any moment the export is recognised, and another run continues with the same plan. Whole files
-    are kept, half-written and foreign ones are not, and records behind the plan's end are not added."""
+    are kept, half-written and foreign ones are not, and records behind the plan's end are not added.
+    """
     folder = tmp_path / "killed"
     aside = folder / UNFINISHED / "run-1" / DATA
     aside.mkdir(parents=True)

@@ -43,7 +43,8 @@ T = TypeVar("T")
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_batches_add_up_to_one_export(url: str, served: Served, tmp_path: Path, name: str) -> None:
     """Bounded batches, then the records committed since, then nothing: the rows are those of the log, each once. The
-    digests of the parts are those of the whole, and the layout stays."""
+    digests of the parts are those of the whole, and the layout stays.
+    """
     folder = tmp_path / "out"
     served.commit(HALF)
     first = run(url, folder, batch_records=70, layout=LAYOUTS[name])
@@ -116,7 +117,8 @@ def test_an_append_ends_when_internal_records_alone_are_left(url: str, served: S
 
 def test_an_interrupted_follow_ends_with_a_whole_batch(url: str, served: Served, tmp_path: Path) -> None:
     """Stopped while it waits and while a batch is under way: the export is consistent, and the next run continues
-    it."""
+    it.
+    """
     served.commit(HALF)
     stop = threading.Event()
     engine = Counting()
@@ -144,7 +146,8 @@ def test_a_compaction_keeps_every_row_once(
     url: str, tmp_path: Path, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neighbours become one file, up to the limit and within their folder; rows, digests and order stay. It also works
-    where folders cannot change places in one step. A second compaction has nothing to do."""
+    where folders cannot change places in one step. A second compaction has nothing to do.
+    """
     if not can_exchange:
         monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
     folder = tmp_path / "out"

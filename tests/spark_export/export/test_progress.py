@@ -38,7 +38,8 @@ def test_bar_is_for_terminals() -> None:
 
 def test_progress_is_reported_by_one_thread_and_the_end_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that watches the files may still report when the last task ends. Guard: `_watched` of
-    spark_export/export/batch.py waits for its end before it reports the whole."""
+    spark_export/export/batch.py waits for its end before it reports the whole.
+    """
     monkeypatch.setattr(batch, "_TOLD_EVERY_S", 0.001)
     inside, entered, other = threading.Lock(), threading.Event(), threading.Event()
     told: list[int] = []

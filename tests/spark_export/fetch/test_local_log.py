@@ -78,7 +78,8 @@ def test_sealed_segments_are_read_from_the_folder(
     whole: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exactly the rows of the range, for any ends and any cuts. The node is asked only for records of its newest
-    segment, which may still change."""
+    segment, which may still change.
+    """
     monkeypatch.setattr(local_log, "PIECE_BYTES", piece_bytes)
     newest = firsts(whole)[-1]
     assert len(firsts(whole)) > 5

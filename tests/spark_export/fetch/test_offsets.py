@@ -134,7 +134,8 @@ def test_some_options_are_for_streams_and_some_are_not() -> None:
 
 def test_positions_are_stable_text() -> None:
     """Spark compares offsets as text: the same position is the same text for ever. Text that is no position is
-    refused."""
+    refused.
+    """
     offset = StreamOffset("l", 7)
     assert json.dumps(offset.as_json()) == '{"log": "l", "next": {"0": 7}}'
     begin = StreamOffset("l", 7, 3)

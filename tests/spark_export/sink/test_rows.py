@@ -77,7 +77,8 @@ def log_of(found: list[Any]) -> Served:
 @pytest.mark.parametrize("form", ["json", "msgpack"])
 def test_what_is_written_is_read_back(form: str) -> None:
     """Every type, null and empty, not finite, nested: key and time are in their own places, and the rest is in the
-    value, from which the source makes the same columns. In JSON bytes are base64."""
+    value, from which the source makes the same columns. In JSON bytes are base64.
+    """
     found = written(ROWS, SCHEMA, valueFormat=form, keyColumn="user", timeColumn="when")
     assert [(each.key, each.time_ms) for each in found] == [
         ('ü "x", y\nz'.encode(), TIME.timestamp() * 1000),

@@ -84,7 +84,8 @@ def close(client: SyncClient, session: int) -> None:
 
 def test_a_repeated_task_writes_the_missing_rows(client: SyncClient) -> None:
     """Killed after some chunks, the next attempt finds its session in the store and writes only the others. If the
-    whole batch is known to be written, it does not even ask for the session."""
+    whole batch is known to be written, it does not even ask for the session.
+    """
     part = Part("again", 7, 2)
     first = writer(client, part)
     for number in range(3):
@@ -130,7 +131,8 @@ def test_other_rows_under_a_known_number_are_refused(client: SyncClient) -> None
 
 def test_an_expired_session_is_recovered_from_the_log(client: SyncClient) -> None:
     """The session expires before, during and after the batch. Rows that the log already has are not written again; the
-    rest is written under a new session. A second expiry behaves the same."""
+    rest is written under a new session. A second expiry behaves the same.
+    """
     part = Part("expired", 3, 1)
     first = writer(client, part)
     for number in range(4):
@@ -182,7 +184,8 @@ def test_many_chunks_need_no_more_window_than_there_is(client: SyncClient, monke
 @pytest.mark.parametrize("seed", range(3))
 def test_any_row_of_failures_ends_with_every_row_once(client: SyncClient, seed: int) -> None:
     """Tasks die after some chunk and repeat, sessions expire anywhere, batches are replayed after they were finished.
-    At the end every row is there once, and each partition's rows are in order."""
+    At the end every row is there once, and each partition's rows are in order.
+    """
     chance = random.Random(seed)
     name = f"chance{seed}"
     for batch in range(3):
@@ -338,7 +341,8 @@ def test_a_data_frame_is_written_once_although_tasks_fail(
     small_batches: "SparkSession", node: str, client: SyncClient
 ) -> None:
     """Every task dies once, after it has written some of its rows. A repeated whole write with a writeId writes
-    nothing; the keys of a write without one are removed."""
+    nothing; the keys of a write without one are removed.
+    """
     rows = small_batches.range(0, 100, 1, 2).selectExpr("concat('df ', id) AS value", "cast(id AS string) AS key")
     frame = rows.mapInArrow(failing, "value string, key string")
     for options in ({"writeId": "once"}, {"writeId": "once"}, {}):
@@ -353,7 +357,8 @@ def test_a_streaming_query_writes_once_although_it_is_started_again(
     spark: "SparkSession", node: str, client: SyncClient, tmp_path: Path
 ) -> None:
     """Spark does not know that a batch was written (its commits are removed) and replays it, with and without the
-    sink's own note of it. A new checkpoint is a new query."""
+    sink's own note of it. A new checkpoint is a new query.
+    """
     source = tmp_path / "in"
     source.mkdir()
     frame = spark.readStream.schema("value string").json(str(source))
@@ -397,7 +402,8 @@ def _done(client: SyncClient) -> list[bytes]:
 
 def test_own_columns_are_written_once_and_read_back(small_batches: "SparkSession", node: str) -> None:
     """Every task dies once, and the whole write comes twice: each row is in the log once. The source makes the same
-    table of the records, with the column's time as event_time."""
+    table of the records, with the column's time as event_time.
+    """
     columns = "user string, at timestamp, amount double, tags array<string>"
     rows = small_batches.range(0, 100, 1, 2).selectExpr(
         "concat('own ', id % 7) AS user",

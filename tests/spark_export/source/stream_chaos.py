@@ -45,7 +45,8 @@ NEVER = ("DataLossError", "UsageError", "UnreachableError", "ExportError", "plea
 @contextlib.contextmanager
 def writing(urls: list[str], records: int = 40) -> Iterator[Callable[[], int]]:
     """Appends small batches, as fast as they are answered, until the end; returns how many records were
-    acknowledged."""
+    acknowledged.
+    """
     stop = threading.Event()
     acknowledged = 0
 

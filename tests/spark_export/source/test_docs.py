@@ -43,7 +43,8 @@ BLOCK = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```\n", re.DOTALL)
 
 def test_the_examples_of_own_columns_run(spark: "SparkSession", tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The file of docs/import.md is a table by the schema that its import stored; its rows are also read by a schema of
-    the user; a job reads them once, and a state in RocksDB counts them; and own columns are written and read back."""
+    the user; a job reads them once, and a state in RocksDB counts them; and own columns are written and read back.
+    """
     text = PAGE.read_text(encoding="utf-8")
     (tmp_path / "quakes.csv").write_text(
         re.findall(r"```text\n(DateTime.*?)```", (DOCS / "import.md").read_text(encoding="utf-8"), re.DOTALL)[0]

@@ -60,7 +60,8 @@ def at(running: Running, index: int) -> dict[str, Any]:
 
 def test_the_group_follows_the_query_at_most_once_a_second(running: Running) -> None:
     """It learns the finished position when the next batch is requested; a report that came too soon goes with the next;
-    without news there is no record."""
+    without news there is no record.
+    """
     clock = Clock()
     stream = planner(running, clock)
     start = stream.initial()

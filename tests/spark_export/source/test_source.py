@@ -42,7 +42,8 @@ def test_every_row_arrives_as_it_is(spark: "SparkSession") -> None:
 
 def test_a_repetition_is_counted_once(spark: "SparkSession") -> None:
     """The natural query counts each request once. With records=all the repetitions are there too, as internal records
-    that the filter on columns recognises."""
+    that the filter on columns recognises.
+    """
     with serving(Served(logs.real(20, batch=False))) as url:
         plain = spark.read.format("raftlog").option("endpoints", url).load()
         everything = spark.read.format("raftlog").options(endpoints=url, records="all").load()

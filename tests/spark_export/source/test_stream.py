@@ -193,7 +193,8 @@ def test_internal_records_alone_make_no_batch() -> None:
 
 def test_limits_cut_batches() -> None:
     """A limit on entries or bytes bounds a batch. No request is made when the known records fill a batch. A trigger
-    that wants everything gets it."""
+    that wants everything gets it.
+    """
     node = Served(LOG, entries_per_chunk=2)
     with planner(node, maxEntriesPerTrigger=10) as stream:
         start: Any = stream.initial()

@@ -72,7 +72,8 @@ def offsets(folder: Path) -> list[Any]:
 
 def test_a_query_goes_on_and_an_idle_one_makes_no_batch(spark: "SparkSession", tmp_path: Path) -> None:
     """All rows come once, later ones too. Then, with nothing new, there is no batch and about a request a second. After
-    a restart the query continues at its checkpoint."""
+    a restart the query continues at its checkpoint.
+    """
     node = Served(LOG, committed=HALF - 1)
     with serving(node) as url:
         with query(spark, url, tmp_path) as running:

@@ -63,7 +63,8 @@ def jsons(*values: Any) -> list[bytes]:
 @pytest.mark.parametrize("form", ["json", "msgpack"])
 def test_what_does_not_fit_is_rescued(form: str) -> None:
     """Unknown members, members of another type, parts of structures, values that are no object, and values of no
-    format: each is in the rescued column, and what fits is in its own. Together they hold every member."""
+    format: each is in the rescued column, and what fits is in its own. Together they hold every member.
+    """
     encode = msgspec.json.encode if form == "json" else msgspec.msgpack.encode
     values: list[Any] = [
         {"user": "ü", "amount": 1.5, "place": {"x": 1, "y": "b"}},

@@ -105,7 +105,8 @@ def of_values(encode: Any, *more: bytes | None) -> logs.Log:
 @pytest.mark.parametrize("form", ["json", "msgpack"])
 def test_values_become_columns(form: str) -> None:
     """Members of the value come by name; a missing or wrong one is null. The whole value comes as text or as a
-    structure. A value of another format is null, or on request an error that names the index."""
+    structure. A value of another format is null, or on request an error that names the index.
+    """
     encode: Any = (lambda value: json.dumps(value, indent=1).encode()) if form == "json" else msgspec.msgpack.encode
     log = of_values(encode, *BAD, None)
     with pytest.warns(UserWarning, match=r"parts of 5 values .* the first: the value at index 3 .*_rescued_data"):
@@ -167,7 +168,8 @@ def as_state(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("log", [LOG, BATCHED], ids=["single", "batched"])
 def test_the_state_as_of_any_index(log: logs.RealLog) -> None:
     """Folded from the log, the state at its end has the state machine's own digest. At any earlier index, inside
-    entries too, it is the state of the rows up to there; also by time, by prefix, and of some columns."""
+    entries too, it is the state of the rows up to there; also by time, by prefix, and of some columns.
+    """
     for index in (1, 10, log.last.index // 2, log.last.index - 1, log.last.index):
         assert as_state(shown(Served(log), asOf=index)) == naive_state(log, index)
     assert len(naive_state(log, log.last.index)) == log.machine.digest().count > 0

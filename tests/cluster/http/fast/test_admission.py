@@ -34,7 +34,8 @@ def served(wires: list[Wire]) -> list[bool]:
 
 async def test_a_turn_serves_so_many_and_the_rest_in_order() -> None:
     """Ten clients ask in one turn of the loop: four reach the node, the others four by four in their order. In between
-    the loop does its other work. A later client goes behind them."""
+    the loop does its other work. A later client goes behind them.
+    """
     async with Server(fast_path=True) as server:
         server.node.held = asyncio.Event()
         service = server.service
@@ -69,7 +70,8 @@ async def test_a_large_request_counts_as_several() -> None:
 
 async def test_operator_requests_do_not_wait_in_line() -> None:
     """The line holds as many clients as allowed. Health, status and metrics are answered meanwhile, on connections made
-    before and after. Changes of the cluster reach the node; the next client is refused at once."""
+    before and after. Changes of the cluster reach the node; the next client is refused at once.
+    """
     async with Server(fast_path=True, open_requests_max=100, operator_requests_max=1) as server:
         server.node.held = asyncio.Event()
         early = server.connect()

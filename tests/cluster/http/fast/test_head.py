@@ -106,7 +106,8 @@ def test_remembered_heads_are_bounded() -> None:
 
 def test_a_head_that_came_before_is_the_same_wherever_it_stands() -> None:
     """A remembered head gives the same values as the first time, except the position of its body. A head that differs
-    in one byte is another head. Guard: `end` in `parse`, and the whole head as the key of the memory."""
+    in one byte is another head. Guard: `end` in `parse`, and the whole head as the key of the memory.
+    """
     parser = HeadParser(32 << 10, 64)
     for method, target in (("POST", "/v1/log"), ("GET", "/v1/kv/a"), ("DELETE", "/v1/kv/a"), ("POST", "/v1/log?key=a")):
         one = request(method, target, "X-One: 1", body=b"body")

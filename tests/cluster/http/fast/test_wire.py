@@ -455,7 +455,8 @@ async def test_a_client_that_leaves_during_its_wait_is_closed(monkeypatch: pytes
 
 async def test_refusals_are_answered_alike_on_both_paths(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends and gets that the node fails, now or later, that cannot be served, or that meet a bug. Each gets a
-    problem, and none counts as open afterwards."""
+    problem, and none counts as open afterwards.
+    """
     wire, gate = server.connect(), server.service
     for refusal, code in (
         (ApiError(Code.NO_LEADER, "there is no leader"), Code.NO_LEADER),

@@ -71,7 +71,8 @@ def apply_all(applier: Applier) -> None:
 
 async def test_a_reader_skips_nothing_over_an_installed_snapshot() -> None:
     """Entries 1 to 5 are applied, a leader's snapshot covers 6 to 9, entries 10 to 12 follow. A reader from 4 on finds
-    nothing in memory, because memory ends before the snapshot. A reader from 10 on finds all three."""
+    nothing in memory, because memory ends before the snapshot. A reader from 10 on finds all three.
+    """
     applier, other = applier_of(), StateMachine()
     before = entries_after(GENESIS, 9)
     applier.waiting += before[:5]

@@ -58,7 +58,8 @@ async def test_records_trimmed_during_a_peer_read_are_gone() -> None:
 
 async def test_a_time_after_all_entries_is_the_index_behind_the_last_applied_one() -> None:
     """The disk has entries that are not applied yet, or none of that time: a reader continues behind the applied
-    ones."""
+    ones.
+    """
     reader, _, _ = reader_of()
 
     async def find_time(time_ms: int) -> int:
