@@ -218,6 +218,7 @@ class Disks:
     followers: Sequence[FollowerView]
     answering: Collection[NodeId]  # followers that answered lately
     clocks: Mapping[NodeId, int] = field(default_factory=dict)  # by node, with its own; a node may have none
+    cannot_apply: bool = False  # committed entries find no room on the leader's own disk
 
     @property
     def own(self) -> DiskReport:
@@ -261,15 +262,15 @@ class Disks:
         far = [each.node for each in full if holds[each.node].is_far and each.match < log.reach]
         return {node: holds[node]._replace(entries_to=log.reach) for node in far}
 
-    def best(self, among: Collection[NodeId] | None = None) -> NodeId | None:
-        """The most caught up of the voters that answer and report free disk space; None if there is none."""
+    def best(self, among: Collection[NodeId] | None = None, *, with_full: bool = False) -> NodeId | None:
+        """The most caught up of the voters that answer and report free disk space, or any; None if there is none."""
         able = [
             each
             for each in self.followers
             if each.node in self.configuration.voters
             and each.node in self.answering
             and each.node in self.reports
-            and not self.is_full(each.node)
+            and (with_full or not self.is_full(each.node))
             and (among is None or each.node in among)
         ]
         most = max(able, key=lambda each: (each.match, self.reports[each.node].free_bytes, -each.node), default=None)
@@ -297,14 +298,19 @@ class Disks:
         """Whether to hand over now, with reason and voter. `last_ms`: times of the hand-overs of this process.
 
         A leader with a full disk hands over if a majority has space, within a pause to each voter once: one that turns
-        out to be full does not keep it from trying the next. A leader with a slow disk hands over only if a majority of
-        the voters has much faster disks (otherwise the new leader would wait for equally slow disks), once per pause:
-        two nodes must not pass leadership to and fro. A leader whose clock differs from a majority's hands over to one
-        whose clock does not: it stamps the entries, and retention goes by their times.
+        out to be full does not keep it from trying the next. If it cannot write what a majority has written, it answers
+        no read, and a trim does not reach its disk: it hands over to one that has written it, full or not. A leader
+        with a slow disk hands over only if a majority of the voters has much faster disks (otherwise the new leader
+        would wait for equally slow disks), once per pause: two nodes must not pass leadership to and fro. A leader
+        whose clock differs from a majority's hands over to one whose clock does not: it stamps the entries, and
+        retention goes by their times.
         """
         if self.own.is_full:
             tried = _since(Why.FULL, last_ms, now_ms - rules.full_pause_ms)
-            to = self.best([each.node for each in self.followers if each.node not in tried]) if self.has_room else None
+            if not (self.has_room or self.cannot_apply):
+                return None
+            others = [each.node for each in self.followers if each.node not in tried]
+            to = self.best(others, with_full=not self.has_room)
             return None if to is None else Handover(Why.FULL, to)
         right = self.right_clocks(rules)
         if right is not None:

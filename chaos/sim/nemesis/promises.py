@@ -40,6 +40,7 @@ class Peers:
         self._lives = [each.life for each in self._others]
         self._is_complete = len(self._others) + 1 == self._count > 1
         self._is_alone = False  # one peer alone knows, and refuses the node
+        self.has_lost_a_report = False  # of that peer: the node waits no more, and does not know what it lacks
 
     def keep(self, peer: NodeId) -> list[Node]:
         """From now on that one alone has to be there; the others, whom nothing was promised since."""
@@ -61,6 +62,7 @@ class Peers:
             world.disks[node].incarnation == self._incarnation
             and self._is_complete
             and self._count == len(world.replicas)
+            and not self.has_lost_a_report
             and all(
                 each.life == life
                 and each.core is not None
@@ -93,7 +95,10 @@ class Peers:
 
     def check_floor(self) -> None:
         """Raises Failure where the node knows what they remember of its disk, or waits for it no more, its log ends
-        before that, and it is under no floor: its vote may elect a leader that lacks what it had acknowledged."""
+        before that, and it is under no floor: its vote may elect a leader that lacks what it had acknowledged.
+
+        A peer that refuses it reports once a second, unasked. A link that loses messages, as no connection does, may
+        lose each of these reports."""
         core = self._world.replicas[self._node].core
         if core is None or core.state.recall.floor or not core.state.recall.run:
             return
@@ -109,6 +114,9 @@ class Peers:
             acked = memory.lost_by(state.recall.run).acked if is_refused else memory.acked
             counts = self._is_reached(peer) and (is_refused or memory.run == state.recall.run)
             if counts and has_answered and acked > has:
+                if is_refused and self._world.network.loses(peer.node, self._node):
+                    self.has_lost_a_report = True
+                    return
                 evidence = f"node {self._node} has {has}, and node {peer.node} remembers {acked}"
                 raise Failure("lost promises put a node under a floor", evidence)
 
@@ -154,7 +162,7 @@ def watch(world: World, node: NodeId, peers: Peers, what: str, whole: str) -> No
             return
         peers.check_floor()
         view = disk.view
-        if view.is_uninformed and is_informed(world.replicas[node]):
+        if view.is_uninformed and is_informed(world.replicas[node]) and not peers.has_lost_a_report:
             view.informed()
         if not view.is_healing:
             world.sometimes(whole)

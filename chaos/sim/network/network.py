@@ -140,6 +140,11 @@ class Network:
         link = self._links.get((sender, to))
         return link is not None and (link.cuts > 0 or link.clogs > 0)
 
+    def loses(self, sender: NodeId, to: NodeId) -> bool:
+        """Whether messages are lost by chance on that link."""
+        link = self._links.get((sender, to))
+        return link is not None and link.loses > 0
+
     def cut(self, sender: NodeId, to: NodeId) -> None:
         """Swallow what `sender` sends to `to` from now on; cuts add up."""
         self.link(sender, to).cuts += 1

@@ -179,6 +179,7 @@ def all_disks(replica: ReplicaState) -> Disks:
         reports=reports(replica),
         followers=facts.followers,
         answering=answering,
+        cannot_apply=replica.syncer.is_waiting and facts.persisted < facts.commit,
     )
 
 

@@ -85,6 +85,18 @@ def test_a_full_leader_hands_over_to_the_most_caught_up_voter_with_room(
     assert found == (None if to is None else Handover(Why.FULL, to))
 
 
+@pytest.mark.parametrize(("silent", "to"), [([], 3), ([3], 2), ([2, 3], None)])
+def test_a_leader_that_cannot_write_what_is_committed_hands_over_to_a_full_voter_that_has(
+    silent: list[NodeId], to: NodeId | None
+) -> None:
+    """Its log in memory won the election, and found no room on its disk. A leader applies only what is on its disk, so
+    it answers no read, and applies no trim. No majority has room."""
+    found = disks({1: FULL, 2: FULL, 3: FULL}, matches={2: 90, 3: 100}, silent=silent)
+    assert found.handover(RULES, {}, 0) is None
+    found = replace(found, cannot_apply=True)
+    assert found.handover(RULES, {}, 0) == (None if to is None else Handover(Why.FULL, to))
+
+
 def test_a_full_follower_that_is_the_most_caught_up_is_no_target() -> None:
     """Of five: node 2 has everything and no room."""
     reports = {1: FULL, 2: FULL, 3: ROOM, 4: ROOM, 5: ROOM}

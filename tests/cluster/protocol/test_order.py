@@ -118,8 +118,11 @@ RULES = Rules(full_pause_ms=3_000, slow_us=50_000, slow_factor=4, slow_pause_ms=
     st.sets(st.sampled_from(VOTERS[1:])),
     st.randoms(use_true_random=False),
     st.booleans(),
+    st.booleans(),
 )
-@example(dict.fromkeys(VOTERS[1:], ROOM), ROOM._replace(is_full=True), [100] * 4, set(VOTERS[1:]), Random(0), False)
+@example(
+    dict.fromkeys(VOTERS[1:], ROOM), ROOM._replace(is_full=True), [100] * 4, set(VOTERS[1:]), Random(0), False, False
+)
 def test_a_leader_decides_the_same_about_disks_whatever_the_order_of_the_reports(
     reports: dict[int, DiskReport],
     own: DiskReport,
@@ -127,6 +130,7 @@ def test_a_leader_decides_the_same_about_disks_whatever_the_order_of_the_reports
     answering: set[int],
     random: Random,
     is_joint: bool,
+    cannot_apply: bool,
 ) -> None:
     """Whether and to whom it hands over, whether it takes writes, and which followers get no entries."""
     views = zip(VOTERS[1:], matches, strict=True)
@@ -144,6 +148,7 @@ def test_a_leader_decides_the_same_about_disks_whatever_the_order_of_the_reports
             reports=heard.of(asked) | {1: own},
             followers=random.sample(followers, len(followers)),
             answering=random.sample(sorted(answering), len(answering)),
+            cannot_apply=cannot_apply,
         )
         holds = disks.holds(FullLog(50, 100, 10, 4_096, lambda index: 99 - index))
         decided.append((disks.handover(RULES, {}, 0), disks.best(), disks.takes_writes, disks.has_room, holds))

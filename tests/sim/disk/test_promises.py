@@ -139,6 +139,29 @@ def test_a_peer_that_stands_still_while_its_copy_is_reached_cannot_tell() -> Non
     assert not peers.can_tell()
 
 
+def test_the_reports_of_a_peer_that_refuses_a_copy_may_be_lost() -> None:
+    """The peer reports once a second, unasked. A link that loses messages may lose every report: then the simulator
+    accuses no node, and takes the copy away."""
+    world = World(1, quiet(3))
+    world.start()
+    world.run_until(3_000_000)
+    peers, core, copy = Peers(world, 2), world.replicas[1].core, world.replicas[2].core
+    assert core is not None
+    assert copy is not None
+    of_copy = (2, world.disks[2].incarnation)
+    run = copy.state.recall.run
+    core.state.recall.memories[of_copy].acked = (99, 99)
+    core.state.recall.memories[of_copy].run = run + 1
+    core.state.recall.refused[2] = (of_copy[1], run)
+    peers.keep(1)
+    with pytest.raises(Failure, match=r"node 2 has .* node 1 remembers \(99, 99\)"):
+        peers.check_floor()
+    assert peers.can_tell()
+    world.network.link(1, 2).loses = 1
+    peers.check_floor()
+    assert not peers.can_tell()
+
+
 @pytest.mark.parametrize(
     ("cut", "under_floor"),
     [((), "from its start"), (((3, 2), (1, 3)), "once peers reported"), (((3, 2), (2, 3)), "never")],
