@@ -15,7 +15,7 @@ from raftlog.chaos.nemesis.fault import FaultSkipped, Field, Injection, Nemesis
 
 LASTS_S: Final = (0.1, 2.0)
 FENCED_S: Final = 3.0
-"""How long a runner that goes on may take to notice the other one before it is killed, in seconds."""
+"""How long two runners may take until one notices the other, before both are killed, in seconds."""
 
 
 def _sink(field: Field) -> SinkProcess:
@@ -43,7 +43,11 @@ def _pause(field: Field) -> Injection:
         if paused.poll() is None and younger.poll() is not None:  # the older one had stood before its claim
             sink.process = paused
             return f"pid {paused.pid} went on and took over, {younger.pid} ended with {younger.returncode}"
-        return f"pid {paused.pid} went on, and ended with {end(paused)}"
+        if paused.poll() is not None:
+            return f"pid {paused.pid} went on, and ended with {paused.returncode}"
+        end(paused)  # it may have taken over, and the younger one does not know that yet
+        end(younger)
+        return f"pid {paused.pid} went on; it and {younger.pid} were killed, started again as {sink.start().pid}"
 
     return Injection("the sink", f"pid {paused.pid}: state T, replaced by {younger.pid}", heal)
 

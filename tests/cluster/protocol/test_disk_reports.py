@@ -89,8 +89,8 @@ def test_a_full_leader_hands_over_to_the_most_caught_up_voter_with_room(
 def test_a_leader_that_cannot_write_what_is_committed_hands_over_to_a_full_voter_that_has(
     silent: list[NodeId], to: NodeId | None
 ) -> None:
-    """Its log in memory won the election, and found no room on its disk. A leader applies only what is on its disk, so
-    it answers no read, and applies no trim. No majority has room."""
+    """The leader won the election with entries in memory for which its disk has no room. A leader applies only what its
+    disk has. So this one answers no read, and applies no trim. No majority has room."""
     found = disks({1: FULL, 2: FULL, 3: FULL}, matches={2: 90, 3: 100}, silent=silent)
     assert found.handover(RULES, {}, 0) is None
     found = replace(found, cannot_apply=True)
