@@ -10,7 +10,7 @@ from raftlog.chaos.deploy import toxiproxy_server
 from raftlog.spark_export.runtime import java
 from tests import support
 
-pytest_plugins = ["pytester", "tests.plugin", "tests.compiled"]
+pytest_plugins = ["pytester", "tests.plugin", "tests.compiled", "tests.durable"]
 
 # No deadline per example: on two shared cores it only ever finds the neighbour. The blob repeats a failure anywhere.
 hypothesis.settings.register_profile("raftlog", deadline=None, print_blob=True)

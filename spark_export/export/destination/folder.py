@@ -113,6 +113,8 @@ class Folder:
                 os.link(self.path / entry.name, target)
             except PermissionError:  # a file system without hard links
                 shutil.copyfile(self.path / entry.name, target)
+                with target.open("rb") as copy:
+                    os.fsync(copy.fileno())
 
     def tidy(self) -> None:
         """Leaves nothing beside a finished export, unless it is needed yet."""

@@ -1,4 +1,4 @@
-"""Random loads of a node: the queue of users and the quota of a user keep their accounts, and lose no place."""
+"""Random loads of a node: the queue, the quota, the budgets of bytes and the logins keep their accounts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from unittest.mock import patch
 
 from hypothesis import given, strategies as st
 
+from raftlog.cluster.admission import budget as budgets, logins
+from raftlog.cluster.admission.budget import Budget, Share
+from raftlog.cluster.admission.logins import Logins
 from raftlog.cluster.admission.queue import ALONE_S, SLOT_S, FairQueue
 from raftlog.cluster.admission.quota import Meter
 from raftlog.cluster.api.errors import ApiError
 from raftlog.cluster.runtime import clock
 
+KIB = 1 << 10
 SLOTS = 3
 WAITING = 4
 STEPS = st.one_of(
@@ -120,3 +124,66 @@ def test_a_user_gets_its_quota_in_every_span_and_no_more(steps: list[tuple[float
             span_s = taken[last][0] - since
             assert last - first + 1 <= ceil(most * (1 + span_s) + 1e-6)
             assert sum(size for _, size in taken[first:last]) <= bytes_max * (1 + span_s) + 1e-6
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-2, 8), st.booleans()), max_size=40))
+def test_a_budget_gives_room_by_the_whole_that_a_holder_has(steps: list[tuple[int, int, bool]]) -> None:
+    """A small holder may use all of the budget, a larger one three quarters of it, however slowly it grows. A
+    holder without another one always has room. Others may use the bytes that a holder gives back."""
+    grows = [(1, 1, True), *[(0, 7, False)] * 5]  # past three quarters, beside another, in pieces that are small ones
+    budget = Budget("bodies", 20 * KIB, lambda: None)
+    shares, sizes = [Share(budget) for _ in range(3)], [0] * 3
+    with patch.object(budgets, "SMALL_BYTES", 4 * KIB):
+        for holder, more, is_there in (*steps, *grows):
+            size = max(0, sizes[holder] + more * KIB // 2)
+            others = sum(sizes) - sizes[holder]
+            has_room = size <= sizes[holder] or not others or others + size <= (20 if size <= 4 * KIB else 15) * KIB
+            if is_there:
+                shares[holder].keep(size)
+            else:
+                assert shares[holder].hold(size) == has_room
+            if is_there or has_room:
+                sizes[holder] = size
+            assert (budget.used, [share.size for share in shares]) == (sum(sizes), sizes)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 5, 20]), st.sampled_from(["open", "use", "use", "close"]), st.integers(0, 9)),
+        max_size=60,
+    )
+)
+def test_a_login_ends_for_its_age_its_silence_or_because_it_was_silent_longest(
+    steps: list[tuple[int, str, int]],
+) -> None:
+    """The twin is a list of all that were ever opened, each with its times."""
+    now = 0.0
+    with patch.multiple(logins, LOGINS_MAX=5, USER_MAX=2, LIFE_S=100.0, SILENCE_S=20.0):
+        held = Logins()
+        opened: list[str] = []  # five at the start, of four users: then each one more ends another
+        users: dict[str, str] = {}
+        began: dict[str, float] = {}
+        used: dict[str, tuple[float, int]] = {}  # of those that have not ended: when, and which use it was
+        for number, (pause_s, what, of) in enumerate([*[(0, "open", user) for user in range(5)], *steps]):
+            now += pause_s
+            if what == "open":
+                user = "abcd"[of % 4]
+                own = [each for each in used if users[each] == user]
+                among = own if len(own) >= 2 else [*used] if len(used) >= 5 else []
+                if among:
+                    del used[min(among, key=used.__getitem__)]
+                secret = held.open(user, f"token {number}", now)
+                opened.append(secret)
+                users[secret], began[secret], used[secret] = user, now, (now, number)
+            elif opened:
+                secret = opened[of % len(opened)]
+                if what == "close":
+                    held.close(secret)
+                    used.pop(secret, None)
+                    continue
+                is_there = secret in used and now < began[secret] + 100 and now < used[secret][0] + 20
+                assert (held.token(secret, now) is not None) == is_there
+                if is_there:
+                    used[secret] = (now, number)
+                else:
+                    used.pop(secret, None)

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from raftlog.cluster.api.diagnosis import HELD_MS, diagnose
-from raftlog.cluster.api.explain import Cause, Leaderless, NodeView, PeerView
+from raftlog.cluster.api.explain import NEVER_MS, Cause, Leaderless, NodeView, PeerView
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
 from raftlog.cluster.peers.refusals import SHOWN_MAX
@@ -472,3 +472,11 @@ async def test_explain_names_full_disks_and_their_consequences(tmp_path: Path) -
         assert "it needs 4096 more bytes to accept writes" in causes["disk_full", one.node]
         assert causes["disk_full", other.node].startswith(f"the disk of node {other.node} is full: it goes on when")
         assert f"sends node {one.node} no entries, because the disk there is full" in causes["lags", one.node]
+
+
+@pytest.mark.parametrize("heard_ms", [NEVER_MS, 0, 1_200, 1_201])
+def test_explain_names_a_leader_that_does_not_answer_only_where_its_follower_hears_it(heard_ms: int) -> None:
+    """Never, just now, or as long ago as is still no silence; and a moment longer."""
+    peers = [PeerView(each, "voter", f"http://h:{each}", True, heard_ms) for each in (1, 3)]
+    told = diagnose([a_view(2, leader=1, peers=peers)], {1: "no answer", 3: "no answer"})
+    assert told.leader == (1 if 0 <= heard_ms <= 1_200 else 0)

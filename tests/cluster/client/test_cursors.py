@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
-from raftlog.cluster.client.answers import Progress
-from raftlog.cluster.client.cursors import BadStream, Cursor, LogCursor, RawCursor, WatchCursor
+from raftlog.cluster.client.answers import Progress, Record, WatchEvent
+from raftlog.cluster.client.cursors import BadStream, Cursor, LogCursor, RawChunk, RawCursor, WatchCursor
+from raftlog.raft.codec.index_rows import IDX_ROW
 from raftlog.raft.codec.raw import RAW_SIZE, RawHeader, encode_raw_header
 
 RAW = RawHeader(0, 0, 0, 0, base=1, first=1, next=3, oldest=1, committed=9, last_user_index=9)
@@ -53,3 +57,45 @@ def test_a_watch_from_a_revision_to_come_skips_lower_ones_after_it_was_opened_ag
     assert "from=5" in cursor.request().target
     told = cursor.feed(event(5, 8) + event(6, 9) + event(7, 10))
     assert [each.revision for each in told if not isinstance(each, Progress)] == [9, 10]
+
+
+def chunk(index: int) -> bytes:
+    """A raw chunk with one entry of one record."""
+    head = RawHeader(1, 5, 3, 0, base=1, first=index, next=index + 1, oldest=1, committed=9, last_user_index=9)
+    return encode_raw_header(head) + bytes(IDX_ROW.size) + b"entry" + b"led"
+
+
+def index_of(item: object) -> int:
+    """Of a record, an event or a chunk."""
+    if isinstance(item, RawChunk):
+        assert (item.segment, item.ledger) == (b"entry", b"led")
+        return item.header.first
+    assert isinstance(item, Record | WatchEvent)
+    return item.index
+
+
+@pytest.mark.parametrize(
+    ("make", "piece"),
+    [
+        (lambda: LogCursor(1, to=5), record),
+        (lambda: WatchCursor(position=1), lambda index: event(index, index + 1)),
+        (lambda: WatchCursor(from_revision=2), lambda index: event(index, index + 1)),
+        (lambda: RawCursor(1, 5), chunk),
+    ],
+    ids=["log", "watch", "watch from a revision", "raw"],
+)
+def test_a_stream_that_breaks_off_behind_any_byte_gives_each_item_once(
+    make: Callable[[], Cursor[object]], piece: Callable[[int], bytes]
+) -> None:
+    """The rest of a half item is never joined to what the next node sends."""
+    whole = [piece(index) for index in range(1, 5)]
+    for cut in range(len(b"".join(whole)) + 1):
+        cursor = make()
+        cursor.request()
+        items = cursor.feed(b"".join(whole)[:cut])
+        target = cursor.request().target
+        begin = re.search(r"from=(\d+)", target)
+        at = int(begin[1]) if begin is not None else 1
+        for each in whole[at - 1 :]:
+            items += cursor.feed(each)
+        assert [index_of(each) for each in items] == [1, 2, 3, 4], (cut, target)

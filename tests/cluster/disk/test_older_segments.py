@@ -13,7 +13,15 @@ from typing import Any, cast
 import pytest
 
 from raftlog.cluster.disk.disk import Disk
-from raftlog.cluster.disk.older_segments import ASIDE, Backfill, LogMoved, PieceWrong, SegmentFill, last_mark
+from raftlog.cluster.disk.older_segments import (
+    ASIDE,
+    Backfill,
+    LogMoved,
+    PieceWrong,
+    SegmentFill,
+    last_mark,
+    name_segment,
+)
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
 from raftlog.cluster.files.folder import IDENTITY as IDENTITY_FILE, make_folder as make_any
 from raftlog.cluster.files.shard_files import ShardFiles
@@ -295,6 +303,36 @@ async def read_all_from(disk: Disk, first: int, last: int) -> list[Entry]:
     while (after := entries[-1].index if entries else first - 1) < last:
         entries += await disk.read_entries(after, last, 3_000)
     return entries
+
+
+@pytest.mark.parametrize("failing", range(len(name_segment(1))))
+async def test_a_segment_that_finds_no_space_in_any_step_of_its_naming_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """The disk is full when one of the files gets its name, or the folder is synced. The log reads as before, and the
+    same segment comes in front once there is space."""
+    source, (disk, _) = await whole(tmp_path), await late(tmp_path)
+    carry_out, done = ShardFiles._carry_out, list[FileOperation]()
+
+    def fail(files: ShardFiles, operation: FileOperation) -> None:
+        if files is disk.backfill._reading:
+            done.append(operation)
+            if len(done) > failing:
+                raise OSError(errno.ENOSPC, "no space, as asked for")
+        carry_out(files, operation)
+
+    for is_full in (True, False):
+        segment = await disk.backfill.run((await filled(source, disk)).finish)
+        with monkeypatch.context() as patch:
+            if is_full:
+                patch.setattr(ShardFiles, "_carry_out", fail)
+                with pytest.raises(NoSpace):
+                    await disk.backfill.adopt(segment)
+            else:
+                await disk.backfill.adopt(segment)
+        assert disk.oldest == (AT + 1 if is_full else segment.first)
+        assert await read_all_from(disk, disk.oldest, AT + len(LATER)) == [*HISTORY[disk.oldest - 1 : AT], *LATER]
+        await disk.backfill.abandon()
 
 
 async def test_a_disk_without_room_waits_and_one_that_fails_is_fenced(

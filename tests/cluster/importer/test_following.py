@@ -113,6 +113,61 @@ def test_a_file_that_was_cut_begins_again(path: Path, client: SyncClient) -> Non
     assert values(client) == [b"1111", b"2222", b"3"]
 
 
+class LookedAt:
+    """The file of a tail; `look` is called before each read of it."""
+
+    def __init__(self, file: Any, look: Callable[[], None]) -> None:
+        self._file, self._look = file, look
+
+    def read(self, size: int) -> bytes:
+        self._look()
+        data: bytes = self._file.read(size)
+        return data
+
+    def fileno(self) -> int:
+        self._look()
+        number: int = self._file.fileno()
+        return number
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.mark.parametrize("apart", range(3))
+@pytest.mark.parametrize("first", range(1, 10))
+def test_a_line_written_before_a_rotation_is_read_wherever_the_reader_stands(
+    path: Path, monkeypatch: pytest.MonkeyPatch, first: int, apart: int
+) -> None:
+    """The writer adds a line, renames the file and begins the next, each before some look of the reader at the files:
+    also between its last read and its look at the name."""
+    write(path, "1")
+    inode_of, looks = following._inode, 0
+    acts: list[Callable[[], object]] = [
+        lambda: write(path, "2"),
+        lambda: path.rename(path.with_name("app.log.1")),
+        lambda: write(path, "3"),
+    ]
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        while acts and looks >= first + apart * (3 - len(acts)):
+            acts.pop(0)()
+
+    def look_at(each: Path) -> int:
+        look()
+        return inode_of(each)
+
+    monkeypatch.setattr(following, "_inode", look_at)
+    found = b""
+    for _ in range(2):
+        tail = following.Tail(path, path, lambda _: looks > 30)
+        monkeypatch.setattr(tail, "_file", LookedAt(tail._file, look))
+        found += b"".join(tail.chunks())
+        tail.close()
+    assert found == b"1\n2\n3\n"
+
+
 class Script(threading.Event):
     """In place of the event that ends the waiting: each wait for more is the next step of a story."""
 

@@ -19,6 +19,8 @@ from tests.cluster.fake_node import FakeNode
 from tests.cluster.importer.fake_log import is_done
 from tests.cluster.importer.jobs import Killed, finish, killer, values
 
+pytestmark = pytest.mark.usefixtures("durable_renames")
+
 LINES = [b'{"id": "k%d", "n": %d}' % (number % 3, number) for number in range(23)]
 LINES[7] = b'{"n": "no key"}'
 LINES[8] = b""

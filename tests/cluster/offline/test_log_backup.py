@@ -50,6 +50,8 @@ from tests.cluster.peers.test_refused_hello import refusal_of, start_of
 from tests.cluster.records.test_backup import answer, fill as fill_nodes, new_file, run, running
 from tests.support import forking, wait_until_async
 
+pytestmark = pytest.mark.usefixtures("durable_renames")
+
 __all__ = ["client", "node"]
 
 SEGMENT = 1 << 16

@@ -24,13 +24,14 @@ from raftlog.raft.codec.block import BlockRecord
 from raftlog.spark_export.columns.frames import Frames
 from raftlog.spark_export.columns.schema import STATE
 from raftlog.spark_export.errors import DataLossError, ExportError, UsageError
+from raftlog.spark_export.fetch.options import parse_options
 from raftlog.spark_export.fetch.ranges import Range
 from raftlog.spark_export.fetch.reader import slabs
-from raftlog.spark_export.source import feed
+from raftlog.spark_export.source import bounds, feed
 from raftlog.spark_export.source.views import default_schema
 from raftlog.statemachine.commands import Operation
 from tests.spark_export import logs
-from tests.spark_export.server import Served, folded
+from tests.spark_export.server import Served, folded, serving
 from tests.spark_export.source.shown import shown
 
 LOG = logs.real(20, batch=False)
@@ -181,6 +182,23 @@ def test_the_state_as_of_any_index(log: logs.RealLog) -> None:
     assert sorted(row["key"] for row in keys) == [row[0] for row in naive_state(log, log.last.index)]
     with pytest.raises(UsageError, match=f"asOf is index {log.last.index + 1}, but the log ends at"):
         shown(Served(log), asOf=log.last.index + 1)
+
+
+def test_a_time_is_the_same_place_of_the_log_for_a_state_and_for_a_range() -> None:
+    """At the time of each entry, a millisecond before and one after: the state is that after all entries up to then, a
+    range begins with the first entry of then or later, and one that ends then has none of them."""
+    times = [entry.time_ms for entry in LOG.entries]
+    with serving(Served(LOG)) as url:
+        for time_ms in sorted({time_ms + more for time_ms in times[:20] for more in (-1, 0, 1)}):
+            moment = (logs.EPOCH + timedelta(milliseconds=time_ms)).isoformat()
+            until = max((entry.index for entry in LOG.entries if entry.time_ms <= time_ms), default=0)
+            first = min(entry.first for entry in LOG.entries if entry.time_ms >= time_ms)
+            assert bounds.state_index(parse_options({"endpoints": url, "asOf": moment}))[1] == until
+            for name, expected in (("startingTimestamp", (first, LOG.last.index + 1)), ("endingTimestamp", (1, first))):
+                given = {"endpoints": url, "startingOffsets": "earliest", name: str(time_ms)}
+                if name == "startingTimestamp":
+                    del given["startingOffsets"]
+                assert bounds.batch_range(parse_options(given))[1:] == expected, (name, time_ms)
 
 
 def test_the_state_of_a_trimmed_log_comes_from_the_cluster() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from itertools import permutations
 from typing import Any
 
 import msgpack
@@ -146,3 +147,13 @@ async def test_a_malformed_batch_is_refused_whole(served: Served, body: Any, nam
     assert problem.outcome == ("unknown" if "Session" in names else "not_applied")  # of an earlier copy
     assert says in problem.message
     assert served.node.applied == before
+
+
+async def test_the_order_of_the_writes_decides_nothing_about_their_sequences(served: Served) -> None:
+    """Below the settled mark, named twice, or 0: wherever such a write stands, the whole batch is refused."""
+    session = await open_session(served.port)
+    for sequences in ((3, 4, 5), (3, 4, 2), (3, 4, 0), (3, 5, 5)):
+        for row in permutations(sequences):
+            writes = [[sequence, b"k%d" % sequence, b"v", None] for sequence in row]
+            reply = await packed(served, session, writes, settled=3)
+            assert reply.status == (200 if sequences == (3, 4, 5) else 400), row

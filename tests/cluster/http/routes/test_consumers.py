@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from raftlog.cluster.api.errors import ApiError, Code
+from raftlog.cluster.http.exchange.consumer_lag import Lags
 from raftlog.cluster.runtime import clock
-from raftlog.statemachine.commands import Limits
+from raftlog.statemachine.commands import ConsumerGroup, Limits
 from tests.cluster.fake_node import LOG_ID, START_MS, FakeNode, Served, serve
 from tests.cluster.http.http_probe import Reply, ask, of_session, open_session
 
@@ -192,3 +193,26 @@ async def test_an_unknown_lag_is_left_out(served: Served, monkeypatch: pytest.Mo
     served.node.is_fenced = True
     shown = (await ask(served.port, "GET", "/v1/status")).json()["consumers"]
     assert shown[0]["lag_seconds"] is None
+
+
+async def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left_to_read(served: Served) -> None:
+    """For a group at any position, also at one that was trimmed: of the user records from there on that are still
+    there, it is the first one that counts."""
+    node = served.node
+    times: dict[int, int] = {}
+    for number in range(6):
+        node.time_ms = clock.wall_ms() - (6 - number) * 100_000
+        await append(served, 1)
+        times[node.applied] = node.time_ms
+        await claim(served, f"g{number}")
+    for oldest in range(1, node.applied + 1):
+        node.oldest = oldest
+        lags = Lags(node)
+        for place in range(1, node.applied + 2):
+            told = (await lags.status(b"g", ConsumerGroup(place, 1, b"", 0, 0))).lag_seconds
+            left = [time_ms for index, time_ms in times.items() if index >= max(place, oldest)]
+            if left:
+                assert told is not None
+                assert abs(told - (clock.wall_ms() - left[0]) / 1_000) < 90, (oldest, place)
+            else:
+                assert not told or place < oldest

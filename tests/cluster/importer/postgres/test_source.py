@@ -22,7 +22,7 @@ from tests.cluster.importer.postgres.folding import folded
 from tests.cluster.importer.postgres.postgres_server import PostgresServer
 from tests.support import wait_until
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("durable_renames")]
 
 _NUMBERS = itertools.count()
 
