@@ -121,7 +121,7 @@ def delete_command(
     ] = None,
 ) -> None:
     """Delete a group: nothing is kept for it any more."""
-    with cli.client() as client:
+    with cli.client(sessions=False) as client:  # a full disk takes the deletion, and no session
         done = client.call(requests.delete(name, generation))
     if not done.deleted:
         raise CommandFailed(f"there is no consumer group {name!r}: raftlog consumers list", Exit.NOT_FOUND)

@@ -261,9 +261,9 @@ def step(
 
 @checked
 def compact(revision: int) -> ApiRequest[CompactionAnswer]:
-    """Allows the history of keys below a revision to be deleted."""
+    """Allows the history of keys below a revision to be deleted. It needs no session, as `trim`."""
     body = msgspec.json.encode({"revision": revision})
-    return ApiRequest("POST", "/v1/kv/compact", _compacted, body, _JSON_BODY, writes=True)
+    return ApiRequest("POST", "/v1/kv/compact", _compacted, body, _JSON_BODY, may_repeat=True)
 
 
 @checked

@@ -1,9 +1,10 @@
-"""Follows the chunks of a request body, so that chunk extensions and trailers have a limit.
+"""Follows the chunks of a request body, so that chunk extensions have a limit, and trailers are refused.
 
-aiohttp's parser drops both without counting them. It also does not wake a request that waits for its body when it meets
-a malformed chunk. So all bytes pass here first (`raftlog.cluster.http.connections`), and reading ends at the limit or
-at a malformed chunk. Only chunks are checked here. The parser decides whether a head is HTTP, and the connection closes
-after one that it refuses. RFC 9112, section 7.1.
+aiohttp's parser drops extensions without counting them, and gives the last trailer to the next request as a header. It
+also does not wake a request that waits for its body when it meets a malformed chunk. So all bytes pass here first
+(`raftlog.cluster.http.connections`), and reading ends at the limit, at a trailer or at a malformed chunk. Only chunks
+are checked here. The parser decides whether a head is HTTP, and the connection closes after one that it refuses. RFC
+9112, section 7.1.
 
 The connection also learns here where a request ends, so that the next one waits for its answer.
 """
@@ -40,7 +41,7 @@ _CHUNKED: Final = frozenset({_Part.SIZE, _Part.CHUNK, _Part.END, _Part.TRAILER})
 
 
 class ChunkOverhead:
-    """The check of one connection. `bytes_max`: for the chunk extensions and trailers of one request together."""
+    """The check of one connection. `bytes_max`: for the chunk extensions of one request together."""
 
     __slots__ = ("_bytes_max", "_extra", "_head", "_is_chunked", "_left", "_length", "_line", "_part", "has_request")
 
@@ -93,7 +94,7 @@ class ChunkOverhead:
             if self._extra + _excess(self._part, line) > self._bytes_max:
                 raise ApiError(
                     Code.TOO_LARGE,
-                    f"the chunk extensions and trailers of the request have more than {self._bytes_max} bytes "
+                    f"the chunk extensions of the request have more than {self._bytes_max} bytes "
                     "(limits.head_bytes_max): send the body without them",
                 )
             if end < 0:
@@ -106,13 +107,13 @@ class ChunkOverhead:
 
     def _begun(self, line: bytes) -> None:
         self._line = line
-        if self._part is _Part.END and line != b"\r":
+        if line != b"\r" and self._part in (_Part.END, _Part.TRAILER):
             raise _malformed(line)
         if self._part is _Part.HEAD and len(line) > 2 * self._bytes_max:
             self._part = _Part.OTHER  # a head does not begin like this
 
     def _take(self, line: bytes) -> None:
-        """Takes one whole line: of a head, before or after a chunk, or of the trailers."""
+        """Takes one whole line: of a head, before or after a chunk, or after the last one."""
         self._extra += _excess(self._part, line)
         match self._part:
             case _Part.HEAD:
@@ -122,13 +123,12 @@ class ChunkOverhead:
                     raise _malformed(line)
                 self._left = int(size[1], 16)
                 self._part = _Part.CHUNK if self._left else _Part.TRAILER
+            case _ if line != b"\r\n":
+                raise _malformed(line)
             case _Part.END:
-                if line != b"\r\n":
-                    raise _malformed(line)
                 self._part = _Part.SIZE
             case _:
-                if not line.strip():
-                    self._part, self._extra = _Part.HEAD, 0
+                self._part, self._extra = _Part.HEAD, 0
 
     def _take_field(self, line: bytes) -> None:
         text = line.rstrip(b"\r\n")
@@ -168,8 +168,6 @@ def _pass_chunks(data: bytes, at: int, chunks_max: int) -> tuple[int, int]:
 
 def _excess(part: _Part, line: bytes) -> int:
     """How many bytes of the line, finished or not, count towards the limit."""
-    if part is _Part.TRAILER:
-        return len(line) if line.strip() else 0
     if part is not _Part.SIZE:
         return 0
     digits = len(line) - len(line.lstrip(_DIGITS))
@@ -180,5 +178,5 @@ def _malformed(line: bytes) -> ApiError:
     return ApiError(
         Code.BAD_REQUEST,
         f"the body is malformed where a chunk begins or ends: {line[:40]!r}; its size in hex digits stands "
-        "before each, and a line break after both",
+        "before each, a line break after both, and no trailer behind the last",
     )

@@ -198,6 +198,16 @@ def test_cli_trims_the_log_below_an_index(cli: Running) -> None:
     assert cli.run("log", "trim").exit_code == 2
 
 
+def test_what_frees_disk_space_opens_no_session(cli: Running) -> None:
+    """On a full disk a node takes a trim, a compaction and the deletion of a group, and no session."""
+    cli.run("append", "one")
+    cli.run("consumers", "claim", "g")
+    before = cli.run("log", "--internal").stdout.count("session_open")
+    for command in (("compact", "1"), ("consumers", "delete", "g"), ("log", "trim", "--before", "2")):
+        assert cli.run(*command).exit_code == 0
+    assert cli.run("log", "--internal").stdout.count("session_open") == before
+
+
 def test_sessions_and_receipts(cli: Running) -> None:
     """A write with session and sequence is applied once; its receipt shows it; an unseen sequence can be made void."""
     session = str(cli.json("session", "open")["session"])

@@ -183,7 +183,13 @@ async def test_plain_write_whose_answer_is_lost_is_unknown_and_sent_once() -> No
 
 
 @pytest.mark.parametrize(
-    "request_of", [partial(requests.trim, 4), partial(requests.void, 3, 1), partial(requests.close_session, 3)]
+    "request_of",
+    [
+        partial(requests.trim, 4),
+        partial(requests.compact, 4),
+        partial(requests.void, 3, 1),
+        partial(requests.close_session, 3),
+    ],
 )
 async def test_a_change_that_is_repeated_without_a_session_is_unknown_once_its_answer_was_lost(
     request_of: Callable[[], ApiRequest[object]],

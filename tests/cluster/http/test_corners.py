@@ -105,7 +105,7 @@ async def test_pitfall_85_framing_of_two_meanings_is_refused(served: Served, dat
     assert served.node.applied == 2
 
 
-# -- chunk extensions and trailers --------------------------------------------------------------------------------
+# -- chunk extensions, trailers -------------------------------------------------------------------------------------
 
 LONG = HEAD_BYTES_MAX + 100
 OVER_THE_LIMIT = {
@@ -114,17 +114,14 @@ OVER_THE_LIMIT = {
     "many extensions": b"1;name=value\r\na\r\n" * (HEAD_BYTES_MAX // 10) + b"0\r\n\r\n",
     "of the last chunk": b"3\r\nabc\r\n0;" + b"x" * LONG + b"\r\n\r\n",
     "zeros": b"0" * LONG + b"3\r\nabc\r\n0\r\n\r\n",
-    "a trailer": b"3\r\nabc\r\n0\r\nName: " + b"x" * LONG + b"\r\n\r\n",
-    "trailers": b"3\r\nabc\r\n0\r\n" + b"".join(b"N%d: %b\r\n" % (at, b"x" * 400) for at in range(30)) + b"\r\n",
-    "both": b"3;" + b"x" * 5_000 + b"\r\nabc\r\n0\r\nName: " + b"x" * 5_000 + b"\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("size", [1 << 20, 700])
 @pytest.mark.parametrize("what", OVER_THE_LIMIT)
-async def test_chunk_extensions_and_trailers_have_a_limit(served: Served, what: str, size: int) -> None:
-    """More than limits.head_bytes_max of both together in one request: 413, nothing applied, the connection ends;
-    whether they come at once or in pieces. Guard: `ChunkOverhead`."""
+async def test_chunk_extensions_have_a_limit(served: Served, what: str, size: int) -> None:
+    """More than limits.head_bytes_max of them in one request: 413, nothing applied, the connection ends; whether they
+    come at once or in pieces. Guard: `ChunkOverhead`."""
     data = chunked(body=OVER_THE_LIMIT[what])
     async with open_stream(served.port, data[:size]) as stream:
 
@@ -143,12 +140,25 @@ async def test_chunk_extensions_and_trailers_have_a_limit(served: Served, what: 
 
 async def test_extensions_below_the_limit_are_passed_over_in_each_request(served: Served) -> None:
     """The limit is of one request: the next one on the connection has it to itself."""
-    body = b"3;" + b"x" * 6_000 + b"\r\nabc\r\n0\r\nName: " + b"y" * 2_000 + b"\r\n\r\n"
+    body = b"3;" + b"x" * 6_000 + b"\r\nabc\r\n0\r\n\r\n"
     plain = request("PUT", "/v1/kv/k", "Connection: keep-alive, x", body=b"v" * 5_000)
     async with open_stream(served.port, (chunked(body=body) + plain) * 3) as stream:
         for _ in range(6):
             assert (await next_reply(stream.reader)).startswith(b"HTTP/1.1 200 ")
     assert served.node.applied == 8
+
+
+async def test_a_trailer_is_refused_and_is_no_header_of_the_next_request(served: Served) -> None:
+    """A proxy sends the requests of several users on one connection. aiohttp's parser keeps the last trailer of a
+    request, and gives it to the next one as a header: here the key of a record. Guard: `ChunkOverhead`."""
+    plain = request("POST", "/v1/log", "Connection: keep-alive, x", body=b"v")
+    data = chunked(body=b"3\r\nabc\r\n0\r\nRaftlog-Key: k\r\n\r\n") + plain
+    async with open_stream(served.port, data) as stream:
+        reply = await stream.reply()
+        assert (reply.status, reply.problem().code) == (400, Code.BAD_REQUEST)
+        assert "trailer" in reply.problem().message
+        assert await stream.reader.read() == b""
+    assert served.node.applied == 2
 
 
 async def next_reply(reader: asyncio.StreamReader) -> bytes:
@@ -165,22 +175,21 @@ chunks = st.tuples(
 
 @given(
     st.lists(chunks, max_size=6),
-    st.lists(st.sampled_from([b"A: b", b"Name: " + b"x" * 30]), max_size=3),
+    st.sampled_from([b"", b"", b"A: b\r\n", b"\n"]),
     st.integers(20, 120),
     st.data(),
 )
 def test_the_overhead_is_the_same_however_the_bytes_are_cut(
-    sizes: list[tuple[int, int, bytes]], trailers: list[bytes], limit: int, data: st.DataObject
+    sizes: list[tuple[int, int, bytes]], trailer: bytes, limit: int, data: st.DataObject
 ) -> None:
-    """Extensions and trailers are counted to the byte, chunk sizes and bodies are not; cut anywhere, nothing changes.
-    After the request another one with a body is passed over."""
+    """Extensions are counted to the byte, chunk sizes and bodies are not, and no trailer passes; cut anywhere, nothing
+    changes. After the request another one with a body is passed over."""
     text = b"POST / HTTP/1.1\r\ncontent-length-x: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
     extra = 0
     for size, zeros, extension in sizes:
         text += b"0" * zeros + b"%x" % size + extension + b"\r\n" + b"\n" * size + b"\r\n"
         extra += len(extension)
-    text += b"0\r\n" + b"".join(each + b"\r\n" for each in trailers) + b"\r\n"
-    extra += sum(len(each) + 2 for each in trailers)
+    text += b"0\r\n" + trailer + b"\r\n"
     text += b"PUT / HTTP/1.1\r\nContent-Length: 4\r\n\r\n1;;;" + text
     overhead = ChunkOverhead(limit)
 
@@ -190,8 +199,8 @@ def test_the_overhead_is_the_same_however_the_bytes_are_cut(
             piece = text[at : at + data.draw(st.integers(1, len(text)))]
             at += overhead.check(piece)
 
-    if extra > limit:
-        with pytest.raises(ApiError, match="too_large"):
+    if extra > limit or trailer:
+        with pytest.raises(ApiError, match="too_large" if extra > limit else "no trailer"):
             follow()
     else:
         follow()
