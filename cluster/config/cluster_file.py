@@ -24,7 +24,7 @@ from raftlog.statemachine.versions import CLUSTER_VERSION
 
 CLUSTER_FILE_VERSION: Final = 1
 HEX32: Final = re.compile(r"[0-9a-f]{32}")
-_PEER: Final = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]\s:]+):[0-9]+")
+_PEER: Final = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]\s]+):[0-9]+")
 NODE_MAX: Final = 2**31 - 1
 
 
