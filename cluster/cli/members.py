@@ -21,6 +21,7 @@ from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.client.errors import ClientError, NotApplied
 from raftlog.cluster.config.cluster_file import parse_cluster_file, quoted
 from raftlog.cluster.config.joining import TLS_FOLDER, settings_file_of, steps_to_join
+from raftlog.cluster.runtime.file_errors import naming
 from raftlog.raft.refusals import WhyRefused
 
 commands = Commands()
@@ -145,10 +146,15 @@ def transfer_command(
 # Helpers.
 
 
+_JOIN_BYTES: Final = 64 << 10
+"""Room that the join file and the settings must have on the disk before the change: a member takes about 200 bytes."""
+
+
 def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None:
     """Begins the change and writes the join file. Prints the next steps to standard error.
 
-    The file is made first: the answer alone has its content, so a change whose file cannot be kept must not be made.
+    The file is made first, with room for its content: the answer alone has it, so a change whose file cannot be kept
+    must not be made.
     """
     file = join_file or Path(f"join-{node}.toml")
     settings = settings_file_of(file)
@@ -156,11 +162,17 @@ def _join(cli: Cli, change: ChangeIn, node: int, join_file: Path | None) -> None
         if each.exists():
             raise CommandFailed(f"{each} is there already: name another --join-file, or remove it", Exit.USAGE)
     file.touch(exist_ok=False)
+    try:
+        with naming(file):
+            file.write_bytes(b"\n" * _JOIN_BYTES)
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
     with cli.client() as client:
         try:
             answer = client.change_members(change)
         except BaseException as error:
-            file.unlink(missing_ok=True)  # it is empty
+            file.unlink(missing_ok=True)  # it has nothing yet
             if not isinstance(error, NotApplied):
                 say(
                     "The change may have been made, and there is no join file. If `raftlog members list` has node "

@@ -24,6 +24,7 @@ from raftlog.statemachine.versions import CLUSTER_VERSION
 
 CLUSTER_FILE_VERSION: Final = 1
 HEX32: Final = re.compile(r"[0-9a-f]{32}")
+_PEER: Final = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]\s]+):[0-9]+")
 NODE_MAX: Final = 2**31 - 1
 
 
@@ -121,8 +122,14 @@ def parse_cluster_file(text: str, name: str) -> ClusterFile:
             raise SettingsError(f"{name}: incarnation of node {node.id} must be 32 hexadecimal digits")
         if not node.url.startswith(("http://", "https://")):
             raise SettingsError(f"{name}: url of node {node.id} is {node.url!r}: it must begin with http://")
-        split_address(node.peer, f"{name}: peer of node {node.id}")
-        for what in (("id", node.id), ("peer", node.peer), ("url", node.url), ("data", node.data)):
+        check_peer(node.peer, f"{name}: peer of node {node.id}")
+        for what in (
+            ("id", node.id),
+            ("address", node.peer),
+            ("address", place_of(node.url)),
+            ("data", node.data),
+            ("incarnation", node.incarnation),
+        ):
             if what in seen:
                 raise SettingsError(f"{name}: nodes {seen[what]} and {node.id} have the same {what[0]} {what[1]!r}")
             seen[what] = node.id
@@ -133,7 +140,7 @@ def parse_cluster_file(text: str, name: str) -> ClusterFile:
 def configured_text(path: Path) -> str:
     """The text of a file that a person configures. Raises SettingsError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SettingsError(
@@ -215,6 +222,17 @@ def split_address(address: str, what: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise SettingsError(f"{what} is {address!r}: it must be host:port, as in 127.0.0.1:7001")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def place_of(url: str) -> str:
+    """The host and port of a base URL, as a peer address is written."""
+    return url.partition("://")[2].rstrip("/")
+
+
+def check_peer(address: str, what: str) -> None:
+    """Raises SettingsError naming `what` unless peers can dial that address."""
+    if not _PEER.fullmatch(address) or not split_address(address, what)[1]:
+        raise SettingsError(f"{what} is {address!r}: it must be host:port, as in 127.0.0.1:7001")
 
 
 def _check_parameters(parameters: dict[str, int], name: str) -> None:

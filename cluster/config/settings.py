@@ -322,6 +322,9 @@ def _take(types: Mapping[str, Any], values: dict[str, Any], key: str, value: Any
         values[key] = msgspec.convert(value, wanted, strict=not isinstance(value, str))
     except msgspec.ValidationError as error:
         raise SettingsError(f"{where} is {value!r}: {str(error)[0].lower()}{str(error)[1:]}") from error
+    most = TIME_MS_MAX if key.endswith("_ms") else NUMBER_MAX
+    if isinstance(values[key], int) and values[key] > most:
+        raise SettingsError(f"{where} is {value}: it must be at most {most}")
 
 
 def _from_environment(types: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -336,6 +339,10 @@ def _from_environment(types: Mapping[str, Any], environment: Mapping[str, str]) 
             raise SettingsError(f"environment: {name} is no setting; did you mean {near[0]}?")
 
 
+NUMBER_MAX: Final = 1 << 53
+"""The highest value of a setting, as of a number in JSON."""
+TIME_MS_MAX: Final = 1_000_000_000_000
+"""The longest time, in milliseconds: 31 years. Python's waits end at 292 years with an error."""
 _DEFAULTS: Final = dict(_flat(msgspec.to_builtins(Settings(), str_keys=True)))
 
 

@@ -15,10 +15,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from threading import Thread
+from typing import Any, Final, NamedTuple, TypeVar
 
 from raftlog.cluster.api.status import SetDigestHex
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -120,6 +121,7 @@ class Story:
     seconds: float = 0.0
 
 
+T = TypeVar("T")
 Tell = Callable[[str], None]
 """Called with one line about the current step."""
 
@@ -137,21 +139,30 @@ def serve(cluster: LocalCluster, tell: Tell) -> None:
 def run(story: Story, cluster: LocalCluster, tell: Tell, *, with_spark: bool) -> None:
     """Runs the whole job on a cluster that serves, after `prepare`. Leaves the cluster running. Raises DemoFailed."""
     started = time.monotonic()
-    with ThreadPoolExecutor(2) as threads:
-        table = threads.submit(_drive_table, story, cluster)
-        try:
-            _import_with_a_kill(story, cluster, threads, table, tell)
-            tell("finishing the table's writes")
-            table.result(WAIT_S)
-        except BaseException:
-            cluster.kill(*cluster.running)  # this also ends the table's thread
-            raise
+    table = _aside(_drive_table, story, cluster)
+    _import_with_a_kill(story, cluster, table, tell)
+    tell("finishing the table's writes")
+    table.result(WAIT_S)
     _restart(story, cluster, tell)
     if with_spark:
         _export(story, cluster, tell)
     tell("comparing the rows with the input, one by one")
     compare(story, _exported_rows(story) if with_spark else _log_rows(cluster))
     story.seconds = time.monotonic() - started
+
+
+def _aside(work: Callable[..., T], *given: object) -> Future[T]:
+    """Its result, from a thread of its own: Ctrl-C does not wait for it, as it would for a thread of a pool."""
+    result: Future[T] = Future()
+
+    def settle() -> None:
+        try:
+            result.set_result(work(*given))
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=settle, daemon=True).start()
+    return result
 
 
 def _check(is_right: object, step: str, why: str) -> None:
@@ -214,9 +225,7 @@ def _drive_table(story: Story, cluster: LocalCluster) -> None:
     asyncio.run(demo_table.drive(story.table, cluster.urls, keys))
 
 
-def _import_with_a_kill(
-    story: Story, cluster: LocalCluster, threads: ThreadPoolExecutor, table: Future[None], tell: Tell
-) -> None:
+def _import_with_a_kill(story: Story, cluster: LocalCluster, table: Future[None], tell: Tell) -> None:
     """The import; when half of the lines are acknowledged, SIGKILL to the leader, the next batch on its way.
 
     An input of one batch has no half: the leader is killed when it is imported.
@@ -240,7 +249,7 @@ def _import_with_a_kill(
             tell(f"importing: {progress.records:,} of {source.lines:,} acknowledged")
             if killing is None and progress.lines * 2 >= source.lines:
                 # From a thread: the next batch is on its way meanwhile.
-                killing = threads.submit(_kill_leader, cluster, progress.records, story.table.open)
+                killing = _aside(_kill_leader, cluster, progress.records, story.table.open)
             if table.done():
                 table.result()
     _check(killing is not None, "the import", "no batch was acknowledged")

@@ -29,7 +29,7 @@ from raftlog.cluster.importer.plan import ImportPlan
 from raftlog.cluster.importer.resuming import input_of, options_of
 from raftlog.cluster.importer.session_file import CopyStep
 from raftlog.cluster.importer.source import Part, SourceChanged
-from raftlog.cluster.runtime.file_errors import sync_folder
+from raftlog.cluster.runtime.file_errors import naming, sync_folder
 
 BATCH_BYTES_MAX: Final = 2 << 20
 """Most bytes of a batch; a request may have 8 MiB."""
@@ -195,7 +195,7 @@ def _write_rejected(path: Path, size: int, rejected: list[RejectedLine], shown: 
     """Puts rejected lines after the first `size` bytes of the file, durably; returns its new size."""
     if not rejected:
         return size
-    with path.open("r+b" if size else "wb") as file:
+    with naming(path), path.open("r+b" if size else "wb") as file:
         file.truncate(size)
         file.seek(size)
         for each in rejected:
@@ -203,7 +203,7 @@ def _write_rejected(path: Path, size: int, rejected: list[RejectedLine], shown: 
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()
-    sync_folder(path.parent)
+        sync_folder(path.parent)
     return size
 
 

@@ -4,6 +4,7 @@ Every error is one line on stderr with the exit code of docs/spark.md.
 """
 
 import json
+import logging
 import os
 import re
 import sys
@@ -100,6 +101,7 @@ def start_spark(master: str | None) -> "SparkSession":
             f"--master {master!r} is none of Spark's: local[N], local[N,RETRIES], spark://HOST:PORT, yarn, k8s://…"
         )
     say("starting Spark")
+    logging.getLogger().addHandler(logging.NullHandler())  # else py4j prints its traces after Ctrl-C
     try:
         return session(master=master)
     except ExportError:

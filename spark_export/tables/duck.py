@@ -18,7 +18,7 @@ from raftlog.cluster.api.text import how_to_install
 from raftlog.cluster.importer.formats.rows import BOOLEANS, COMMA_NUMBER
 from raftlog.cluster.importer.formats.schema import PREFIX
 from raftlog.spark_export.columns.schema import USER_OPERATIONS, USER_RESULTS
-from raftlog.spark_export.errors import ExportError, ExtraMissingError, UsageError
+from raftlog.spark_export.errors import ExportError, ExtraMissingError, NotCheckedError, UsageError
 from raftlog.spark_export.fetch import imports
 from raftlog.spark_export.tables.arrow import LogRows
 from raftlog.spark_export.tables.value_schema import NESTED, ValueColumn, ValueSchema, of_stored
@@ -111,6 +111,10 @@ class Tables:
                     f". events is of the import {self.events}; the view of each is {', '.join(map(_name, self.views))}"
                 )
             raise UsageError(f"the SQL was not carried out: {reason}{mend}") from error
+        except RuntimeError as error:
+            if "interrupted" in str(error):  # what DuckDB makes of Ctrl-C
+                raise KeyboardInterrupt from error
+            raise
 
 
 @contextmanager
@@ -133,7 +137,7 @@ def opened(rows: LogRows) -> Iterator[Tables]:
             if paths is None or any(_GLOB & {*path} for path in paths):
                 connection.register("log", watched)
             else:
-                connection.execute(f"CREATE VIEW log AS {_of_files(rows, paths)}")
+                _view_of_files(connection, rows, paths)
             connection.execute("CREATE MACRO text(value) AS try(decode(value))")
             tables = Tables(connection, watched)
             taken = {"log", "events"}
@@ -152,6 +156,19 @@ def opened(rows: LogRows) -> Iterator[Tables]:
             yield tables
         finally:
             connection.close()
+
+
+def _view_of_files(connection: Any, rows: LogRows, paths: list[str]) -> None:
+    """The view `log` of an export. Raises NotCheckedError for a file that is damaged or gone."""
+    import duckdb
+
+    try:
+        connection.execute(f"CREATE VIEW log AS {_of_files(rows, paths)}")
+    except duckdb.Error as error:
+        reason = str(error).partition("\n")[0]
+        raise NotCheckedError(
+            f"a file of the export cannot be read: {reason}; raftlog verify names all such"
+        ) from error
 
 
 def _of_files(rows: LogRows, paths: list[str]) -> str:

@@ -184,6 +184,7 @@ def test_impossible_member_changes_are_refused(own: LocalCluster) -> None:
         (ChangeIn("promote", follower), "nothing_changes", "is a voter already"),
         (ChangeIn("add", 1, peer=peer, url=url), "already_member", "is a voter already"),
         (ChangeIn("add", 7, peer=own.place(follower).peer, url=url), "invalid", "give node 7 others"),
+        (ChangeIn("add", 7, peer=own.place(follower).url[7:], url=url), "invalid", "give node 7 others"),
     ]
     with SyncClient(own.urls, deadline_s=PATIENCE_S) as client:
         for change, why, words in refusals:

@@ -20,8 +20,9 @@ from raftlog.cluster.config.cluster_file import (
     ClusterHead,
     ClusterNode,
     SettingsError,
+    check_peer,
+    place_of,
     render_cluster_file,
-    split_address,
 )
 from raftlog.cluster.config.joining import joining_lines
 from raftlog.cluster.http.exchange.answer import HttpAnswer
@@ -141,15 +142,17 @@ def _member(asked: ChangeIn, node: int, old: Member | None, members: Configurati
             f"node {node} needs peer (host:port for its peers) and url (http://host:port for clients)",
         )
     try:
-        split_address(peer, "peer")
+        check_peer(peer, "peer")
     except SettingsError as error:
         raise ApiError(Code.BAD_REQUEST, str(error)) from error
+    if peer == place_of(url):
+        raise ApiError(Code.BAD_REQUEST, f"peer and url are both {peer}: peers and clients need a port each")
     incarnation = asked.incarnation or secrets.token_hex(16)
     if not HEX32.fullmatch(incarnation):
         raise ApiError(Code.BAD_REQUEST, f"incarnation is {incarnation!r}: it must be 32 lower-case hex digits")
     for member in members.members:
         is_itself = member.node == node or (asked.change == "replace" and member.node == asked.node)
-        if not is_itself and (member.peer == peer or member.url == url):
+        if not is_itself and {member.peer, place_of(member.url)} & {peer, place_of(url)}:
             raise ApiError(
                 Code.MEMBERS_REFUSED,
                 f"node {member.node} is at {member.peer} and {member.url}: give node {node} others",

@@ -294,6 +294,26 @@ def test_a_demo_with_tls_and_access_control_exports_by_spark_and_verifies(tmp_pa
 
 
 @pytest.mark.serial
+def test_ctrl_c_ends_a_demo_in_its_import(tmp_path: Path) -> None:
+    """It does not wait for the table's writes, which go on meanwhile, and leaves neither its folder nor a node."""
+    running = subprocess.Popen(
+        [*demo.COMMAND, "demo", "--no-spark"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert running.stderr is not None
+        assert any(line.startswith(b"importing: ") for line in running.stderr)
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(20) == 130
+    finally:
+        running.kill()
+        running.communicate()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.serial
 def test_up_is_found_and_leaves_no_process_behind(tmp_path: Path) -> None:
     """`raftlog up` in one process, `raftlog put` in another finds it; SIGKILL to the first ends its nodes, too."""
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from raftlog.cluster.cli import import_postgres, importing
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.importer import file_source
 from tests.cluster.cli.test_cli import Running
 
 QUAKES = 'DateTime,Magnitude,Place\n2016/01/01 00:30:04.91,1.30,"Geysers, California"\n2016/01/01 00:38:24,2,Hawaii\n'
@@ -64,12 +66,15 @@ def test_options_that_contradict_each_other_are_refused(
         assert list(client.log()) == []
 
 
-def test_rejected_lines_by_their_option(cli: Running, tmp_path: Path) -> None:
-    """The second command needs no options of the first."""
+def test_rejected_lines_by_their_option(cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second command needs no options of the first. An error at their file names it."""
     source = tmp_path / "in.csv"
     source.write_text("id,n\na,1\n,2\n")
-    assert cli.run("import", str(source), "--key", "id").exit_code == 0
     rejects = tmp_path / "in.csv.rejected"
+    with monkeypatch.context() as full:
+        full.setattr(file_source, "sync_folder", lambda _: os.write(-1, b""))
+        assert f"raftlog: {rejects}: " in cli.run("import", str(source), "--key", "id").stderr
+    assert cli.run("import", str(source), "--key", "id").exit_code == 0
     rejects.write_text(rejects.read_text().replace('",2"', '"b,2"'))
     told = cli.run("import", str(source), "--rejected", "-o", "json")
     assert (told.exit_code, json.loads(told.stdout)["records"]) == (0, 1), told.stderr

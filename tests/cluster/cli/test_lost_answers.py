@@ -52,8 +52,8 @@ def test_the_receipt_of_a_write_of_unknown_outcome_is_there_after_its_command(
 def test_a_join_file_that_cannot_be_written_stops_the_change(
     cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is made before the change, and is gone again if the change is not made. If its content cannot be written
-    at the end, standard error has it; if the answer is lost, standard error says how to get another."""
+    """The file is made before the change, with room for its content, and is gone again if the change is not made. If
+    its content cannot be written at the end, standard error has it; if the answer is lost, it says how to get one."""
     file = tmp_path / "join-4.toml"
     add = ("members", "add", "4", "--peer", "127.0.0.1:7104", "--url", "http://127.0.0.1:7004", "--join-file")
     assert cli.run(*add, str(tmp_path / "none" / "join-4.toml")).exit_code == 1
@@ -65,6 +65,9 @@ def test_a_join_file_that_cannot_be_written_stops_the_change(
 
         monkeypatch.setattr(FakeNode, "change_members", change_members)
 
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", lambda path, _: path.touch() or os.write(-1, b""))
+        assert (cli.run(*add, str(file)).exit_code, file.exists(), cli.node.changes) == (1, False, [])
     with monkeypatch.context() as full:
         full.setattr(Path, "write_text", lambda *_, **__: os.write(-1, b""))
         done = cli.run(*add, str(file))

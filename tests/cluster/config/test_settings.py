@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from raftlog.cluster.config.bounds import DERIVED
 from raftlog.cluster.config.cluster_file import SettingsError, parse_cluster_file, render_cluster_file
@@ -85,6 +86,8 @@ def test_bounds_follow_the_memory_and_the_connections(tmp_path: Path) -> None:
         ("limits.memory_bytes = 5", "limits.memory_bytes is 5: it must be at least 134217728"),
         ("scrub.bytes_per_second = -1", "scrub.bytes_per_second is -1, pause_ms 3600000: the first is 0 (off) or more"),
         ("scrub.pause_ms = 0", "the second at least 1"),
+        ("scrub.pause_ms = 1000000000001", "scrub.pause_ms is 1000000000001: it must be at most 1000000000000"),
+        ("retention.bytes = 9007199254740993", "it must be at most 9007199254740992"),
         ("raft.heartbeat_ms = 200", "raft.heartbeat_ms (200) must be at most half"),
         ("http.listen = '0.0.0.0:80'", "beyond loopback a node needs TLS; set security.ca"),
         ("peer.listen = '10.0.0.1:80'", "beyond loopback"),
@@ -138,11 +141,12 @@ def test_a_near_miss_in_the_environment_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_cluster_file_gives_addresses_and_the_data_folder(tmp_path: Path) -> None:
-    """With `cluster_file` and `node` nothing else is needed; a node that the file does not name is refused."""
+    """With `cluster_file` and `node` nothing else is needed; a node that the file does not name is refused. A byte
+    order mark at the begin of a file has no meaning."""
     cluster = new_cluster(2, peer_ports=[7001, 7002], http_ports=[8001, 8002], parameters={"sessions_max": 5})
     file = tmp_path / "cluster.toml"
-    file.write_text(render_cluster_file(cluster), encoding="utf-8")
-    assert parse_cluster_file(file.read_text(encoding="utf-8"), "f") == cluster
+    file.write_text(render_cluster_file(cluster), encoding="utf-8-sig")
+    assert parse_cluster_file(file.read_text(encoding="utf-8-sig"), "f") == cluster
     for loaded in (
         load_settings(file, {}, {"node": 2}),
         load_settings(write(tmp_path, "node = 2\ncluster_file = 'cluster.toml'\n")),
@@ -163,6 +167,12 @@ def test_a_cluster_file_gives_addresses_and_the_data_folder(tmp_path: Path) -> N
         ("node-2", "node-1", "have the same data"),
         ("http://127.0.0.1:8002", "127.0.0.1:8002", "it must begin with http://"),
         ("127.0.0.1:7002", "7002", "it must be host:port"),
+        ("127.0.0.1:7002", "127.0.0.1:0", "it must be host:port"),
+        ("127.0.0.1:7002", " 127.0.0.1:7002", "it must be host:port"),
+        ("127.0.0.1:7002", "[::1:7002", "it must be host:port"),
+        ("127.0.0.1:7002", "127.0.0.1:8001", "have the same address '127.0.0.1:8001'"),
+        ("127.0.0.1:7002", "127.0.0.1:8002", "have the same address '127.0.0.1:8002'"),
+        ("b" * 32, "a" * 32, f"have the same incarnation '{'a' * 32}'"),
         ("log = ", "lag = ", "lag"),
         ("sessions_max = 5", "session_max = 5", "cluster.parameters.session_max is not known"),
         ("sessions_max = 5", "session_ttl_min_ms = 1000000000", "cluster.parameters: "),
@@ -172,7 +182,8 @@ def test_a_cluster_file_gives_addresses_and_the_data_folder(tmp_path: Path) -> N
 def test_a_broken_cluster_file_is_refused_by_name(old: str, new: str, said: str) -> None:
     """Each thing that two nodes could disagree about is checked before anything is made from the file."""
     cluster = new_cluster(2, peer_ports=[7001, 7002], http_ports=[8001, 8002], parameters={"sessions_max": 5})
-    text = render_cluster_file(cluster)
+    named = [replace(node, incarnation=digit * 32) for node, digit in zip(cluster.node, "ab", strict=True)]
+    text = render_cluster_file(replace(cluster, node=named))
     assert old in text
     with pytest.raises(SettingsError) as refused:
         parse_cluster_file(text.replace(old, new), "cluster.toml")

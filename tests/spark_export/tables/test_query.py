@@ -114,13 +114,33 @@ def test_what_cannot_be_answered_is_one_line(
 
 
 def test_what_reading_met_is_told_and_not_hidden_by_the_database(url: str, served: Served, tmp_path: Path) -> None:
-    """A node that stops to answer amid a query, and a folder without an export, have their own exit codes."""
+    """A node that stops to answer amid a query, a folder without an export, and a damaged file have their own exit
+    codes."""
     served.faults = [lambda body: Code.NO_LEADER] * 9999
     told = ask("SELECT count(*) FROM log", "--endpoints", url, "--timeout", "0.1")
     assert (told.exit_code, told.stdout) == (5, "")
     assert told.stderr.startswith("raftlog: no node gave the log from index 1 on within 0.1 s")
     assert len(told.stderr.strip().splitlines()) == 1
     assert ask("SELECT 1", tmp_path).exit_code == 8
+    served.faults = []
+    exported(url, tmp_path / "out", mode="once")
+    file = next((tmp_path / "out" / "log").glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-1])
+    told = ask("SELECT 1", tmp_path / "out")
+    assert (told.exit_code, len(told.stderr.strip().splitlines()), file.name in told.stderr) == (8, 1, True), (
+        told.output
+    )
+
+
+def test_ctrl_c_in_the_database_is_ctrl_c() -> None:
+    """DuckDB makes a RuntimeError of it, whose trace the user would see."""
+
+    class Interrupted:
+        def execute(self, sql: str) -> None:
+            raise RuntimeError("Query interrupted")
+
+    with pytest.raises(KeyboardInterrupt):
+        duck.Tables(Interrupted(), None).ask("SELECT 1")  # type: ignore[arg-type]
 
 
 def test_without_a_leader_the_answer_is_that_of_one_node_at_once(url: str, served: Served) -> None:
