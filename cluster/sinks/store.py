@@ -25,9 +25,10 @@ class StoreUnavailable(StoreError):
 
 
 class StoreFenced(StoreError):
-    """A younger runner of the sink has opened the store."""
+    """A younger runner of the sink has opened the store. `generation`: its claim's index in the log; 0: unknown."""
 
-    def __init__(self, sink: str) -> None:
+    def __init__(self, sink: str, generation: int = 0) -> None:
+        self.generation = generation
         super().__init__(f"another runner of {sink} has taken over: this one stops")
 
 

@@ -298,7 +298,9 @@ def refusal(replica: ReplicaState) -> ApiError:
         why = f"{name}, which leads, has no room on its disk, and hands over to a voter that has: {lacking}"
     else:
         why = f"{name} has no room on its disk, other nodes may: {lacking}"
-    return ApiError(Code.DISK_FULL, f"{why}; free disk space there (it still accepts a trim), or ask again")
+    return ApiError(
+        Code.DISK_FULL, f"{why}; free disk space there (it still accepts a trim and a compaction), or ask again"
+    )
 
 
 def refusal_of(replica: ReplicaState, leader: NodeId) -> str:

@@ -32,7 +32,7 @@ class SinkStanding(msgspec.Struct, frozen=True, omit_defaults=True):
             raise StoreError(f"the sink {self.sink} writes there already: name another target for {sink.name}")
         check_owner(SinkIdentity(self.sink, self.log, self.mapping), sink)
         if self.generation > generation:
-            raise StoreFenced(sink.name)
+            raise StoreFenced(sink.name, self.generation)
 
 
 standing_of: Final = msgspec.json.Decoder(SinkStanding).decode

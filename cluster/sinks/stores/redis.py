@@ -110,7 +110,7 @@ class RedisStore:
         if position is not None:
             check_owner(SinkIdentity(sink.name, log.decode(), mapping.decode()), sink)
         if int(newest or 0) > generation:
-            raise StoreFenced(self._sink.name)
+            raise StoreFenced(self._sink.name, int(newest))
         return position
 
     def write(self, changes: RowChanges, expected: StorePosition | None, next: StorePosition) -> None:
@@ -148,7 +148,7 @@ class RedisStore:
         if found is not None:
             newest, there = found
             if int(newest or 0) > self._generation:
-                raise StoreFenced(self._sink.name)
+                raise StoreFenced(self._sink.name, int(newest))
             raise PositionMoved(f"the store is at {int(there or 0)}, not at {expected and expected.next}")
 
     @contextmanager

@@ -233,7 +233,7 @@ class SqlStore:
             if found is not None:
                 check_owner(found[1], sink)
                 if found[2] > generation:
-                    raise StoreFenced(self._sink.name)
+                    raise StoreFenced(self._sink.name, found[2])
             self._types = self._made_table()
             self._database.execute(
                 f"UPDATE {POSITIONS} SET generation = ? WHERE name = ?", (generation, self._sink.name)
@@ -367,7 +367,7 @@ class SqlStore:
             return
         found = self._found()
         if found is not None and found[2] > self._generation:
-            raise StoreFenced(self._sink.name)
+            raise StoreFenced(self._sink.name, found[2])
         there = "the sink's row is gone" if found is None else f"the store is at {found[0].next}"
         raise PositionMoved(f"{there}, not at {expected.next}")
 

@@ -49,7 +49,7 @@ class ModelStore:
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
         if self._server.kept.generation > generation:
-            raise StoreFenced(sink.name)
+            raise StoreFenced(sink.name, self._server.kept.generation)
         self._generation = self._server.kept.generation = generation
         if self._server.kept.owner is not None:
             check_owner(self._server.kept.owner, sink)

@@ -234,8 +234,9 @@ def _check_generations(bench: StoreBench, *, together: bool) -> None:
     old.close()
     assert young.open(SINK, 6) == StorePosition(2)
     young.close()
-    with pytest.raises(StoreFenced, match="another runner of s has taken over"):
+    with pytest.raises(StoreFenced, match="another runner of s has taken over") as fenced:
         old.open(SINK, 5)
+    assert fenced.value.generation == 6
     old.close()
     assert young.open(SINK, 6) == StorePosition(2)
     young.write(RowChanges((put(2, "young"),)), StorePosition(2), StorePosition(3))
