@@ -4,8 +4,6 @@ They run in this process, or in Spark if there are many rows. Spark is imported 
 """
 
 import json
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from raftlog.spark_export.commands.frame import (
     ClusterOptions,
     EngineOptions,
     RecordsChoice,
+    interrupted,
     reported,
     say,
     start_engine,
@@ -185,7 +184,7 @@ def export_command(
         )
         before = find_manifest(folder)
         chosen = start_engine(engine, lambda: waiting(wanted))
-        with bar("exporting") as tell, _interrupted(wanted.stop) if growth.follow else nullcontext():
+        with bar("exporting") as tell, interrupted(wanted.stop, "after this batch") if growth.follow else nullcontext():
             manifest = export(chosen, wanted, tell)
         counted = chosen.rows(data_files(folder, manifest)).top_keys(shown.top_keys) if shown.top_keys else []
         keys = [{"key": key.decode("utf-8", "backslashreplace"), "count": count} for key, count in counted]
@@ -308,24 +307,6 @@ def _layout(folder: "Place", options: LayoutOptions) -> "Layout":
 
         require()
     return layout
-
-
-@contextmanager
-def _interrupted(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C, or SIGTERM, ends after the batch under way; the second one at once."""
-
-    def hear(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        say("ending after this batch (Ctrl-C again: at once)")
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

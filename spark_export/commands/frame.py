@@ -7,13 +7,15 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -102,8 +104,13 @@ def start_spark(master: str | None) -> "SparkSession":
         )
     say("starting Spark")
     logging.getLogger().addHandler(logging.NullHandler())  # else py4j prints its traces after Ctrl-C
+    stop = threading.Event()
     try:
-        return session(master=master)
+        with interrupted(stop, "once Spark has started"):  # else pyspark leaves a Java process that never ends
+            spark = session(master=master)
+        if stop.is_set():
+            raise KeyboardInterrupt
+        return spark
     except ExportError:
         raise
     except Exception as error:
@@ -148,6 +155,24 @@ def say_stale(last: int) -> None:
         "`raftlog explain` says why",
         file=sys.stderr,
     )
+
+
+@contextmanager
+def interrupted(stop: threading.Event, when: str) -> Iterator[None]:
+    """Ctrl-C, or SIGTERM, sets `stop`, by which the command ends at a better moment; the second one ends it at once."""
+
+    def hear(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        say(f"ending {when} (Ctrl-C again: at once)")
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,22 @@ def run(*arguments: object, finds: Any = None) -> Result:
     app = typer.Typer()
     register(app)
     return CliRunner().invoke(app, list(map(str, arguments)), obj=finds)
+
+
+def test_ctrl_c_while_spark_starts_ends_once_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyspark forgets the Java process of a start that is interrupted, and that process never ends."""
+    steps = []
+
+    def start(master: str | None) -> str:
+        signal.raise_signal(signal.SIGINT)
+        steps.append("started")
+        return "spark"
+
+    monkeypatch.setattr(job, "session", start)
+    with pytest.raises(KeyboardInterrupt):
+        frame.start_spark(None)
+    assert steps == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 ENGINES = pytest.mark.parametrize("engine", ["arrow", SPARK])
