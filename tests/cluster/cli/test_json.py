@@ -57,7 +57,7 @@ consumers commit g --to 3 --generation {generation}
 consumers reset g --to 2
 consumers delete g
 members list
-members add 4 --peer 127.0.0.1:9 --url http://127.0.0.1:9 --join-file {folder}/join.toml
+members add 4 --peer 127.0.0.1:9 --url http://127.0.0.1:8 --join-file {folder}/join.toml
 members promote 4 --wait 0
 members remove 1 --wait 0
 members replace 1 --join-file {folder}/join.toml

@@ -233,24 +233,45 @@ async def test_a_leader_with_a_slow_disk_hands_over_once(
         assert second.is_leader
 
 
+def leader_of_three(monkeypatch: pytest.MonkeyPatch, **status: int) -> Any:
+    """A leader that heard both followers a moment ago; node 2 reports a full disk."""
+    told = {1: DiskReport(free_bytes=1), 2: DiskReport(is_full=True)}
+    monkeypatch.setattr(disk_exchange, "reports", lambda replica: told)
+    followers = [SimpleNamespace(node=node, last_contact_ms=990) for node in (2, 3)]
+    facts = SimpleNamespace(
+        followers=followers, configuration=configuration(3), **{"persisted": 9, "commit": 9} | status
+    )
+    return SimpleNamespace(
+        identity=SimpleNamespace(node=1),
+        options=SimpleNamespace(election_timeout_max_ms=100),
+        core=SimpleNamespace(
+            status=lambda: facts,
+            state=SimpleNamespace(now=SimpleNamespace(monotonic_ms=1_000)),
+        ),
+        links=SimpleNamespace(has_dialled=lambda peer: True),
+        syncer=SimpleNamespace(is_waiting=False),
+    )
+
+
 def test_a_voter_whose_link_closed_counts_as_one_without_disk_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was heard a moment ago, and nothing is known of its disk. Where the third voter is full, a leader that counts
     it would fill that voter's reserve.
 
     Guard: `has_dialled` in `all_disks` of cluster/replica/parts/disk_exchange.py.
     """
-    told = {1: DiskReport(free_bytes=1), 2: DiskReport(is_full=True)}
-    monkeypatch.setattr(disk_exchange, "reports", lambda replica: told)
-    followers = [SimpleNamespace(node=node, last_contact_ms=990) for node in (2, 3)]
-    replica: Any = SimpleNamespace(
-        identity=SimpleNamespace(node=1),
-        options=SimpleNamespace(election_timeout_max_ms=100),
-        core=SimpleNamespace(
-            status=lambda: SimpleNamespace(followers=followers, configuration=configuration(3)),
-            state=SimpleNamespace(now=SimpleNamespace(monotonic_ms=1_000)),
-        ),
-        links=SimpleNamespace(has_dialled=lambda peer: peer == 2),
-    )
+    replica = leader_of_three(monkeypatch)
+    replica.links.has_dialled = lambda peer: peer == 2
     assert not disk_exchange.all_disks(replica).takes_writes
     replica.links.has_dialled = lambda peer: True
     assert disk_exchange.all_disks(replica).takes_writes
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+@pytest.mark.parametrize("persisted", [8, 9])
+def test_a_leader_cannot_apply_what_waits_for_its_disk(
+    monkeypatch: pytest.MonkeyPatch, is_waiting: bool, persisted: int
+) -> None:
+    """Committed entries that are only under way to the disk are none of these, nor are others that wait."""
+    replica = leader_of_three(monkeypatch, persisted=persisted)
+    replica.syncer.is_waiting = is_waiting
+    assert disk_exchange.all_disks(replica).cannot_apply is (is_waiting and persisted < 9)
