@@ -70,7 +70,7 @@ async def test_no_answer_shows_an_incarnation(tmp_path: Path) -> None:
         for server in servers:
             asked = [*targets, "/v1/log?from=1&limit=10", "/v1/explain/1"]
             shown += [(await ask(server.port, "GET", target)).body for target in asked]
-        again = {"change": "add", "node": 9, "peer": "127.0.0.1:1", "url": "http://127.0.0.1:1"}
+        again = {"change": "add", "node": 9, "peer": "127.0.0.1:1", "url": "http://127.0.0.1:2"}
         body = json.dumps(again | {"incarnation": secret[0].decode()}).encode()
         refused = await ask(servers[0].port, "POST", "/v1/members", body)
         assert refused.status >= 400

@@ -258,7 +258,7 @@ def test_the_certificate_of_a_removed_node_is_refused_at_the_peer_port(secure: L
         wait_until(answered, 30, what=f"{body}")
 
     disk = "8" * 32
-    place = {"peer": "127.0.0.1:1", "url": "https://127.0.0.1:1", "incarnation": disk}
+    place = {"peer": "127.0.0.1:1", "url": "https://127.0.0.1:2", "incarnation": disk}
     change({"change": "add", "node": 8, "promote": False, **place})
     assert said_to(8, disk) == ""
     change({"change": "remove", "node": 8})
