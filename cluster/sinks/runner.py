@@ -231,8 +231,7 @@ class SinkRun:
         try:
             position = self._store.open(self._sink.identity(self.name, log), group.owned.generation)
         except StoreFenced as error:
-            if error.generation > self._end().committed:
-                raise self._ahead_of_log(error.generation) from error
+            self._check_log_reaches(error.generation + 1)
             raise
         self._at(SinkStep.OPENED)
         for note in getattr(self._store, "notes", ()):
@@ -252,24 +251,26 @@ class SinkRun:
     def _look_back(self, position: StorePosition | None, reached: int) -> None:
         """Says it where the store is behind what its group has `reached`. Raises SinkStopped where the log would be
         left out, or lacks what the store has."""
-        if position is not None and position.next > self._end().committed + 1:
-            raise self._ahead_of_log(position.next)
-        if position is not None and position.next < reached:
-            self._tell(
-                f"{self.name}: the store is back at index {position.next}, from {reached}: it was restored from an "
-                f"older state, and gets the log again from there"
-            )
-        elif position is None and reached > max(self._end().oldest, self._first_of_group() or 0):
+        if position is not None:
+            self._check_log_reaches(position.next)
+            if position.next < reached:
+                self._tell(
+                    f"{self.name}: the store is back at index {position.next}, from {reached}: it was restored from an "
+                    f"older state, and gets the log again from there"
+                )
+        elif reached > max(self._end().oldest, self._first_of_group() or 0):
             lost = f"{self.name}: the store was at index {reached}, and has no position any more"
             if self._sink.start == "newest":
                 raise SinkStopped(f'{lost}: start = "newest" would leave out what it lacks. Name another start')
             self._tell(f"{lost}: it was emptied, and is filled again")
 
-    def _ahead_of_log(self, index: int) -> SinkStopped:
-        return SinkStopped(
-            f"{self.name}: the store is at index {index}, and the log ends with {self._end().committed}: the cluster "
-            f"was restored from a backup, and lost what the store has. raftlog sink rebuild {self.name} fills it again"
-        )
+    def _check_log_reaches(self, index: int) -> None:
+        """Raises SinkStopped where the log ends before the entry in front of `index`, which the store knows."""
+        if index > (end := self._end().committed) + 1:
+            raise SinkStopped(
+                f"{self.name}: the store is at index {index}, and the log ends with {end}: the cluster was restored "
+                f"from a backup, and lost what the store has. raftlog sink rebuild {self.name} fills it again"
+            )
 
     def _first_of_group(self) -> int | None:
         """Where a new group of this sink begins: not before what the sink wants to read."""
