@@ -244,10 +244,14 @@ class Disk:
             await run(writer.begin)
             async for chunk in each(chunks):
                 await run(partial(writer.add, chunk))
-            await run(lambda: writer.finish(mark, configuration, configuration_index, self._incoming.aside))
+            await run(lambda: self._name(writer, mark, configuration, configuration_index))
             self._older_bytes, self.snapshot_bytes = self.snapshot_bytes, writer.size
         finally:
             await run(writer.abandon)
+
+    def _name(self, writer: SnapshotWriter, mark: Mark, configuration: Configuration, configuration_index: int) -> None:
+        writer.finish(mark, configuration, configuration_index, self._incoming.aside)
+        self._take_back(self._older_bytes, writer.size, self.snapshot_bytes)
 
     # -- a snapshot for a follower, or from a leader
 
@@ -285,7 +289,7 @@ class Disk:
         """
         await self._flush()
         try:
-            await self._write_worker.run(partial(self._writer.install, received))
+            await self._write_worker.run(partial(self._install, received, stored.size))
         except NoSpace:
             await self._read_worker.run(self._incoming.drop)  # the leader sends it again from its first byte
             raise
@@ -293,6 +297,10 @@ class Disk:
         self._effects_last = stored.mark.index
         self.backfill.kept.may_exist = True
         await self._read_worker.run(self._incoming.installed)
+
+    def _install(self, received: Pieces, size: int) -> None:
+        self._writer.install(received)
+        self._take_back(self._older_bytes, size, 0)
 
     async def _receive(self, job: Callable[[], T]) -> T:
         try:
@@ -350,6 +358,11 @@ class Disk:
             self.reserve.is_asked = True
             sizes = self._journal.active.size, self.snapshot_bytes, self._older_bytes, grown
             self._read_worker.post(partial(self.reserve.keep, *sizes, may_make=may_make))
+
+    def _take_back(self, freed: int, newest: int, older: int) -> None:
+        """Gives the reserve back what snapshots have left that were just deleted; `newest` and `older` are the sizes of
+        those that are left."""
+        self.reserve.take_back(freed, self.reserve.wanted(self._journal.active.size, newest, older))
 
     def _sync_ledgers(self) -> None:
         for _, operations in self._storage.sync_ledgers():

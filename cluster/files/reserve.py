@@ -105,7 +105,8 @@ class Reserve:
         """Makes the file as large as it should be (see `wanted`), then measures the free space. Where the missing part
         does not fit, the disk is full.
 
-        `may_make` is false while a snapshot is written: the space may be needed for that. May block. Never raises.
+        `may_make` is false while the work that took from it is under way: it may need the space. May block. Never
+        raises.
         """
         self.is_asked = False
         wanted = self.wanted(segment, newest, older, grown)
@@ -124,6 +125,15 @@ class Reserve:
             self._space.resize(wanted)
             self.bytes = wanted
         self.is_used = False
+
+    def take_back(self, freed: int, wanted: int) -> None:
+        """Takes of the `freed` bytes of files that this node has just deleted what the file lacks to `wanted`: another
+        program would take them before the next `keep`. May block. Never raises."""
+        with self._lock, suppress(OSError):  # another program was quicker
+            more = min(freed, wanted - self.bytes, self._space.free())
+            if self.is_used and more > 0:
+                self._space.resize(self.bytes + more)
+                self.bytes += more
 
     def give(self, size: int) -> bool:
         """Makes the file smaller, for an operation that needs `size` bytes and found no space. Returns whether there

@@ -194,7 +194,8 @@ class NodeDisk(Disk):
                 kept.append(chunk)
                 await step(partial(disk.execute, StepKind.SPARES, plan.add(chunk)))
             disk.view.snapshots[mark.index] = mark
-            await step(lambda: disk_snapshots.name(disk, plan, mark, configuration, configuration_index))
+            size = sum(map(len, kept))
+            await step(lambda: self._naming(plan, mark, configuration, configuration_index, size))
         except NoSpace:
             world.sometimes("no room for a snapshot")
             disk.files.execute(plan.abandon())
@@ -204,10 +205,16 @@ class NodeDisk(Disk):
                 world.sometimes("a save was overtaken by an install")
                 disk.files.execute(plan.abandon())
             raise
-        self._older_bytes, self.snapshot_bytes = self.snapshot_bytes, sum(map(len, kept))
+        self._older_bytes, self.snapshot_bytes = self.snapshot_bytes, size
         if configuration.outgoing:
             world.sometimes("snapshot during a joint configuration")
         node.saved(mark, b"".join(kept))
+
+    def _naming(
+        self, plan: snapshot_files.SnapshotPlan, mark: Mark, configuration: Configuration, index: int, size: int
+    ) -> Steps:
+        yield from disk_snapshots.name(self._disk, plan, mark, configuration, index)
+        self._take_back(self._older_bytes, size, self.snapshot_bytes)
 
     async def check_snapshot(self, index: int) -> None:
         await self._read_worker.run(partial(snapshot_files.open_snapshot, self._disk.files, self._disk.log, index))
@@ -230,6 +237,7 @@ class NodeDisk(Disk):
         for name in disk_snapshots.install(self._disk, received, stored.mark):
             self._node.world.may_crash(f"installing: {name}", RARE)
             yield name
+        self._take_back(self._older_bytes, stored.size, 0)
 
     async def compact(self, oldest: int, needed: int) -> int:
         if self._journal.segments[0].last.index >= min(oldest, needed) or len(self._journal.segments) == 1:

@@ -150,6 +150,34 @@ async def test_a_reserve_that_finds_too_little_room_takes_none(small: SmallDisks
     await disk.carry_out(batch(*make_entries(FIRST.mark, 1, (3_000, 3_000))))
 
 
+async def test_another_program_gets_no_space_of_a_deleted_snapshot(small: SmallDisks, tmp_path: Path) -> None:
+    """It takes every byte that is free once a snapshot is saved. The reserve has taken back what the oldest one left:
+    so it has room for one more, and one more, where without that it would have none for the second."""
+    folder = make_folder(tmp_path)
+    small.room[folder] = 40 * SEGMENT_BYTES
+    disk, _ = open_disk(folder)
+    state = [bytes(2 * SEGMENT_BYTES)] * 3
+
+    async def save() -> None:
+        await disk.carry_out(batch(*make_entries(disk._journal.last, 1, (10,))))
+        log = await read_all(disk, disk._journal.last.index)
+        await disk.write_effects(effects_of(log[-1:]) if disk.snapshot_bytes else effects_of(log))
+        await disk.save_snapshot(log[-1].mark, CONFIGURATION, state, 1)
+
+    for _ in range(2):
+        await save()
+    disk.keep_reserve()
+    await disk.read_entries(0, 1, 1)
+    whole = disk.reserve.bytes
+    assert not disk.reserve.is_used
+    for _ in range(3):
+        small.room[folder] = small.used(folder)
+        await save()
+        assert whole - SEGMENT_BYTES <= disk.reserve.bytes == (folder / RESERVE).stat().st_size < whole
+        assert disk.reserve.is_used
+    await disk.close()
+
+
 async def test_a_snapshot_without_room_uses_the_reserve(small: SmallDisks, tmp_path: Path) -> None:
     """The first attempt has the reserved space. If that is not enough: NoSpace, and no unfinished file stays."""
     folder = make_folder(tmp_path)

@@ -41,6 +41,20 @@ def test_a_reserve_gives_what_is_needed_until_nothing_is_left(tmp_path: Path) ->
     assert (reserve.bytes, reserve.is_used) == (2 * SEGMENT + 100, False)
 
 
+def test_a_reserve_takes_back_what_it_lacks_of_what_was_freed(tmp_path: Path) -> None:
+    """Never more than it lacks, nor more than was freed. It counts as used until the next `keep`; a whole one takes
+    nothing."""
+    reserve = reserve_of(tmp_path)
+    whole = reserve.bytes
+    reserve.take_back(SEGMENT, whole + SEGMENT)
+    assert (reserve.bytes, reserve.is_used) == (whole, False)
+    assert reserve.give(SEGMENT)
+    reserve.take_back(SEGMENT - 1_000, whole)
+    assert reserve.bytes == (tmp_path / RESERVE).stat().st_size == whole - 1_000
+    reserve.take_back(SEGMENT, whole)
+    assert (reserve.bytes, reserve.is_used) == (whole, True)
+
+
 def test_a_process_that_starts_beside_a_reserve_that_was_needed_knows_it(tmp_path: Path) -> None:
     """The file is smaller than it should be. A start may need its space before the node can make it whole."""
     reserve_of(tmp_path).give(SEGMENT)

@@ -211,7 +211,9 @@ async def test_a_full_follower_takes_one_entry_for_its_second_snapshot(
         is_leader=is_leader,
         machine=SimpleNamespace(compacted_revision=1, oldest=5),
         disk_space=room,
-        disk=SimpleNamespace(keep_reserve=lambda *_, **__: None, has_trimmed=lambda oldest: True),
+        disk=SimpleNamespace(
+            reserve=SimpleNamespace(is_used=True), keep_reserve=lambda *_, **__: None, has_trimmed=lambda oldest: True
+        ),
         syncer=SimpleNamespace(has_space=False, is_waiting=True, look_for_disk_space=lambda: None),
         snapshots=SimpleNamespace(index=snapshot),
     )

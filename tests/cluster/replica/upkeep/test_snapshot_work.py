@@ -83,7 +83,9 @@ def test_a_full_disk_without_room_for_a_snapshot_gets_fewer_and_fewer_attempts(m
             snapshots=SimpleNamespace(index=40, is_saving=False, is_receiving=False),
             core=SimpleNamespace(state=SimpleNamespace(receiving=None)),
             syncer=SimpleNamespace(is_waiting=False, has_space=False, look_for_disk_space=lambda: None),
-            disk=SimpleNamespace(keep_reserve=lambda *_, **__: None, has_trimmed=lambda _: True),
+            disk=SimpleNamespace(
+                reserve=SimpleNamespace(is_used=True), keep_reserve=lambda *_, **__: None, has_trimmed=lambda _: True
+            ),
         ),
     )
 
@@ -106,6 +108,40 @@ def test_a_full_disk_without_room_for_a_snapshot_gets_fewer_and_fewer_attempts(m
     assert look_until(134) == [130, 132]
     replica.snapshots.index = 60
     assert look_until(140) == [136, 138]
+
+
+@pytest.mark.parametrize(
+    ("is_used", "is_saving", "is_waiting", "may_make"),
+    [
+        (False, False, False, True),
+        (True, False, False, True),
+        (False, True, False, True),
+        (True, True, False, False),
+        (True, False, True, False),
+        (False, False, True, False),
+    ],
+)
+def test_the_reserve_grows_with_the_state_while_a_snapshot_is_saved(
+    is_used: bool, is_saving: bool, is_waiting: bool, may_make: bool
+) -> None:
+    """A save may be long, and the state grow meanwhile: two snapshots of its new size must fit when the disk is full.
+    It does not grow while a snapshot or a batch may need the space that it gave."""
+    asked: list[tuple[int, bool]] = []
+    replica = SimpleNamespace(
+        disk_space=DiskSpace(0, (1, 1)),
+        machine=SimpleNamespace(oldest=1, compacted_revision=1),
+        is_leader=False,
+        applier=SimpleNamespace(applied=100, grown_bytes=70),
+        snapshots=SimpleNamespace(index=40, is_saving=is_saving, is_receiving=False),
+        core=SimpleNamespace(state=SimpleNamespace(receiving=None)),
+        syncer=SimpleNamespace(is_waiting=is_waiting, has_space=True, look_for_disk_space=lambda: None),
+        disk=SimpleNamespace(
+            reserve=SimpleNamespace(is_used=is_used),
+            keep_reserve=lambda grown, *, may_make: asked.append((grown, may_make)),
+        ),
+    )
+    disk_space.look_if_due(cast(Any, replica), 0.0)
+    assert asked == [(70, may_make)]
 
 
 @pytest.mark.parametrize(("sending", "kept"), [((), 90), ((0, 0), 90), ((0, 50), 50), ((95,), 90)])
