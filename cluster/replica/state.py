@@ -229,7 +229,6 @@ class DiskView:
     rules: Rules
     times: SyncTimes = field(default_factory=SyncTimes)
     reports: Reports = field(default_factory=Reports)
-    looked_s: float = 0.0  # monotonic time of the last look
     last_ms: dict[Handover, int] = field(default_factory=dict)  # the hand-overs of this process
     holds: dict[NodeId, Hold] = field(default_factory=dict)  # followers that are sent no entries, while this node leads
     takes_writes: bool = True  # as the leader: whether a majority has disk space

@@ -78,14 +78,14 @@ class FairTime:
         if not isinstance(getattr(loop.time, "__self__", None), cls):
             fair = cls(loop)
             loop.time = fair.monotonic  # type: ignore[method-assign]
-            vars(clock).update(read=fair.read, monotonic=fair.monotonic)
+            vars(clock).update(read=fair.read, monotonic=fair.monotonic, wall_ms=lambda: fair.read().wall_ms)
 
     def monotonic(self) -> float:
         """As `clock.monotonic`."""
         return (time.monotonic_ns() - self._left_out_ns()) / 1e9
 
     def read(self) -> Now:
-        """As `clock.read`. Both clocks run alike: else each node would find the others' behind its own."""
+        """As `clock.read`. All clocks run alike: else each node would find the others' ahead of or behind its own."""
         left_out_ns = self._left_out_ns()
         return Now((time.monotonic_ns() - left_out_ns) // 1_000_000, (time.time_ns() - left_out_ns) // 1_000_000)
 

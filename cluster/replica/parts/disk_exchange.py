@@ -13,7 +13,6 @@ from typing import Final
 from raftlog.cluster.api.errors import ApiError, Code
 from raftlog.cluster.config.settings import LimitSettings
 from raftlog.cluster.protocol.disk_reports import (
-    EVERY_S,
     DiskReport,
     Disks,
     FullLog,
@@ -76,14 +75,10 @@ def _connected(replica: ReplicaState) -> list[NodeId]:
 
 
 def take(replica: ReplicaState, peer: NodeId, frame: Frame) -> None:
-    """Takes a peer's report. A leader acts on an urgent change at once. Raises Corrupt.
-
-    If this process stood still, the report may have waited as long: by its clock the peer's would seem late."""
-    view, mono = replica.disks, clock.monotonic()
+    """Takes a peer's report. A leader acts on an urgent change at once. Raises Corrupt."""
+    view = replica.disks
     report, before = decode_report(frame), view.reports.of((peer,)).get(peer)
-    if mono - view.looked_s > EVERY_S:
-        report = report._replace(wall_ms=0)
-    view.reports.take(peer, report, mono)
+    view.reports.take(peer, report, clock.monotonic())
     if replica.is_leader and report.is_urgent_after(before):
         _lead(replica, clock.read())
 
@@ -156,7 +151,6 @@ def _bound_times(replica: ReplicaState, now: Now, mono: float) -> None:
 def look(replica: ReplicaState, now: Now, mono: float) -> None:
     """Reports changes of this disk to the peers. As the leader, acts on the reports of all disks."""
     view = replica.disks
-    view.looked_s = mono
     statistics = replica.disk.statistics()
     view.times.look(mono, statistics.syncs, statistics.sync_seconds, replica.disk.stalled_ms() / 1_000)
     _tell(replica, mono)
