@@ -81,7 +81,7 @@ def _run_all(runs: list[SinkRun], stop: StopSignal, *, once: bool) -> list[Excep
         except (SinkStopped, StoreError, ClientError, OSError) as error:
             run.progress.error = str(error)
             errors.append(error)
-            say(str(error))
+            say(str(error) if isinstance(error, SinkStopped) else f"{run.name}: {error}")
 
     stamina.instrumentation.set_on_retry_hooks([])  # they print, and the command says it in its own words
     threads = [threading.Thread(target=guarded, args=(run,), name=f"sink {run.name}", daemon=True) for run in runs]
