@@ -129,12 +129,14 @@ def backup_command(
 
 
 def _save_state(cli: Cli, file: Path, stale: bool, force: bool, pace: Pace) -> None:
+    from raftlog.cluster.offline.places import check_outside
     from raftlog.cluster.offline.take_backup import receive_state
 
     if file.is_dir():
         raise CommandFailed(f"{file}: it is a folder; name the file to write", Exit.USAGE)
     if file.exists() and not force:
         raise CommandFailed(f"{file}: it is there already; name another file, or give --force", Exit.USAGE)
+    check_outside(file)
     aside = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
         with bar("saving") as progress, cli.client(sessions=False) as client:

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -25,6 +24,7 @@ from raftlog.cluster.cli.frame.last_cluster import DEFAULT_PORT, forget, remembe
 from raftlog.cluster.cli.frame.output import view
 from raftlog.cluster.cli.frame.profiles import Profile, use_files
 from raftlog.cluster.cli.frame.status_table import status_table
+from raftlog.cluster.cli.frame.stopping import StopSignal
 from raftlog.cluster.client.decisions import normal_url
 from raftlog.cluster.config.cluster_file import AGAIN, FORCE
 from raftlog.cluster.config.exit_codes import NodeExit
@@ -94,7 +94,7 @@ def _up(
     from raftlog.cluster.node.first_admin import AccessState, ensure_first_admin, use_token
     from raftlog.cluster.node.local_cluster import CLUSTER_FILE, LocalCluster, LocalClusterError
 
-    stop = threading.Event()
+    stop = StopSignal()
     is_up = False
 
     def end(*_: object) -> None:
@@ -226,7 +226,7 @@ def choose_ports(nodes: int, port: int | None) -> list[int]:
 
 
 def _show_until(
-    stop: threading.Event, console: Console, cluster: Any, urls: dict[int, str], note: str, other: Sequence[str] = ()
+    stop: StopSignal, console: Console, cluster: Any, urls: dict[int, str], note: str, other: Sequence[str] = ()
 ) -> None:
     """Shows the table of nodes until Ctrl-C; without a terminal once, and then each end of a node and each trouble.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from raftlog.cluster.api.text import as_row, counted
 from raftlog.cluster.cli.consumers import owner_here
 from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import Row, view
+from raftlog.cluster.cli.frame.stopping import StopSignal, interrupted
 from raftlog.cluster.client import consumers as requests
 from raftlog.cluster.client.errors import ClientError, ConsumerNotFound
 from raftlog.cluster.sinks.discovery import SAMPLE_RECORDS
@@ -60,7 +60,7 @@ def run_command(
     """
     found = read_sinks(file)
     chosen = found.chosen(names or [])
-    stop, started = threading.Event(), time.monotonic()
+    stop, started = StopSignal(), time.monotonic()
     with cli.client() as client:
         runs = [run_of(found, name, client, owner=owner_here(), stop=stop, tell=say) for name in chosen]
         if metrics_port is not None:
@@ -71,7 +71,7 @@ def run_command(
         raise CommandFailed(f"{len(errors)} of {counted(len(runs), 'sink')} stopped; the messages are above")
 
 
-def _run_all(runs: list[SinkRun], stop: threading.Event, *, once: bool) -> list[Exception]:
+def _run_all(runs: list[SinkRun], stop: StopSignal, *, once: bool) -> list[Exception]:
     """Runs each sink in a thread, until all have ended. A sink that stops leaves the others alone."""
     errors: list[Exception] = []
 
@@ -81,19 +81,15 @@ def _run_all(runs: list[SinkRun], stop: threading.Event, *, once: bool) -> list[
         except (SinkStopped, StoreError, ClientError, OSError) as error:
             run.progress.error = str(error)
             errors.append(error)
-            say(str(error))
+            say(str(error) if isinstance(error, SinkStopped) else f"{run.name}: {error}")
 
     stamina.instrumentation.set_on_retry_hooks([])  # they print, and the command says it in its own words
     threads = [threading.Thread(target=guarded, args=(run,), name=f"sink {run.name}", daemon=True) for run in runs]
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with interrupted(stop, lambda: None):
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return errors
 
 

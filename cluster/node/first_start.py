@@ -26,6 +26,7 @@ from raftlog.cluster.node.first_format import WasLed, ask_members
 from raftlog.cluster.node.formatting import may_exist
 from raftlog.cluster.node.start_error import StartError, folder_error, listen_for
 from raftlog.cluster.node.tls import NodeTls
+from raftlog.cluster.offline.places import check_outside
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.door import Door
 from raftlog.cluster.runtime.logging import Logger
@@ -101,6 +102,7 @@ async def make_folder(
             return False
         own = cluster.of(settings.node)
         assert own is not None
+        check_outside(loaded.data)
         format_node(
             loaded.data,
             DiskIdentity(cluster.cluster.log, own.id, own.incarnation),

@@ -31,6 +31,7 @@ from raftlog.cluster.config.cluster_file import (
 )
 from raftlog.cluster.config.joining import TLS_FOLDER, tls_lines
 from raftlog.cluster.files.folder import FIRST_STATE, DiskIdentity, format_node
+from raftlog.cluster.offline.places import check_outside
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.runtime.file_errors import replace_file
 from raftlog.cluster.security.tls import TlsFiles
@@ -174,6 +175,7 @@ def format_cluster(
             continue
         folder = file.parent / node.data
         identity = DiskIdentity(cluster.cluster.log, node.id, node.incarnation)
+        check_outside(folder)
         format_node(folder, identity, entry, segment_bytes=segment_bytes, first=first)
         folders.append(folder)
     return folders

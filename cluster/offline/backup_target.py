@@ -19,6 +19,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from raftlog.cluster.offline.backup_folder import manifest_of, read_manifest
+from raftlog.cluster.offline.places import check_outside
 from raftlog.cluster.records.backup_manifest import MANIFEST, BackupManifest, RunName, encode_manifest
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, locked, replace_file, sync_folder
 from raftlog.cluster.stores.object_place import ChangedError, ObjectPlace, StoragePlace
@@ -129,6 +130,7 @@ def opened(place: StoragePlace) -> Iterator[Target]:
         with tempfile.TemporaryDirectory(prefix="raftlog-backup-") as aside:  # only its owner can read it
             yield StoreTarget(place, Path(aside))
         return
+    check_outside(place)
     place.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     with held(place):
         yield FolderTarget(place)

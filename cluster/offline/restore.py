@@ -32,6 +32,7 @@ from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.cluster.files.snapshot_files import RecoveredSnapshot, SnapshotWriter
 from raftlog.cluster.offline.backup_file import Seed
 from raftlog.cluster.offline.backup_folder import BackupLog
+from raftlog.cluster.offline.places import check_outside
 from raftlog.cluster.offline.restored_log import with_first_entry, with_members, write_log
 from raftlog.cluster.records.snapshot_stream import chunks_of, restore as read_back
 from raftlog.cluster.runtime import clock
@@ -140,6 +141,7 @@ def make_cluster(
     try:
         for node in places:
             folder = file.parent / node.data
+            check_outside(folder)
             begin_folder(folder, DiskIdentity(cluster.cluster.log, node.id, node.incarnation), fill)
             folders.append(folder)
             _check_made(folder, identity, seed, is_read_whole=len(folders) == 1)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal, InvalidOperation
-from math import isinf
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
+from math import isfinite, isinf
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,12 @@ from raftlog.cluster.importer.formats.rows import BOOLEANS
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}), ?([0-9]{1,2})\)")
+
+PLAIN_DIGITS_MAX: Final = 200_000
+"""Most digits of a number without an exponent; `numeric` of PostgreSQL has at most 131,072 before the point. The twelve
+bytes 1e999999999 would take a gigabyte."""
+
+_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -40,13 +46,17 @@ def cast_of(kind: str) -> Cast:
 
 
 def number_text(value: float | Decimal) -> str:
-    """A number in one form: every digit, without an exponent, and without zeros at the end."""
+    """A number in one form: every digit, without an exponent, and without zeros at the end. Only one that would have
+    more than `PLAIN_DIGITS_MAX` zeros before or behind its digits keeps an exponent."""
     if isinstance(value, float):
         text = repr(value)
         if "e" not in text and "n" not in text:  # neither an exponent nor nan, inf
             return text.removesuffix(".0")
         value = Decimal(text)
-    text = format(Decimal(value), "f")
+    value = Decimal(value)
+    if abs(value.adjusted()) > PLAIN_DIGITS_MAX:
+        return str(_EXACT.normalize(value))
+    text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -72,7 +82,7 @@ def _bounded(bits: int) -> Cast:
             if not _INTEGER.fullmatch(text):
                 raise ValueError("no integer")
             value = int(text)
-        elif isinstance(value, float | Decimal) and value == value // 1:
+        elif isinstance(value, float | Decimal) and isfinite(value) and value == int(value):  # finite: below 1e309
             value = int(value)
         if type(value) is not int:
             raise ValueError("no integer")

@@ -334,9 +334,16 @@ class SinkRun:
             return self._client.log_page(first, to=to, limit=PAGE_RECORDS, wait_ms=wait_ms)
         except Compacted as error:
             raise SinkStopped(
-                f"{self.name}: the store needs the log from index {first} on, and that is trimmed ({error}): raftlog "
-                f"sink rebuild {self.name} fills it from the state of the keys, or drop it and begin at another start"
+                f"{self.name}: the store needs the log from index {first} on, and that is trimmed ({error}): "
+                f"{self._choices_of_start()}, or drop it and begin at another start"
             ) from error
+
+    def _choices_of_start(self) -> str:
+        """What fills the store of a trimmed log again."""
+        if self._sink.start == "state":
+            return f"raftlog sink rebuild {self.name} fills it from the state of the keys"
+        start = start_of_rebuild(self._sink, self._end().oldest)
+        return f"set start = {start}, then raftlog sink rebuild {self.name} fills it again"
 
     def _mapped(self, record: Record, skip: int | None) -> MappedRecord:
         if record.index == skip:
@@ -416,6 +423,11 @@ def records_between(client: SyncClient, first: int, end: int) -> Iterator[Record
         page = client.log_page(first, to=end, limit=PAGE_RECORDS)
         yield from page.records
         first = page.next if page.next > first else end
+
+
+def start_of_rebuild(sink: SinkSettings, oldest: int) -> str:
+    """The `start` from which a store can be filled again, from a log that begins at index `oldest`."""
+    return '"state"' if sink.source.has_keys else f"{oldest} to have what the log has"
 
 
 def learn_schemas(mapping: RowMapping, client: SyncClient) -> None:

@@ -29,7 +29,15 @@ from raftlog.cluster.sinks.discovery import first_records, found_columns
 from raftlog.cluster.sinks.kept_files import Rejected, Rejects, RunStateFile
 from raftlog.cluster.sinks.mapping import RowMapping, SinkSource
 from raftlog.cluster.sinks.retry import RetryCounts, retry
-from raftlog.cluster.sinks.runner import RETRY_MAX_S, MoreColumns, SinkRun, SinkStep, SinkStopped, learn_schemas
+from raftlog.cluster.sinks.runner import (
+    RETRY_MAX_S,
+    MoreColumns,
+    SinkRun,
+    SinkStep,
+    SinkStopped,
+    learn_schemas,
+    start_of_rebuild,
+)
 from raftlog.cluster.sinks.settings import SinkFile, SinkSettings, read_sinks
 from raftlog.cluster.sinks.store import (
     BESIDE,
@@ -264,8 +272,7 @@ def _check_start(name: str, sink: SinkSettings, client: SyncClient) -> None:
         lacking = f"the log begins at index {oldest}, so the new rows would lack what only older records say"
     else:
         return
-    choice = '"state"' if sink.source.has_keys else f"{oldest} to have what the log has"
-    raise StoreError(f"{name}: {lacking}: set start = {choice}, and rebuild again")
+    raise StoreError(f"{name}: {lacking}: set start = {start_of_rebuild(sink, oldest)}, and rebuild again")
 
 
 def wait(file: SinkFile, name: str, client: SyncClient, index: int, *, timeout_s: float = 30.0) -> StorePosition:

@@ -16,15 +16,16 @@ import typer
 
 from raftlog.cluster.api.text import counted
 from raftlog.cluster.cli.frame.option_groups import spread
+from raftlog.cluster.cli.frame.stopping import StopSignal, interrupted
 from raftlog.spark_export import errors
 from raftlog.spark_export.commands import analyze
 from raftlog.spark_export.commands.frame import (
     ClusterOptions,
     EngineOptions,
     RecordsChoice,
-    interrupted,
     reported,
     say,
+    say_ending,
     start_engine,
     where,
 )
@@ -170,6 +171,7 @@ def export_command(
         folder = place_of(to)
         mode: Mode = "follow" if growth.follow else "append" if growth.append else "once"
         urls = parse_endpoints(where(context, cluster.endpoints))
+        stop = StopSignal()
         wanted = ExportRange(
             urls,
             folder,
@@ -181,10 +183,12 @@ def export_command(
             growth.every,
             growth.compact_files,
             cluster.timeout,
+            stop,
         )
         before = find_manifest(folder)
         chosen = start_engine(engine, lambda: waiting(wanted))
-        with bar("exporting") as tell, interrupted(wanted.stop, "after this batch") if growth.follow else nullcontext():
+        hearing = interrupted(stop, lambda: say_ending("after this batch")) if growth.follow else nullcontext()
+        with bar("exporting") as tell, hearing:
             manifest = export(chosen, wanted, tell)
         counted = chosen.rows(data_files(folder, manifest)).top_keys(shown.top_keys) if shown.top_keys else []
         keys = [{"key": key.decode("utf-8", "backslashreplace"), "count": count} for key, count in counted]

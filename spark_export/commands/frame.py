@@ -7,21 +7,20 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
 
 from raftlog.cluster.cli.frame.common import Exit
 from raftlog.cluster.cli.frame.output import Format
+from raftlog.cluster.cli.frame.stopping import StopSignal, interrupted
 from raftlog.spark_export import errors
 from raftlog.spark_export.errors import ExportError
 from raftlog.spark_export.export.engine import ARROW_RECORDS_MAX
@@ -104,9 +103,9 @@ def start_spark(master: str | None) -> "SparkSession":
         )
     say("starting Spark")
     logging.getLogger().addHandler(logging.NullHandler())  # else py4j prints its traces after Ctrl-C
-    stop = threading.Event()
+    stop = StopSignal()
     try:
-        with interrupted(stop, "once Spark has started"):  # else pyspark leaves a Java process that never ends
+        with interrupted(stop, lambda: say_ending("once Spark has started")):  # else pyspark leaves a Java process
             spark = session(master=master)
         if stop.is_set():
             raise KeyboardInterrupt
@@ -157,22 +156,9 @@ def say_stale(last: int) -> None:
     )
 
 
-@contextmanager
-def interrupted(stop: threading.Event, when: str) -> Iterator[None]:
-    """Ctrl-C, or SIGTERM, sets `stop`, by which the command ends at a better moment; the second one ends it at once."""
-
-    def hear(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        say(f"ending {when} (Ctrl-C again: at once)")
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def say_ending(when: str) -> None:
+    """Says that the command has heard Ctrl-C, and when it ends."""
+    say(f"ending {when} (Ctrl-C again: at once)")
 
 
 @contextmanager

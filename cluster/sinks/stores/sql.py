@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange, RowChanges, StorePosition, StoreRow
@@ -46,6 +47,10 @@ _CREATE_POSITIONS: Final = (
 )
 
 
+FileIdentity = tuple[int, int]
+"""Device and inode of a file."""
+
+
 class DatabaseRefused(Exception):
     """The database refuses a value or a row: it does not fit a type, or violates a constraint."""
 
@@ -61,7 +66,7 @@ class SqlTable(NamedTuple):
 class Database(ABC):
     """A connection to a database. Raises StoreUnavailable, DatabaseRefused, and StoreError for any other refusal.
 
-    `place` is how messages call it.
+    `place` is how messages call it, and the path of a database that is a file.
     """
 
     types: ClassVar[Mapping[str, str]]
@@ -76,6 +81,7 @@ class Database(ABC):
     def __init__(self, place: object) -> None:
         self._place = place
         self._connection: Any = None
+        self._file: FileIdentity | None = None
 
     @abstractmethod
     def _connected(self) -> Any:
@@ -98,6 +104,7 @@ class Database(ABC):
         if self._connection is None:
             with self._errors():
                 self._connection = self._connected()
+            self._file = _file_at(self._place)
 
     def close(self) -> None:
         """Ends the connection, and a transaction that is open."""
@@ -118,7 +125,16 @@ class Database(ABC):
         return rows
 
     def begin(self, *, reads: bool = False) -> None:
-        """Begins a transaction. One that `reads` sees the database as of one moment."""
+        """Begins a transaction. One that `reads` sees the database as of one moment.
+
+        Raises StoreError for a file that is not at its path any more: its rows would be lost.
+        """
+        if _file_at(self._place) != self._file:
+            raise StoreError(
+                f"{self._place} is not the file that the sink has opened: it was deleted or replaced since. Start the "
+                f"sink again: it fills the file that is there. Beside a file from a backup, first delete what ends "
+                f"with -wal, -shm or .wal: it is of the old file"
+            )
         self.execute(self.begins[reads])
 
     def columns_of(self, table: str) -> dict[str, str]:
@@ -139,6 +155,19 @@ class Database(ABC):
     def captures(self, source: str, table: str) -> bool:
         """Whether changes of this very table go into the log, as those of the table `source`."""
         return False
+
+
+def _file_at(place: object) -> FileIdentity | None:
+    """The file at a path; None if there is none, or the place is no path. Raises StoreUnavailable."""
+    if not isinstance(place, Path):
+        return None
+    try:
+        found = place.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreUnavailable(f"{place}: {error.strerror}") from error
+    return found.st_dev, found.st_ino
 
 
 def quoted(name: str) -> str:
@@ -422,5 +451,12 @@ class SqlStore:
             self._database.close()
             raise
         except BaseException:
-            self._database.execute("ROLLBACK")
+            self._roll_back()
             raise
+
+    def _roll_back(self) -> None:
+        """Ends a transaction that failed. The database may have no transaction any more: its first error counts."""
+        try:
+            self._database.execute("ROLLBACK")
+        except StoreError:
+            self._database.close()

@@ -277,10 +277,15 @@ class TantivyStore:
         try:
             yield
         except (ValueError, OSError) as error:
-            if "Lock" in str(error):
+            if _is_held(error):
                 raise StoreUnavailable(f"another process writes into {self._path}: stop it, or wait") from error
             kind = StoreError if any(each in str(error) for each in _LASTING) else StoreUnavailable
             raise kind(f"{self._path}: {error}") from error
+
+
+def _is_held(error: Exception) -> bool:
+    """Whether another process holds the lock of a folder; else the lock's file cannot be made or opened."""
+    return "LockBusy" in str(error)
 
 
 def _kind(column: SinkColumn) -> str:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from raftlog.cluster.config.cluster_file import SettingsError, first_entry, parse_cluster_file
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import load_settings
 from raftlog.cluster.disk.disk import Disk
-from raftlog.cluster.files.errors import FolderExists
+from raftlog.cluster.files.errors import FolderExists, FolderForeign
 from raftlog.cluster.files.folder import encode_identity, parse_identity
 from raftlog.cluster.node.formatting import format_cluster, format_file, new_cluster
 from raftlog.cluster.node.local_cluster import LocalCluster, LocalClusterError
@@ -64,6 +65,16 @@ def test_format_never_touches_a_folder_with_something_in_it(tmp_path: Path) -> N
         format_file(file, segment_bytes=SEGMENT, nodes=[9])
     with pytest.raises(SettingsError, match=r"no\.toml"):
         format_file(tmp_path / "no.toml", segment_bytes=SEGMENT)
+
+
+def test_format_makes_no_folder_inside_another_nodes(tmp_path: Path) -> None:
+    """Two nodes would be lost with one folder."""
+    cluster = new_cluster(2, peer_ports=[1, 2], http_ports=[3, 4])
+    inside = msgspec.structs.replace(cluster.node[1], data="node-1/inside")
+    spoilt = msgspec.structs.replace(cluster, node=[cluster.node[0], inside])
+    with pytest.raises(FolderForeign, match=r"node-1/inside: it is inside .*node-1, the data folder of a node"):
+        format_cluster(spoilt, tmp_path / "cluster.toml", segment_bytes=SEGMENT)
+    assert not (tmp_path / "node-1/inside").exists()
 
 
 @pytest.mark.usefixtures("usual_umask")

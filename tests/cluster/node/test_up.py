@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from raftlog.cluster.api.access import AccessIn
 from raftlog.cluster.cli import nodes as cli_local
 from raftlog.cluster.cli.commands import build
 from raftlog.cluster.cli.frame.common import CommandFailed
+from raftlog.cluster.cli.frame.stopping import StopSignal
 from raftlog.cluster.cli.nodes import PEER_PORT_OFFSET, browse
 from raftlog.cluster.client.access_requests import change, show
 from raftlog.cluster.client.blocking.client import SyncClient
@@ -265,7 +265,7 @@ def test_a_node_that_a_start_repairs_is_restarted_a_few_times(
 
         log_file = settings_file
 
-    cluster, stop = Ending(), threading.Event()
+    cluster, stop = Ending(), StopSignal()
     monkeypatch.setattr(stop, "wait", lambda seconds: False)
     with pytest.raises(CommandFailed, match="every node of this cluster has ended"):
         cli_local._show_until(stop, Console(highlight=False), cluster, {1: "http://127.0.0.1:1"}, "")
@@ -286,7 +286,7 @@ def test_without_a_terminal_each_trouble_is_a_line_once(
         def pid(self, node: int) -> int:
             return 7
 
-    stop, told = threading.Event(), iter([None, "full [disk]", "full [disk]", None, None])
+    stop, told = StopSignal(), iter([None, "full [disk]", "full [disk]", None, None])
 
     def look(urls: dict[int, str], timeout_s: float) -> dict[str, str | None]:
         trouble = next(told, "stop")

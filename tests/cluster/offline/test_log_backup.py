@@ -21,7 +21,7 @@ from raftlog.cluster.config.cluster_file import (
     read_cluster,
     render_cluster_file,
 )
-from raftlog.cluster.files.errors import FolderExists, FolderReadOnly, NoSpace
+from raftlog.cluster.files.errors import FolderExists, FolderForeign, FolderReadOnly, NoSpace
 from raftlog.cluster.files.folder import IDENTITY
 from raftlog.cluster.http.routes import log_stream
 from raftlog.cluster.node.formatting import format_cluster, format_file, may_exist
@@ -514,6 +514,22 @@ def test_a_restore_that_fails_leaves_no_folder(backup: Path, tmp_path: Path, mon
         refused(FolderReadOnly, "node-2: .*Permission denied.*; give this user the right to write there")
     (two / "something").mkdir(parents=True)
     refused(FolderExists, "node-2: there is something already; name another folder")
+
+
+def test_nothing_is_made_inside_the_data_folder_of_a_node(backup: Path, tmp_path: Path, client: SyncClient) -> None:
+    """Neither the folders of a restore nor a backup: a lost disk would take both. A link hides no folder."""
+    (node_folder, *_) = restored(backup, new_file(tmp_path / "old", 1))
+    (tmp_path / "link").symlink_to(node_folder)
+    before = sorted(node_folder.rglob("*"))
+    for outer in (node_folder, tmp_path / "link"):
+        file = new_file(tmp_path / f"new of {outer.name}", 1)
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace('data = "', f'data = "{outer}/inside/'), encoding="utf-8")
+        with pytest.raises(FolderForeign, match=rf"it is inside {node_folder}, the data folder of a node; name a fol"):
+            restored(backup, file)
+        with pytest.raises(FolderForeign, match=rf"it is inside {node_folder}, the data folder of a node; name a fol"):
+            taken(outer / "backup", client)
+    assert sorted(node_folder.rglob("*")) == before
 
 
 async def test_the_commands_print_what_they_did_and_refuse_in_one_sentence(tmp_path: Path) -> None:

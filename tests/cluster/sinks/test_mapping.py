@@ -14,7 +14,7 @@ from raftlog.cluster.importer.formats.dialect import Dialect
 from raftlog.cluster.importer.formats.lines import InputColumn, InputFormat
 from raftlog.cluster.importer.formats.schema import SCHEMA_VERSION, Schema, encode, key_of
 from raftlog.cluster.sinks.changes import UNCHANGED, RowChange
-from raftlog.cluster.sinks.columns import ColumnError, cast_of
+from raftlog.cluster.sinks.columns import ColumnError, cast_of, number_text
 from raftlog.cluster.sinks.mapping import Misfit, RowMapping, SinkSource
 
 AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -222,6 +222,7 @@ def test_wrong_columns_are_refused(source: SinkSource, columns: dict[str, str], 
         ("string", b"x", "x"),
         ("int", "12", 12),
         ("bigint", Decimal("1e3"), 1000),
+        ("bigint", Decimal("-123.000000000000000000000000000000"), -123),
         ("double", "1.5", 1.5),
         ("double", 2, 2.0),
         ("decimal(5,2)", 1.25, Decimal("1.25")),
@@ -255,6 +256,8 @@ def test_a_value_becomes_a_cell(kind: str, value: Any, cell: Any) -> None:
         ("int", True),
         ("int", "1.0"),
         ("bigint", [1]),
+        ("bigint", Decimal("NaN")),
+        ("bigint", Decimal("1e999999999")),
         ("double", "x"),
         ("double", Decimal("1e999")),
         ("decimal(5,2)", 1234),
@@ -273,3 +276,33 @@ def test_a_value_that_does_not_fit_is_refused(kind: str, value: Any) -> None:
     """Nothing is rounded, cut or guessed."""
     with pytest.raises((ValueError, TypeError, ArithmeticError)):
         cast_of(kind)(value)
+
+
+@pytest.mark.parametrize("value", ["1" * 30 + ".5", "12345678901234567890123456789.0", "1e400", "1e-400"])
+def test_a_number_of_many_digits_that_is_no_integer_is_called_so(value: str) -> None:
+    """The context of decimals has 28 digits: beyond them its own error named a class of Python."""
+    with pytest.raises(ValueError, match=r"^no integer"):
+        cast_of("bigint")(Decimal(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("1e999999999", "1E+999999999"),
+        ("-1.50e-999999999", "-1.5E-999999999"),
+        ("0e999999999", "0"),
+        ("1e3000000", "1E+3000000"),
+        ("1.50e3", "1500"),
+        ("1e-7", "0.0000001"),
+        ("1e100000", "1" + "0" * 100_000),
+    ],
+)
+def test_a_number_of_few_bytes_stays_a_text_of_few_bytes(value: str, text: str) -> None:
+    """Without an exponent these would be texts of a gigabyte: a sink takes less than 64 MB."""
+    assert number_text(Decimal(value)) == text
+    found = mapping(KEYS, {"id": "suffix", "n": "value.n"}).of_record(
+        record("put", b"customer/1", b'{"n": %s}' % value.encode())
+    )
+    (row,) = (change.row for change in found.rows)
+    assert row is not None
+    assert number_text(row[1]) == text

@@ -297,14 +297,24 @@ def test_the_group_follows_the_store_and_holds_the_log(
     assert group.lag == 0
 
 
-def test_a_trimmed_log_stops_the_sink_with_the_choices(client: SyncClient, node: FakeNode, tmp_path: Path) -> None:
-    """There is never a silent jump."""
+@pytest.mark.parametrize(
+    ("more", "choice"),
+    [
+        ({"start": "state"}, r"\): raftlog sink rebuild s fills it from the state of the keys, or drop it"),
+        ({"start": "oldest"}, r'\): set start = "state", then raftlog sink rebuild s fills it again, or drop it'),
+        ({"from": {"records": ""}, "columns": {"id": "index"}}, r"\): set start = \d+ to have what the log has, then"),
+    ],
+)
+def test_a_trimmed_log_stops_the_sink_with_the_choices(
+    client: SyncClient, node: FakeNode, tmp_path: Path, more: dict[str, object], choice: str
+) -> None:
+    """There is never a silent jump, and each choice is one that `sink rebuild` takes."""
     fill(client, 10)
-    bench = Bench(client, tmp_path)
+    bench = Bench(client, tmp_path, **more)
     bench.run()
     fill(client, 10)
     node.oldest = node.applied
-    with pytest.raises(SinkStopped, match=r"needs the log from index \d+ on, and that is trimmed .*sink rebuild s"):
+    with pytest.raises(SinkStopped, match=rf"needs the log from index \d+ on, and that is trimmed .*{choice}"):
         bench.run()
 
 

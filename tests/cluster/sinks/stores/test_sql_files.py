@@ -96,6 +96,44 @@ def test_a_full_disk_is_tried_again(bench: StoreBench) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
+def test_a_file_that_was_deleted_or_replaced_is_written_no_more(bench: StoreBench, is_replaced: bool) -> None:
+    """Rows would go into a file without a name until the next start. Then the file that is there is filled."""
+    path, other = bench.folder / "file", bench.folder / "other"
+    if is_replaced:
+        with closing(bench.changed(path="other").store()) as store:
+            store.open(SINK, 1)
+            store.write(RowChanges((put(1, "older"),)), None, StorePosition(2))
+    store = bench.store()
+    store.open(SINK, 1)
+    store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
+    path.unlink()
+    if is_replaced:
+        other.rename(path)
+    with pytest.raises(StoreError, match=r"file is not the file .*: it was deleted or replaced since") as stopped:
+        store.write(RowChanges((put(2, "b"),)), StorePosition(2), StorePosition(3))
+    assert not isinstance(stopped.value, StoreUnavailable)
+    store.close()
+    for each in bench.folder.glob("file*[-.]*"):
+        each.unlink()
+    assert store.open(SINK, 1) == (StorePosition(2) if is_replaced else None)
+    store.close()
+
+
+@pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+def test_the_error_that_ended_a_transaction_is_the_one_that_is_told(bench: StoreBench) -> None:
+    """SQLite has no transaction to roll back where it refuses to begin one."""
+    with closing(database(bench)) as own:
+        own.execute("CREATE TABLE items (id VARCHAR PRIMARY KEY, n BIGINT, version BIGINT)")
+    store = bench.store()
+    with closing(store):
+        store.open(SINK, 1)
+        store._database.execute("PRAGMA query_only = ON")
+        with pytest.raises(StoreError, match="attempt to write a readonly database"):
+            store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
+
+
+@BOTH
 def test_verify_names_rows_that_somebody_changed(bench: StoreBench, client: SyncClient) -> None:
     """Changed, added and deleted rows, by their keys."""
     columns = {"id": "suffix", "n": "value.n:bigint", "free": "value.free"}

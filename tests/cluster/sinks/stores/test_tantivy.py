@@ -130,6 +130,18 @@ def test_a_second_process_waits_for_the_first(bench: StoreBench, store: TantivyS
         assert second.open(SINK, 2) == StorePosition(4)
 
 
+def test_a_lock_that_cannot_be_made_is_not_called_another_process(bench: StoreBench, store: TantivyStore) -> None:
+    """As on a file system that is read-only."""
+    store.close()
+    lock = bench.folder / "a/index/.tantivy-writer.lock"
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(StoreUnavailable, match=r"index: Failed to acquire Lockfile: IoError.*Is a directory"):
+        store.open(SINK, 2)
+    lock.rmdir()
+    assert store.open(SINK, 2) == StorePosition(4)
+
+
 def test_a_folder_that_was_restored_shows_it(bench: StoreBench, store: TantivyStore, tmp_path: Path) -> None:
     """The next write sees the older position, and writes nothing."""
     meta = tmp_path / "a/index/meta.json"
