@@ -3,14 +3,18 @@
 import io
 import json
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raftlog.cluster.cli import import_postgres, importing
+from raftlog.cluster.cli.frame.output import Format, Printer, Row
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer import file_source
 from tests.cluster.cli.test_cli import Running
@@ -148,3 +152,22 @@ def test_a_wrong_source_is_refused_without_its_password(
     assert found.exit_code in (1, 2)
     assert told in found.stderr
     assert "secret" not in found.stderr + found.stdout
+
+
+@pytest.mark.parametrize("format", Format)
+def test_sigterm_ends_an_import_as_ctrl_c_does_in_every_format(format: Format) -> None:
+    """A supervisor's stop says how to continue; without a handler the process would end without a word."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def rows() -> Iterator[Row]:
+        yield {"records": 1}
+        assert signal.getsignal(signal.SIGTERM) not in (before, signal.SIG_DFL), "it would end this process"
+        signal.raise_signal(signal.SIGTERM)
+        yield {"records": 2}
+
+    made: Any = SimpleNamespace(printer=Printer(format, "auto", io.BytesIO()))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            importing.printed(made, rows(), importing.IMPORTED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
