@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 import stamina
@@ -100,9 +100,21 @@ class _Page(msgspec.Struct, frozen=True):
     scroll: str = msgspec.field(name="_scroll_id")
 
 
+class _IndexSettings(TypedDict):
+    index: dict[str, Any]
+
+
+class _Index(TypedDict):
+    """An index as a server describes it."""
+
+    aliases: dict[str, Any]
+    mappings: dict[str, Any]
+    settings: _IndexSettings
+
+
 _found_of: Final = msgspec.json.Decoder(_Found).decode
 _page: Final = msgspec.json.Decoder(_Page).decode
-_indexes_of: Final = msgspec.json.Decoder(dict[str, dict[str, Any]]).decode
+_indexes_of: Final = msgspec.json.Decoder(dict[str, _Index]).decode
 _mark_of: Final = msgspec.json.Decoder(_Mark).decode
 
 
@@ -220,7 +232,7 @@ class OpenSearchStore:
         self._index = f"{self._name}-{2 if now == f'{self._name}-1' else 1}"
         self._delete_index(sink)
 
-    def _meant(self, sink: SinkIdentity) -> dict[str, dict[str, Any]]:
+    def _meant(self, sink: SinkIdentity) -> dict[str, _Index]:
         """The indexes that the name means: none, or one. Raises StoreError for an alias of an index of others."""
         answer = self._server.ask("GET", f"/{self._name}")
         if answer.status == 404:
@@ -270,7 +282,7 @@ class OpenSearchStore:
         self._bulk = BulkRequests(self._server, self._index, self._alias_of(found))
         self._check_settings(found["settings"]["index"])
 
-    def _alias_of(self, described: Mapping[str, Any]) -> str:
+    def _alias_of(self, described: _Index) -> str:
         """The name by which rows are written into this very index, and into none that takes its place."""
         alias = f"raftlog-{described['settings']['index']['uuid']}"
         if alias not in described["aliases"]:
@@ -293,11 +305,11 @@ class OpenSearchStore:
         if b"resource_already_exists_exception" not in answer.body:
             self._server.good(answer)
 
-    def _described(self) -> dict[str, Any] | None:
+    def _described(self) -> _Index | None:
         answer = self._server.ask("GET", f"/{self._index}")
         if answer.status == 404:
             return None
-        return self._server.read(_indexes_of, answer)[self._index]
+        return self._server.read(_indexes_of, answer).get(self._index)  # not there: the name is an alias by now
 
     def _check_settings(self, index: Mapping[str, Any]) -> None:
         given = index.get("gc_deletes", "60s")
@@ -428,7 +440,7 @@ class OpenSearchStore:
         return self._server.good(self._server.ask(method, target, sent))
 
 
-def _owner(described: Mapping[str, Any]) -> str | None:
+def _owner(described: _Index) -> str | None:
     """The sink that an index says it belongs to."""
     owner: str | None = described["mappings"].get("_meta", {}).get(_OWNER)
     return owner

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftlog.chaos.runs.aftermath import Aftermath, compare, examine
+from raftlog.chaos.runs.aftermath import Aftermath, _records, compare, examine
 from raftlog.chaos.workloads.tracer import Tracer
 from raftlog.cluster.api.errors import Code, Outcome, Problem
 from raftlog.cluster.api.records import LogPageJson, LogRecord
@@ -159,3 +159,27 @@ def test_a_trim_while_the_logs_are_read_is_no_loss(tmp_path: Any) -> None:
     assert found.begins == {1: 6, 2: 6}
     assert found.log is not None
     assert [index for index, _ in found.log.appended] == list(range(1, 10))
+
+
+@pytest.mark.parametrize("oldest", range(1, 11))
+def test_a_log_that_is_trimmed_between_two_pages_has_no_hole(oldest: int) -> None:
+    """For each oldest index, and a trim before each of the pages: the records are consecutive up to the end."""
+    asked = trimmed_after = 0
+
+    def ask(node: int, target: str, _timeout: float) -> tuple[int, bytes]:
+        nonlocal asked
+        asked += 1
+        begin = int(target.partition("from=")[2].partition("&")[0])
+        if asked > trimmed_after and begin < oldest:
+            return gone(node, oldest)
+        records = WHOLE[begin - 1 : begin + 1]
+        end = begin + len(records)
+        told = LogPageJson("l", records, next=end, oldest=1, committed=9, last_user_index=9, index=9, term=1)
+        return 200, msgspec.json.encode(told)
+
+    deployment: Any = SimpleNamespace(cluster=SimpleNamespace(ask=ask))
+    for pages in range(6):
+        asked, trimmed_after = 0, pages
+        found = [record.index for record in _records(deployment, 1, 9)]
+        assert found == list(range(found[0] if found else 10, 10)), pages
+        assert not found or found[0] in (1, oldest)

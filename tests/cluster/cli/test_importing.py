@@ -3,14 +3,18 @@
 import io
 import json
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raftlog.cluster.cli import import_postgres, importing
+from raftlog.cluster.cli.frame.output import Format, Printer, Row
 from raftlog.cluster.client.blocking.client import SyncClient
 from raftlog.cluster.importer import file_source
 from tests.cluster.cli.test_cli import Running
@@ -148,3 +152,23 @@ def test_a_wrong_source_is_refused_without_its_password(
     assert found.exit_code in (1, 2)
     assert told in found.stderr
     assert "secret" not in found.stderr + found.stdout
+
+
+@pytest.mark.parametrize("format", Format)
+def test_sigterm_ends_an_import_as_ctrl_c_does_in_every_format(format: Format) -> None:
+    """A supervisor's stop says how to continue; without a handler the process would end without a word."""
+
+    def unheard(*_: object) -> None:
+        raise AssertionError("the process would have ended")
+
+    def rows() -> Iterator[Row]:
+        yield {"records": 1}
+        signal.raise_signal(signal.SIGTERM)
+
+    made: Any = SimpleNamespace(printer=Printer(format, "auto", io.BytesIO()))
+    before = signal.signal(signal.SIGTERM, unheard)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            importing.printed(made, rows(), importing.IMPORTED)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -299,6 +299,21 @@ def test_hint_of_an_older_term_is_not_believed() -> None:
     assert routes.leader == C
 
 
+@given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.none() | st.integers(0, 5)), min_size=1, max_size=12))
+def test_the_leader_is_that_of_the_last_hint_without_a_term_or_of_the_newest(
+    told: list[tuple[str, int | None]],
+) -> None:
+    """For any row of hints: one without a term is believed, and lets no older term in behind it."""
+    routes = Routes((A, B, C))
+    newest, leader = 0, None
+    for url, term in told:
+        is_believed = term is None or term >= newest
+        assert core.learn_leader(routes, LeaderHint(9, url), term) == (url if is_believed else None)
+        if is_believed:
+            newest, leader = max(newest, term or 0), url
+        assert routes.leader == leader
+
+
 def test_pitfall_83_a_hint_to_a_removed_leader_is_forgotten() -> None:
     """A learned URL without a listener is dropped, the configured ones stay. Guard: `failed` removes it."""
     gone = "http://127.0.0.1:9999"

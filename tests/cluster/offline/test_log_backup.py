@@ -239,6 +239,23 @@ def test_a_gap_says_what_to_do(
         taken(tmp_path / "c", client)
 
 
+@pytest.mark.parametrize("ahead", [-1, 0, 1, 2])
+def test_a_backup_goes_on_exactly_where_the_log_still_has_its_next_record(
+    tmp_path: Path, node: FakeNode, client: SyncClient, ahead: int
+) -> None:
+    """Only a log that begins behind that record lacks something."""
+    fill(node, 20)
+    end = taken(tmp_path / "b", client)
+    fill(node, 20)
+    node.submit_now((encode_block([BlockRecord(Operation.TRIM, argument=end + ahead)]), 1))
+    if ahead > 1:
+        with pytest.raises(BackupRefused, match="lacks records that were trimmed"):
+            taken(tmp_path / "b", client)
+        return
+    assert taken(tmp_path / "b", client) == node.applied
+    assert read_folder(tmp_path / "b")[0].digest == node.machine.digest()
+
+
 def test_another_history_of_the_same_log_is_refused(tmp_path: Path, node: FakeNode, client: SyncClient) -> None:
     """The cluster was restored from an older backup: it is shorter, or its next entry does not follow."""
     fill(node, 20)

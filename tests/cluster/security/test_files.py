@@ -7,13 +7,18 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from typer.testing import CliRunner
 
+from raftlog.cluster.cli.commands import build
+from raftlog.cluster.node.tls import NodeTls
 from raftlog.cluster.runtime import clock
 from raftlog.cluster.security import authority, tls
 from raftlog.cluster.security.authority import (
@@ -337,3 +342,18 @@ def test_a_key_with_a_password_is_refused_without_asking(folder: Path, tmp_path:
         client_context(files, checks_host=False)
     with pytest.raises(TlsError, match="without a password"):
         check_files(folder / "ca.pem", folder / "node-1.pem", locked)
+
+
+@pytest.mark.parametrize(("days", "is_soon"), [(1, True), (29, True), (31, False)])
+async def test_a_node_and_the_command_call_the_same_end_of_a_certificate_near(
+    folder: Path, days: int, is_soon: bool
+) -> None:
+    """The node logs it when it starts, and `cert check` says it."""
+    put(make_node(another(folder), LOG, 1, [], days=days), folder)
+    told = CliRunner().invoke(build(), ["cert", "check", str(folder / "node-1.pem")])
+    assert told.exit_code == 0, told.stderr
+    assert ("renew it" in told.stderr) == is_soon
+    lines: list[str] = []
+    logger: Any = SimpleNamespace(warning=lambda event, **_: lines.append(event))
+    NodeTls(files_of(folder), LOG, 1, logger)
+    assert lines == ["certificate_expires"] * is_soon

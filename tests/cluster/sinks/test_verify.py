@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.sinks.changes import StorePosition
 from raftlog.cluster.sinks.runner import VERIFIER
-from raftlog.cluster.sinks.store import PositionMoved, SinkIdentity, StoredRows
+from raftlog.cluster.sinks.store import PositionMoved, SinkIdentity, StoredRows, StoreUnavailable
 from raftlog.cluster.sinks.verify import verify
 from tests.cluster.sinks.model_store import ModelServer, ModelStore
 from tests.cluster.sinks.test_runner import Bench, expected, fill, running
@@ -83,3 +85,53 @@ def test_a_runner_waits_while_a_busy_store_is_compared(client: SyncClient, tmp_p
         fill(client, 20, seed=2)
         wait_until(lambda: bench.rows == expected(client), 20, what="the runner to go on")
         assert client.consumer("sink/s").status().owner != VERIFIER
+
+
+class _LeavingStore(_BusyStore):
+    """A busy store whose server goes away at one of the calls."""
+
+    def __init__(self, server: ModelServer, last: int) -> None:
+        super().__init__(server, threading.Event())
+        self._left = last
+
+    def _call(self) -> None:
+        self._left -= 1
+        if not self._left:
+            raise StoreUnavailable("gone")
+
+    def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
+        self._call()
+        return super().open(sink, generation)
+
+    @contextmanager
+    def rows(self, sink: SinkIdentity) -> Iterator[StoredRows | None]:
+        self._call()
+        with super().rows(sink) as found:
+            yield found
+
+    def close(self) -> None:
+        self._call()
+
+
+def test_a_comparison_that_ends_at_any_step_gives_the_sink_back(client: SyncClient, tmp_path: Path) -> None:
+    """Else the runner waits for a comparison that is over."""
+    bench = Bench(client, tmp_path)
+    fill(client, 20)
+    bench.run()
+    for last in itertools.count(1):
+        try:
+            assert verify("s", bench.sink, _LeavingStore(bench.store, last), client).is_same
+        except StoreUnavailable:
+            assert client.consumer("sink/s").status().owner != VERIFIER, last
+        else:
+            break
+    assert last > 4
+
+
+def test_a_store_at_any_position_is_compared_with_the_log_up_to_there(client: SyncClient, tmp_path: Path) -> None:
+    """What came later is no difference."""
+    bench = Bench(client, tmp_path)
+    fill(client, 12)
+    for until in range(1, client.status().committed + 1):
+        bench.run(until=until)
+        bench.check()

@@ -1,5 +1,6 @@
 """The log in memory: terms, ends, cuts, marks and bounds (test_log_twin.py has the naive twin)."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from raftlog.raft.consensus.invariants import InvariantBroken, check_log
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.options import Options
-from raftlog.raft.types import LogStart, Mark, TermRun
+from raftlog.raft.types import GENESIS, LogStart, Mark, TermRun
 from tests.raft.lab import configuration, extend, log_of, log_start
 
 
@@ -35,6 +36,20 @@ def test_terms_below_the_oldest_entry_are_known_only_at_the_snapshot() -> None:
     assert log.is_end(5)
     assert log.last_end(5, 1) == (5, True)
     assert log.last_end(3, 0) == (5, True)
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1, 1), (1, 3), (2, 2), (3, 1), (2, 1, 2), (4,)])
+def test_no_place_within_an_entry_is_taken_for_its_end(counts: tuple[int, ...]) -> None:
+    """For each end from which the log is kept, and each number of entries in memory."""
+    entries = log_of(configuration(3), *[(1, count) for count in counts])
+    ends = [0, *(entry.index for entry in entries)]
+    for oldest, tail in itertools.product(range(len(entries)), range(len(entries) + 1)):
+        kept = entries[oldest:]
+        base = entries[oldest - 1].mark if oldest else GENESIS
+        start = replace(log_start(kept, min(tail, len(kept))), first=base.index + 1, snapshot=base, base=base)
+        log = Log(start, committed=base.index, applied=base.index, now_ms=0)
+        for index in range(entries[-1].index + 2):
+            assert index in ends or not log.is_end(index), (oldest, tail, index)
 
 
 def test_pitfall_21_acknowledgements_name_term_and_index() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from raftlog.raft.consensus.invariants import check_log
 from raftlog.raft.consensus.log import Log
 from raftlog.raft.options import Options
-from raftlog.raft.types import Entry
+from raftlog.raft.types import GENESIS, Entry, LogStart, Mark
 from tests.raft.lab import configuration, extend, log_of, log_start
 
 Write = tuple[int | None, tuple[Entry, ...]]
@@ -32,6 +34,9 @@ class Twin:
         ends = [entry.index for entry in self.entries if entry.index <= index and entry.term <= term]
         return max(ends, default=0)
 
+    def mark(self, end: int) -> Mark:
+        return next((entry.mark for entry in self.entries if entry.index == end), GENESIS)
+
     def after(self, index: int) -> list[Entry]:
         return [entry for entry in self.entries if entry.index > index]
 
@@ -50,6 +55,7 @@ class Comparison(RuleBasedStateMachine):
         self.given: list[Entry] = []  # to the state machine, since the last start
         self.given_from = 1
         self.term = 1
+        self.oldest = self.snapshot = 0  # two ends: of the last entry that is not kept, and of the snapshot
 
     @rule(counts=st.lists(st.integers(1, 3), min_size=1, max_size=4), newer=st.integers(0, 1), is_handed=st.booleans())
     def append(self, counts: list[int], newer: int, is_handed: bool) -> None:
@@ -124,6 +130,16 @@ class Comparison(RuleBasedStateMachine):
             self.log.apply(self.log.given)
         self.log.trim(self.options)
 
+    @rule(keep=st.integers(0, 3), back=st.integers(0, 2))
+    def compact(self, keep: int, back: int) -> None:
+        """A snapshot of the applied entries, perhaps without the newest; the log keeps what follows, or more."""
+        ends = [end for end in self.twin.ends() if self.snapshot <= end <= self.log.applied]
+        self.snapshot = ends[max(0, len(ends) - 1 - back)]
+        kept = [end for end in self.twin.ends() if self.oldest <= end <= self.snapshot]
+        self.oldest = kept[max(0, len(kept) - 1 - keep)]
+        self.log.snapshot = self.twin.mark(self.snapshot)
+        self.log.compact(self.oldest)
+
     @rule(tail=st.integers(0, 4), chance=st.integers(0, 3))
     def restart(self, tail: int, chance: int) -> None:
         """Restart now and then: only the disk's content remains, only its newest entries are in memory, and the applied
@@ -134,19 +150,25 @@ class Comparison(RuleBasedStateMachine):
         applied = self.log.applied
         self.twin.entries = list(self.disk)
         self.writes.clear()
-        self.log = Log(log_start(self.disk, tail), committed=applied, applied=applied, now_ms=0)
+        kept = [entry for entry in self.disk if entry.index > self.oldest]
+        start = log_start(kept, tail) if kept else LogStart(1, (), self.twin.mark(self.oldest))
+        snapshot, base = self.twin.mark(self.snapshot), self.twin.mark(self.oldest)
+        start = replace(start, first=self.oldest + 1, snapshot=snapshot, base=base)
+        self.log = Log(start, committed=applied, applied=applied, now_ms=0)
         self.given, self.given_from = [], applied
 
     @invariant()
     def looks_the_same(self) -> None:
-        """Terms, ends, marks, slices and hints, at every index up to two above the last."""
+        """Terms, ends, marks, slices and hints, at every index up to two above the last; not all below the oldest."""
         if not hasattr(self, "twin"):
             return
         log, twin = self.log, self.twin
         check_log(log)
         ends = twin.ends()
         top = twin.entries[-1].index + 2
-        assert [log.term_at(index) for index in range(top)] == [twin.term_at(index) for index in range(top)]
+        known = range(self.oldest, top)
+        assert [log.term_at(index) for index in known] == [twin.term_at(index) for index in known]
+        assert all(log.term_at(index) in (None, twin.term_at(index)) for index in range(self.oldest))
         marks = {entry.index: entry.mark for entry in twin.entries}
         for index in range(log.tail.start.index, top):
             assert log.is_end(index) == (index in ends)
@@ -157,11 +179,12 @@ class Comparison(RuleBasedStateMachine):
             assert log.may_end(index) or index not in ends
             assert index in ends or not log.is_end(index)
             for term in terms:
+                wanted = max(twin.last_end(index, term), self.oldest)
                 end, is_end = log.last_end(index, term)
-                assert end == twin.last_end(index, term) if is_end else end >= twin.last_end(index, term)
+                assert end == wanted if is_end else end >= wanted
                 sure = log.last_sure_end(index, term)
                 assert sure in ends
-                assert sure <= twin.last_end(index, term)
+                assert sure <= wanted
         for after in [end for end in ends if end >= log.tail.start.index]:
             assert list(log.tail.slice(after, 1 << 30, 1 << 30)) == twin.after(after)
             assert list(log.tail.slice(after, 1, 99)) == twin.after(after)[:1]

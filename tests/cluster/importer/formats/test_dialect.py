@@ -6,6 +6,7 @@ from hypothesis import given, strategies as st
 from raftlog.cluster.importer.formats.dialect import (
     Dialect,
     cells_of,
+    charset_of,
     dialect_of,
     is_row_open,
     is_table,
@@ -91,3 +92,21 @@ def test_blanks_beside_quotes_belong_to_no_cell(cells: list[str], delimiter: str
     dialect = Dialect(delimiter, space=True)
     assert [*cells_of([text], dialect)] == [cells]
     assert not is_row_open(text.encode(), dialect)
+
+
+@given(st.lists(st.text(alphabet="a1,;|\t", max_size=6), min_size=2, max_size=5), st.data())
+def test_the_order_of_the_lines_does_not_decide(lines: list[str], data: st.DataObject) -> None:
+    """A file with its rows sorted otherwise is written in the same dialect."""
+    other = data.draw(st.permutations(lines))
+    assert dialect_of(other) == dialect_of(lines)
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "名,数\n東京,1\n", "x,😀😀😀\n1,😀\n", "é;ß\n1;2\n"])
+@pytest.mark.parametrize("charset", ["utf-8", "utf-16-le", "utf-16-be", "windows-1252"])
+@pytest.mark.parametrize("has_mark", [False, True])
+def test_wherever_the_first_bytes_end_the_charset_is_that_of_the_file(text: str, charset: str, has_mark: bool) -> None:
+    """They end within a character, a pair of surrogates or a line; behind as many bytes as are looked at, too."""
+    whole = ("\ufeff" * has_mark + text * 300).encode(charset, "ignore")
+    expected = charset_of(whole, is_whole=True)
+    for at in (*range(len(text.encode("utf-16-le")) + 4, 200), *range(4_090, 4_110)):
+        assert charset_of(whole[:at], is_whole=False) == expected, at

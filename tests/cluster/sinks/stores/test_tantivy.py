@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -94,6 +95,19 @@ def test_a_value_over_the_index_limits_is_refused_or_kept(
             store.write(changes, None, StorePosition(7))
         assert [(each.change.index, each.reason) for each in raised.value.refusals] == [(6, reason)]
     assert made.rows() == {}
+
+
+def test_every_row_that_the_index_refuses_is_named(bench: StoreBench, store: TantivyStore) -> None:
+    """Each place of a batch, alone and with the others: else each of them takes an attempt of its own."""
+    for places in itertools.product((False, True), repeat=3):
+        keys = ["x" * 60_000 if is_refused else f"k{place}" for place, is_refused in enumerate(places)]
+        changes = RowChanges(tuple(put(5 + place, key) for place, key in enumerate(keys)))
+        if any(places):
+            with pytest.raises(RowsRefused) as raised:
+                store.write(changes, StorePosition(4), StorePosition(8))
+            named = [each.change.index - 5 for each in raised.value.refusals]
+            assert named == [place for place, is_refused in enumerate(places) if is_refused]
+    assert bench.kept() == {"a": 1, "b": 2, "c": 3}
 
 
 def test_a_commit_that_fails_leaves_nothing_for_the_next_one(
