@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from raftlog.chaos.deploy.deployment import Deployment
+from raftlog.chaos.deploy.deployment import Deployment, client_proxy
 from raftlog.chaos.deploy.toxiproxy import ToxiproxyError, ToxiproxyHungError
-from raftlog.chaos.nemesis import NEMESES, Field
+from raftlog.chaos.nemesis import NEMESES, Field, links
+from raftlog.chaos.nemesis.fault import Toxic
 from tests.support import free_ports
 
 pytestmark = [pytest.mark.serial, pytest.mark.toxiproxy]
@@ -74,3 +76,37 @@ def test_a_proxy_that_hangs_leaves_no_other_part_of_the_fault() -> None:
     with pytest.raises(ToxiproxyHungError, match="remove x from b"):
         field.forget()
     assert (gone, field.placed, field.disabled) == (["x of c", "x of a", "d"], [], [])
+
+
+def test_each_fault_of_links_is_on_the_bytes_and_links_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node sends goes upstream through the proxy of the link; only answers to clients go downstream."""
+    placed: list[Toxic] = []
+
+    def place(toxics: Iterable[Toxic]) -> str:
+        placed.extend(toxics)
+        return "placed"
+
+    monkeypatch.setattr(links, "end_of", lambda _: "ECONNRESET")
+    nodes = (1, 2, 3)
+    deployment = SimpleNamespace(peer_address=lambda *_: "127.0.0.1:1")
+    one = {f"peer-{a}-{b}" for a, b in ((1, 2), (2, 1), (1, 3), (3, 1))}
+    every = {f"peer-{a}-{b}" for a in nodes for b in nodes if a != b}
+    chance = SimpleNamespace(choice=lambda _: 1, randint=lambda least, _: least)
+    field: Any = SimpleNamespace(
+        nodes=nodes, deployment=deployment, chance=chance, place=place, forget=None, leader=lambda: 1
+    )
+    expected = {
+        "latency": ("latency", "upstream", every),
+        "client-latency": ("latency", "downstream", {client_proxy(1)}),
+        "bandwidth": ("bandwidth", "upstream", one),
+        "late-delivery": ("bandwidth", "upstream", {"peer-1-2", "peer-1-3"}),
+        "half-messages": ("limit_data", "upstream", one),
+        "reset": ("reset_peer", "upstream", one),
+    }
+    for name, (kind, stream, proxies) in expected.items():
+        placed.clear()
+        NEMESES[name].inject(field)
+        assert {each.proxy for each in placed} == proxies, name
+        assert {(each.kind, each.stream) for each in placed} == {(kind, stream)}, name
+    others = {each.name for each in links.NEMESES} - expected.keys()
+    assert others == {"refused", "broken-all", "broken-leader"}, "a fault without a row"

@@ -11,7 +11,7 @@ import pytest
 
 from raftlog.cluster.client.aio import connection as aio
 from raftlog.cluster.client.blocking import sockets
-from raftlog.cluster.client.flow import LostAnswer
+from raftlog.cluster.client.flow import LostAnswer, Response
 from raftlog.cluster.client.http1 import BadResponse, ResponseParser
 from tests.support import HANG_S
 
@@ -124,3 +124,16 @@ async def test_both_clients_make_the_same_of_an_answer(
         found = await by_asyncio(answer, piece, stream=stream)
         assert found == by_sockets(answer, stream=stream), answer
         assert found == meant(answer, stream=stream), answer
+
+
+async def test_a_kept_connection_takes_each_answer_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its body and its limit are its own, whatever the answers before it were."""
+    monkeypatch.setattr(aio, "_BODY_BYTES_MAX", LIMIT)
+    made = aio.Connection()
+    made.connection_made(Wire())
+    for body in (*BODIES[:3], *BODIES[:3]):
+        waiter = made.send(b"GET", stream=False)
+        made.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        found = await waiter
+        assert isinstance(found, Response)
+        assert found.body == body

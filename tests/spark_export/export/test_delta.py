@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -19,6 +20,23 @@ def test_delta_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
     with pytest.raises(delta.DeltaMissingError, match=re.escape(how_to_install("spark", "delta"))):
         delta.require()
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    last: int
+    files: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize("winner", ["own", "other", "none"])
+def test_a_commit_to_a_store_counts_only_if_the_table_has_it(monkeypatch: pytest.MonkeyPatch, winner: str) -> None:
+    """Of two runs with the same batch one commits; the other must not write a manifest over it."""
+    own, other = _Manifest(9), _Manifest(9, ("another",))
+    monkeypatch.setattr(delta, "require", lambda: None)
+    monkeypatch.setattr(delta, "commit", lambda *_: None)
+    monkeypatch.setattr(delta, "committed", lambda *_: {"own": own, "other": other, "none": None}[winner])
+    place: Any = None
+    made: Any = own
+    assert delta.commit_alone(place, None, made, []) == (winner == "own")
 
 
 def delta_indexes(folder: Path) -> list[int]:
