@@ -10,6 +10,7 @@ import typer
 from raftlog.cluster.api.text import counted
 from raftlog.cluster.cli.frame.common import Cli, CommandFailed, Commands, Exit, say
 from raftlog.cluster.cli.frame.output import view
+from raftlog.cluster.runtime.file_errors import replace_file
 
 commands = Commands()
 register = commands.register
@@ -129,15 +130,15 @@ def _add(revoked: Path, certificates: list[Any]) -> None:
         for facts in certificates:
             holder = "".join(each if each.isprintable() else "?" for each in facts.holder)  # one line
             added += f"sha256:{facts.fingerprint}  # {holder}, until {facts.not_after:%Y-%m-%d}\n"
-        digests = parse_revoked(before.decode() + added).digests
+        text = before.decode() + added
+        digests = parse_revoked(text).digests
     except ValueError as error:
         raise CommandFailed(
             f"{revoked}: {error}; nothing was revoked: nodes could not read this list. Correct it, or name another one "
             "with --list"
         ) from error
     assert digests >= {bytes.fromhex(facts.fingerprint) for facts in certificates}
-    with revoked.open("a", encoding="utf-8") as file:
-        file.write(added)
+    replace_file(revoked.resolve(), text.encode())  # whole: of half a line on a full disk no node reads the list
 
 
 @cert("list")

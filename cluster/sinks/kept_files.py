@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from raftlog.cluster.runtime.file_errors import replace_file
+from raftlog.cluster.runtime.file_errors import naming, replace_file
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -43,14 +43,14 @@ class Rejects:
         return [_decode(line) for line in lines[:-1]]  # a torn line has no end
 
     def add(self, index: int, key: str, reason: str) -> None:
-        """Appends one durably. Raises OSError."""
+        """Appends one durably. Raises OSError, which names the file."""
         if self._known is None:
             found = self.read()
             self.replace(found)  # without a line that a crash left torn
             self._known = {(each.index, each.key) for each in found}
         if (index, key) in self._known:
             return
-        with self.path.open("ab") as file:
+        with naming(self.path), self.path.open("ab") as file:
             file.write(msgspec.json.encode(Rejected(index, key, reason)) + b"\n")
             file.flush()
             os.fsync(file.fileno())

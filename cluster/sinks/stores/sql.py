@@ -252,7 +252,7 @@ class SqlStore:
         self._generation = 0
 
     def open(self, sink: SinkIdentity, generation: int) -> StorePosition | None:
-        """Makes the table if it is not there."""
+        """Makes the table if it is not there. A position without its table counts no more: the table was dropped."""
         self._sink, self._generation = self._placed(sink), generation
         self._database.connect()
         self._database.execute(_CREATE_POSITIONS)
@@ -263,6 +263,9 @@ class SqlStore:
                 check_owner(found[1], sink)
                 if found[2] > generation:
                     raise StoreFenced(self._sink.name, found[2])
+                if not self._database.columns_of(self._table):  # dropped: its rows would not come again
+                    self._database.execute(f"DELETE FROM {POSITIONS} WHERE name = ?", (self._sink.name,))
+                    found = None
             self._types = self._made_table()
             self._database.execute(
                 f"UPDATE {POSITIONS} SET generation = ? WHERE name = ?", (generation, self._sink.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,28 @@ def test_a_revoked_certificate_is_on_the_list_however_the_list_ended(
     digest = bytes.fromhex(read_facts(certificate).fingerprint)
     assert parse_revoked(listed.read_text()).digests == former.digests | {digest}
     assert listed.read_text().startswith(before)
+
+
+def test_a_full_disk_leaves_the_list_as_it_was(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a line would be a list that no node and no further command reads. A link to the list stays one."""
+    listed, link = tmp_path / "revoked", tmp_path / "link"
+    listed.write_text(f"{OTHER}\n")
+    link.symlink_to(listed)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        done = revoke(certificate, link)
+    assert done.exit_code == 1
+    assert f"{listed}: No space left on device" in done.output.replace("\n", " ")
+    assert listed.read_text() == f"{OTHER}\n"
+    assert revoke(certificate, link).exit_code == 0
+    assert link.is_symlink()
+    assert len(listed.read_text().splitlines()) == 2
 
 
 def test_the_list_is_made_if_it_is_not_there(certificate: Path, tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, strategies as st
 
 from raftlog.cluster.sinks.kept_files import Rejected, Rejects
@@ -36,3 +39,17 @@ def test_a_rejected_change_is_listed_once_however_often_it_is_rejected(steps: li
                             file.write(b'{"index":1,"k')
                     rejects = Rejects(path)
             assert rejects.read() == [Rejected(*each, reason) for each, reason in twin.items()]
+
+
+def test_a_full_disk_of_rejected_changes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is seldom the store's disk."""
+    rejects = Rejects(tmp_path / "s.rejected")
+    rejects.add(1, "a", "x")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*s\.rejected"):
+            rejects.add(2, "b", "y")

@@ -120,6 +120,19 @@ def test_a_file_that_was_deleted_or_replaced_is_written_no_more(bench: StoreBenc
     store.close()
 
 
+@BOTH
+def test_a_table_that_was_dropped_is_filled_again(bench: StoreBench, client: SyncClient) -> None:
+    """Its position stands in another table. The rows before it would be missing for ever."""
+    for number in range(5):
+        client.put(b"k/%d" % number, b'{"n": %d}' % number)
+    bench.run(client)
+    with closing(database(bench)) as own:
+        own.execute("DROP TABLE items")
+    client.put(b"k/9", b'{"n": 9}')
+    bench.run(client)
+    bench.check(client)
+
+
 @pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
 def test_the_error_that_ended_a_transaction_is_the_one_that_is_told(bench: StoreBench) -> None:
     """SQLite has no transaction to roll back where it refuses to begin one."""
