@@ -20,8 +20,8 @@ _REFUSED: Final = ("21", "22", "23", "54")
 """Classes of PostgreSQL's codes: cardinality, data, constraints, and limits of a row."""
 
 _exact: Final = msgspec.json.Decoder(float_hook=Decimal).decode
-_PASSING: Final = ("08", "40", "53", "55", "57", "58")
-"""Connections, serialization, resources, locks, shutdown, and the system."""
+_PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58")
+"""Connections, a server that only reads (as after a failover), serialization, resources, locks, shutdown, the system."""
 
 
 class PostgresDatabase(ArrayDatabase):
@@ -111,7 +111,7 @@ class PostgresDatabase(ArrayDatabase):
             if "authentication failed" in why:
                 raise StoreError(f"PostgreSQL refuses the user of the url: {why}") from error
             is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and state[:2] != "28"
-            if state[:2] in _PASSING or (is_lost and not _is_refused_at_connect(why)):
+            if state.startswith(_PASSING) or (is_lost and not _is_refused_at_connect(why)):
                 raise StoreUnavailable(f"PostgreSQL: {why}{detail}") from error
             raise StoreError(f"PostgreSQL: {why}{detail}") from error
 

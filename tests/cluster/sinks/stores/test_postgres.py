@@ -163,18 +163,20 @@ def test_a_row_over_the_limits_is_refused(bench: StoreBench) -> None:
     bench.expect(None)
 
 
-def test_a_full_disk_is_tried_again(bench: StoreBench, postgres: PostgresServer) -> None:
-    """Nothing of the batch is written; the same batch is once there is room. A trigger reports the full disk."""
+@pytest.mark.parametrize("condition", ["disk_full", "read_only_sql_transaction"])
+def test_what_passes_is_tried_again(bench: StoreBench, postgres: PostgresServer, condition: str) -> None:
+    """A full disk, or a server that only reads, as after a failover. Nothing of the batch is written; the same batch is
+    once that has passed. A trigger reports it."""
     with closing(bench.store()) as store:
         store.open(SINK, 1)
         postgres.sql(
-            "CREATE OR REPLACE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$",
-            "CREATE TRIGGER full_disk BEFORE INSERT ON items EXECUTE FUNCTION is_full()",
+            "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE 'not now' USING ERRCODE = '{condition}'; END $$",
+            "CREATE TRIGGER refuses BEFORE INSERT ON items EXECUTE FUNCTION refuse()",
         )
-        with pytest.raises(StoreUnavailable, match="PostgreSQL: could not extend file"):
+        with pytest.raises(StoreUnavailable, match="PostgreSQL: not now"):
             store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
-        postgres.sql("DROP TRIGGER full_disk ON items")
+        postgres.sql("DROP TRIGGER refuses ON items")
         assert store.open(SINK, 1) is None
         store.write(RowChanges((put(1, "a"),)), None, StorePosition(2))
     bench.expect(StorePosition(2), ("a", 1, 1))
