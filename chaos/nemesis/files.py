@@ -37,6 +37,9 @@ HEALED_S: Final = 60.0
 REFUSED_S: Final = 30.0
 """For a peer to refuse a node: it dials again every second."""
 
+REFUSED: Final = "peer_refuses_this_node"
+HEALING: Final = "healing"
+
 COPY_AGE: Final = 2
 """Starts by which an old copy is behind: when it is started itself it still counts one less than the peers have met."""
 
@@ -226,8 +229,8 @@ def _records(field: Field, node: int, first: int, last: int) -> tuple[list[LogRe
 def _wiped(field: Field) -> Injection:
     """The disk is empty: the node must not start.
 
-    Formatted again under its old identity, which an operator must not do, its peers must refuse it: it lost its
-    promises.
+    Formatted again under its old identity, which an operator must not do, it must have no vote: it lost its promises.
+    Its peers refuse it, or it heals, as a folder does that was made for a log that may be.
     """
     deployment, cluster = field.deployment, field.deployment.cluster
     is_formatted = field.chance.random() < 0.5
@@ -241,7 +244,9 @@ def _wiped(field: Field) -> Injection:
     if is_formatted:
         cluster.format_again(node)
     deployment.changed_disk(node)
-    return _must_be_refused(field, node, "wiped and formatted again" if is_formatted else "wiped")
+    if is_formatted:
+        return _must_have_no_vote(field, node, "wiped and formatted again", REFUSED, HEALING)
+    return _must_have_no_vote(field, node, "wiped", REFUSED)
 
 
 def _rolled_back(field: Field) -> Injection:
@@ -261,7 +266,7 @@ def _rolled_back(field: Field) -> Injection:
     copy.rename(data)
     deployment.disks.lose(node, "rolled back")
     deployment.changed_disk(node)
-    return _must_be_refused(field, node, "rolled back")
+    return _must_have_no_vote(field, node, "rolled back", REFUSED)
 
 
 def _meet_again(field: Field, node: int) -> None:
@@ -295,17 +300,25 @@ def _has_said(field: Field, node: int, event: str, since: int) -> list[dict[str,
     return [event_line for line in lines if (event_line := json.loads(line)).get("event") == event]
 
 
-def _must_be_refused(field: Field, node: int, what: str) -> Injection:
+def _must_have_no_vote(field: Field, node: int, what: str, *events: str) -> Injection:
+    """Starts that node. It must end with DATA, or log one of these events from then on."""
     deployment = field.deployment
+    since = deployment.cluster.log_file(node).stat().st_size
     code = _started(field, node)
     if code is not None:
         proof = f"it ended with {code}: {_said(field, node, 'not_started', 'reason')[:300]}"
         if code != DATA:
             field.problems.append(f"node {node} ended with {code} after its disk was {what}: {DATA} was due")
     else:
-        if not field.wait(lambda: bool(_said(field, node, "peer_refuses_this_node", "reason")), REFUSED_S):
-            field.problems.append(f"no peer refuses node {node}, whose disk was {what}")
-        proof = f"refused: {_said(field, node, 'peer_refuses_this_node', 'reason')[:300]}"
+        found: list[str] = []
+
+        def has_said() -> bool:
+            found.extend(event for event in events if _has_said(field, node, event, since))
+            return bool(found)
+
+        if not field.wait(has_said, REFUSED_S):
+            field.problems.append(f"node {node} serves and logs none of {events}, although its disk was {what}")
+        proof = f"it logs {found or 'nothing of it'}"
 
     def heal() -> str:
         membership.replace(deployment, node)

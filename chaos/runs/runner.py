@@ -223,6 +223,9 @@ async def _fault(run: Run, fault: FaultRun, deployment: Deployment, locks: Mappi
             fault.outcome, fault.note = "skipped", "those before it took so long that the run would be over"
             return
         here = Field(deployment, planned.number, random.Random(planned.draw))
+        if (left := len(here.nodes)) < nemesis.nodes_min:  # members were removed meanwhile
+            fault.outcome, fault.note = "skipped", f"it needs {nemesis.nodes_min} nodes, and the cluster has {left}"
+            return
         fault.began_ns = arena.now_ns()
         try:
             async with locks["process"] if nemesis.needs_others_up else nullcontext():

@@ -208,10 +208,13 @@ def format_again(world: World, random: Random) -> None:
 
 
 def lose_and_format(world: World, node: NodeId) -> None:
-    """The folder of a node that is down is lost, and made again as `raftlog format` makes one for a log that may be."""
+    """The folder of a node is lost, and made again as `raftlog format` makes one for a log that may be. All nodes are
+    down: what no other disk has was on no majority, and cannot be any more."""
     disk = world.disks[node]
-    held = disk.view.held
-    heard = max([each.view.hard_state.term for other, each in world.disks.items() if other != node], default=0)
+    others = [each.view for other, each in world.disks.items() if other != node]
+    is_alone = world.configuration.voters == (node,)
+    held = frozenset(entry for entry in disk.view.held if is_alone or any(each.has(*entry) for each in others))
+    heard = max([each.hard_state.term for each in others], default=0)
     world.witness.rolled_back(node, heard)  # a candidate that counted its vote in a later term would know that term
     disk.format(disk.incarnation, NEW_DISK)
     disk.view.lost(held)

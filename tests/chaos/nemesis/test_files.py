@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from raftlog.chaos.deploy.deployment import Deployment
 from raftlog.chaos.deploy.disk_account import DiskAccount
-from raftlog.chaos.nemesis import NEMESES
+from raftlog.chaos.nemesis import NEMESES, files
 from raftlog.chaos.nemesis.damage import MARK, SLOT_AT, SLOT_BYTES, Area, flip, truncate
+from raftlog.chaos.nemesis.fault import Field
 from tests.raft.wal.journal_driver import written_log
 from tests.support import free_ports
 
@@ -170,3 +173,27 @@ def test_faults_that_lose_disks_or_change_members_are_heavy() -> None:
     assert {"flip-log", "wiped-disk", "rolled-back-disk", "member-added", "clock-forward"} <= set(families)
     assert {each.lane for each in families.values()} == {"process"}
     assert not {"kill-leader", "pause-leader", "sync-error", "power-cut-all"} & set(families)
+
+
+@pytest.mark.parametrize(
+    ("logged", "is_right"), [("peer_refuses_this_node", True), ("healing", True), ("serving", False)]
+)
+def test_a_disk_that_lost_its_promises_must_log_from_its_start_on_that_it_has_no_vote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: str, is_right: bool
+) -> None:
+    """It is refused by a peer, or it heals. What an earlier disk of that number has logged does not count."""
+    log = tmp_path / "node-1.log"
+    log.write_text('{"event":"peer_refuses_this_node"}\n{"event":"healing"}\n')
+
+    def start(node: int) -> None:
+        with log.open("a") as file:
+            file.write(f'{{"event":"{logged}"}}\n')
+
+    cluster = SimpleNamespace(
+        log_file=lambda node: log, start_node=start, pid=lambda node: 1, status=lambda node: "it serves"
+    )
+    monkeypatch.setattr(files, "REFUSED_S", 0.0)
+    deployment: Any = SimpleNamespace(cluster=cluster)
+    field = Field(deployment, 1, Random(1))
+    files._must_have_no_vote(field, 1, "wiped and formatted again", files.REFUSED, files.HEALING)
+    assert (field.problems == []) is is_right

@@ -39,6 +39,24 @@ def test_a_vote_that_no_disk_heard_of_is_lost_with_the_folder() -> None:
     assert (node, term + 1) not in votes.votes
 
 
+def test_an_entry_that_no_other_disk_has_is_lost_with_the_folder() -> None:
+    """All members are down, and a follower alone has written the newest entry: not even its leader had. No majority can
+    have committed it, so the formatted folder need not get it back before it votes."""
+    world = sound(3)
+    for each in world.replicas:
+        down(world, each)
+    node, *others = world.disks
+    held = world.disks[node].view.held
+    newest = max(held)
+    for other in others:
+        view = world.disks[other].view
+        del view.entries[-1], view.ends[-1]
+        view.synced = len(view.ends)
+        assert not view.has(*newest)
+    lose_and_format(world, node)
+    assert world.disks[node].view.forgotten == held - {newest}
+
+
 def test_a_folder_that_is_formatted_again_elects_no_leader_without_the_last_copy() -> None:
     """Node 2 is down, nodes 1 and 3 acknowledge a write, all stop, and the folder of node 3 is lost. Nodes 2 and 3
     elect no leader. With node 1 they do, and it has the write."""
