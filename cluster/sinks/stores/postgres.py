@@ -21,7 +21,7 @@ _REFUSED: Final = ("21", "22", "23", "54")
 
 _exact: Final = msgspec.json.Decoder(float_hook=Decimal).decode
 _PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58")
-"""Connections, a server that only reads (as after a failover), serialization, resources, locks, shutdown, the system."""
+"""Connections, a server that only reads (as after a failover), serialization, resources, locks, shutdown, system."""
 
 
 class PostgresDatabase(ArrayDatabase):
