@@ -93,7 +93,7 @@ class Disk:
         self.snapshot_bytes = snapshot.stored.size if snapshot is not None else 0  # of the newest snapshot
         self._older_bytes = bytes_below(opened.files, 0 if snapshot is None else snapshot.mark.index)
         self.size_bytes = shutil.disk_usage(opened.shard).total  # of the disk that the folder is on, when it was opened
-        self.reserve.keep(journal.active.size, self.snapshot_bytes, self._older_bytes, may_make=True)
+        self.reserve.keep(journal.active.size, self.snapshot_bytes, self._older_bytes, may_fill=True)
 
     @classmethod
     def open(
@@ -353,11 +353,11 @@ class Disk:
 
     # -- disk space
 
-    def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:
+    def keep_reserve(self, grown: int = 0, *, may_fill: bool = True) -> None:
         if not self.reserve.is_asked:
             self.reserve.is_asked = True
             sizes = self._journal.active.size, self.snapshot_bytes, self._older_bytes, grown
-            self._read_worker.post(partial(self.reserve.keep, *sizes, may_make=may_make))
+            self._read_worker.post(partial(self.reserve.keep, *sizes, may_fill=may_fill))
 
     def _take_back(self, freed: int, newest: int, older: int) -> None:
         """Gives the reserve back what snapshots have left that were just deleted; `newest` and `older` are the sizes of

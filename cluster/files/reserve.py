@@ -101,17 +101,17 @@ class Reserve:
         state = newest + grown - grown % (segment // STEPS)
         return RESERVE_SEGMENTS * segment + max(state, 2 * state - older)
 
-    def keep(self, segment: int, newest: int, older: int = 0, grown: int = 0, *, may_make: bool) -> None:
+    def keep(self, segment: int, newest: int, older: int = 0, grown: int = 0, *, may_fill: bool) -> None:
         """Makes the file as large as it should be (see `wanted`), then measures the free space. Where the missing part
         does not fit, the disk is full.
 
-        `may_make` is false while the work that took from it is under way: it may need the space. May block. Never
-        raises.
+        `may_fill` is false while the work that took from it is under way: that may need as much again, so the file is
+        made only where as much stays free. May block. Never raises.
         """
         self.is_asked = False
         wanted = self.wanted(segment, newest, older, grown)
         with self._lock, suppress(OSError):  # counts as no space: the next call tries again
-            if may_make:
+            if may_fill or self._space.free() >= 2 * wanted - self.bytes:
                 self._make(wanted)
             self.free_bytes = self._space.free()
             self.lacks_bytes = max(0, wanted - self.bytes - self.free_bytes) if self.is_used else 0

@@ -247,9 +247,9 @@ class NodeDisk(Disk):
         await self._write_worker.run(partial(disk_snapshots.compact, self._disk, keep_after))
         return before - len(self._journal.segments)
 
-    def keep_reserve(self, grown: int = 0, *, may_make: bool = True) -> None:
+    def keep_reserve(self, grown: int = 0, *, may_fill: bool = True) -> None:
         sizes = self._journal.active.size, self.snapshot_bytes, self._older_bytes, grown
-        self.reserve.keep(*sizes, may_make=may_make)
+        self.reserve.keep(*sizes, may_fill=may_fill)
 
     async def read_entries(self, after: int, to: int, bytes_max: int) -> tuple[Entry, ...]:
         node = self._node

@@ -45,10 +45,10 @@ def look_if_due(replica: ReplicaState, mono: float) -> None:
     if let_go != disk_space.let_go:
         disk_space.let_go, disk_space.trim_index = let_go, replica.applier.applied
         disk_space.save_at = disk_space.save_pause_s = 0.0
-    # what a used reserve has given is for a waiting batch and a snapshot: make no new reserve yet
+    # what a used reserve has given is for a waiting batch and a snapshot
     needs_space = replica.disk.reserve.is_used and snapshots.is_under_way(replica)
-    may_make = not replica.syncer.is_waiting and not needs_space
-    replica.disk.keep_reserve(replica.applier.grown_bytes, may_make=may_make)
+    may_fill = not replica.syncer.is_waiting and not needs_space
+    replica.disk.keep_reserve(replica.applier.grown_bytes, may_fill=may_fill)
     replica.syncer.look_for_disk_space()
     is_making_room = not replica.syncer.has_space and replica.disk.has_trimmed(replica.machine.oldest)
     applied = replica.applier.applied

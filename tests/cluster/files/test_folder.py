@@ -79,7 +79,7 @@ def test_other_users_cannot_read_the_data_of_a_node(tmp_path: Path) -> None:
     make_full_folder(folder)
     format_shard(folder, IDENTITY, 1, FIRST, segment_bytes=SEGMENT_BYTES)
     reserve = Reserve(ReserveFile(folder), SEGMENT_BYTES)
-    reserve.keep(SEGMENT_BYTES, 0, may_make=True)
+    reserve.keep(SEGMENT_BYTES, 0, may_fill=True)
     found = modes(folder)
     assert {Path(name).suffix or Path(name).name for name in found} >= {
         ".seg",

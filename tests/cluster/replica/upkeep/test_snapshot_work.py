@@ -111,7 +111,7 @@ def test_a_full_disk_without_room_for_a_snapshot_gets_fewer_and_fewer_attempts(m
 
 
 @pytest.mark.parametrize(
-    ("is_used", "is_saving", "is_waiting", "may_make"),
+    ("is_used", "is_saving", "is_waiting", "may_fill"),
     [
         (False, False, False, True),
         (True, False, False, True),
@@ -122,10 +122,10 @@ def test_a_full_disk_without_room_for_a_snapshot_gets_fewer_and_fewer_attempts(m
     ],
 )
 def test_the_reserve_grows_with_the_state_while_a_snapshot_is_saved(
-    is_used: bool, is_saving: bool, is_waiting: bool, may_make: bool
+    is_used: bool, is_saving: bool, is_waiting: bool, may_fill: bool
 ) -> None:
     """A save may be long, and the state grow meanwhile: two snapshots of its new size must fit when the disk is full.
-    It does not grow while a snapshot or a batch may need the space that it gave."""
+    It does not take the last space while a snapshot or a batch may need what it gave."""
     asked: list[tuple[int, bool]] = []
     replica = SimpleNamespace(
         disk_space=DiskSpace(0, (1, 1)),
@@ -137,11 +137,11 @@ def test_the_reserve_grows_with_the_state_while_a_snapshot_is_saved(
         syncer=SimpleNamespace(is_waiting=is_waiting, has_space=True, look_for_disk_space=lambda: None),
         disk=SimpleNamespace(
             reserve=SimpleNamespace(is_used=is_used),
-            keep_reserve=lambda grown, *, may_make: asked.append((grown, may_make)),
+            keep_reserve=lambda grown, *, may_fill: asked.append((grown, may_fill)),
         ),
     )
     disk_space.look_if_due(cast(Any, replica), 0.0)
-    assert asked == [(70, may_make)]
+    assert asked == [(70, may_fill)]
 
 
 @pytest.mark.parametrize(("sending", "kept"), [((), 90), ((0, 0), 90), ((0, 50), 50), ((95,), 90)])
