@@ -61,6 +61,9 @@ def with_full_disks(world: World) -> None:
         if each is not None and each.core is not None:
             each.crash("killed", power=False)
     _until_answered(world, LEADS, lambda leading, done: leading.read_barrier(done, world.now_us + ASK_US), int)
+    # Until a started node has applied its log, its reserve seems whole: a full leader may hand over to it.
+    world.run_until(world.now_us + ELECTED_US, lambda: all(map(_has_applied, voters)))
+    world.run_until(world.now_us + int(2e6 * LOOK_S))
     term, written = max([each.core.state.term for each in voters if each.core is not None]), writer.acknowledged
     world.run_until(world.now_us + STAYS_US)
     world.wait(LEADS, ELECTED_US, lambda: world.leading() is not None)
@@ -90,6 +93,11 @@ def _has_log(replica: Node) -> bool:
     if replica.core is None or replica.disk.reserve.is_used:
         return False
     return len(replica.disk.segment_firsts) >= SEGMENTS or _trims_by_itself(replica)
+
+
+def _has_applied(replica: Node) -> bool:
+    """Whether it runs and has applied all of its log that is committed."""
+    return replica.core is not None and replica.applied_index >= replica.core.state.log.committed
 
 
 def _fill(world: World, random: Random, voters: list[Node], writer: Writer) -> None:
