@@ -269,3 +269,14 @@ def test_events_without_ids_and_other_answers_are_refused(tmp_path: Path, stream
     assert values(client) == []
     with pytest.raises(SourceError, match="it must be 200 with text/event-stream"):
         list(copy(Events(f"{url}json"), client, tmp_path / "t"))
+
+
+def test_a_closed_source_of_events_asks_for_no_further_events(stream: Stream) -> None:
+    """It ends at the next lost connection, at once: not after the pause before a new one."""
+    source = Events(f"{stream.url}/")
+    stream.end = 1_000
+    parts = source.read(None)
+    assert next(parts).position == "0"
+    source.close()
+    assert [part.position for part in parts] == [str(number) for number in range(1, stream.at_once)]
+    assert stream.asked == [None]

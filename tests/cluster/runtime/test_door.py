@@ -253,6 +253,27 @@ def test_5000_silent_handshakes_of_one_address_keep_no_other_out(
         runner.run(story())
 
 
+def test_handshakes_that_have_ended_count_no_more_for_their_address(run: Run, tmp_path: Path) -> None:
+    """More clients than an address may have at once come one after the other: none is sent away."""
+    served, trusts = contexts(tmp_path)
+    reports: list[tuple[str, str]] = []
+    tls = Encryption(lambda: served, HANG_S, 8, 2, lambda *told: reports.append(told))
+
+    async def story() -> None:
+        door = await listen(asyncio.Protocol, "127.0.0.1", 0, 100, tls=tls, linger_s=0)
+        try:
+            address = door.sockets[0].getsockname()
+            for _ in range(5):
+                _, writer = await asyncio.open_connection(*address, ssl=trusts)
+                writer.close()
+                await wait_until_async(lambda: not door._entering, what="the end of the handshake")
+            assert (reports, dict(door._addresses)) == ([], {})
+        finally:
+            await door.close()
+
+    run(story())
+
+
 def test_a_port_may_take_both_tls_and_plain_bytes(run: Run, tmp_path: Path) -> None:
     """The first bytes decide, however they are cut. A silent connection ends in the time of a handshake."""
     served, trusts = contexts(tmp_path)

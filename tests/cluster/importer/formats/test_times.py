@@ -265,6 +265,8 @@ def test_what_strftime_writes_is_read_back(when: datetime) -> None:
         assert reader(TimeRule(form))(when.strftime(form)) == int(expected + 1e-6)
 
 
+@example("2016/01/02 03:04:05.٣")
+@example("2016/01/02 03:04:05.1234567890")
 @given(st.from_regex(r"2016[/-]0?1/\d\d? ?[0-2]?\d:[0-6]\d:[0-6]\d([.,:]\d{0,10})? ?[٣+]?", fullmatch=True))
 def test_an_hour_that_is_read_once_gives_the_same_times(text: str) -> None:
     """A zone that once changed is read by the general reader, and both agree, also where a text is no time."""

@@ -399,6 +399,21 @@ async def test_a_slice_that_comes_back_empty_is_read_again(
             assert (await ask(here.port, "GET", "/v1/explain/5")).status == 200
 
 
+def test_a_look_that_found_nothing_is_followed_by_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is logged once, not at each look."""
+    lines: list[str] = []
+    monkeypatch.setattr(backfill, "missing", lambda _: (1, 9))
+    monkeypatch.setattr("raftlog.cluster.runtime.clock.monotonic", lambda: 100.0)
+    replica: Any = SimpleNamespace(
+        backfill=SimpleNamespace(not_before=0.0, waits=""),
+        logger=SimpleNamespace(warning=lambda event, **fields: lines.append(fields["reason"])),
+    )
+    for why in ("node 2: busy", "node 2: busy", "there is no peer"):
+        backfill._wait(replica, why)
+        assert replica.backfill.not_before == 100.0 + backfill.RETRY_S
+    assert lines == ["node 2: busy", "there is no peer"]
+
+
 async def test_backfill_waits_on_a_full_disk(
     tmp_path: Path, held: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
