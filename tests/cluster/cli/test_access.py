@@ -248,6 +248,30 @@ def test_a_token_is_made_together_with_the_word_whether_its_user_needs_a_certifi
     assert (unasked.exit_code, "this profile has none" in unasked.stderr) == (0, False)
 
 
+@pytest.mark.parametrize("in_environment", [True, False])
+def test_the_settings_of_a_node_name_the_node_that_is_asked(
+    cli: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_environment: bool
+) -> None:
+    """With --config the command has the certificate of that node. Without --token it makes no token."""
+    lines = ['cluster_file = "cluster.toml"', *(() if in_environment else ("node = 2",))]
+    (tmp_path / "node.toml").write_text("\n".join(lines))
+    nodes = "".join(
+        f'[[node]]\nid = {node}\npeer = "127.0.0.1:{node + 10}"\nurl = "{url}"\ndata = "n{node}"\n'
+        f'incarnation = "{32 * str(node)}"\n'
+        for node, url in ((1, "http://127.0.0.1:1"), (2, cli.url), (3, "http://127.0.0.1:3"))
+    )
+    (tmp_path / "cluster.toml").write_text(f'[cluster]\nlog = "{32 * "a"}"\n{nodes}')
+    if in_environment:
+        monkeypatch.setenv("RAFTLOG_NODE", "2")
+    answered, cli.url = cli.url, "http://127.0.0.1:1"
+    made = cli.run("access", "init", "root", "--config", str(tmp_path / "node.toml"))
+    assert made.exit_code == 0, made.output
+    assert made.stderr.endswith("access control is on; root is its first admin\n")
+    cli.url = answered
+    assert cli.node.machine.access.is_on
+    assert not cli.node.machine.access.tokens
+
+
 def test_a_token_that_nobody_gets_is_not_made(cli: Running, tmp_path: Path) -> None:
     """The file cannot be made: nothing is sent. The request is refused: the file is gone again."""
     assert cli.run("access", "init", "root", "--out", str(tmp_path / "none" / "t")).exit_code == 1

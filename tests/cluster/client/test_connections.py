@@ -12,7 +12,8 @@ from raftlog.cluster.client.aio.client import (
 from raftlog.cluster.client.aio.connection import Connection
 from raftlog.cluster.client.blocking import sockets
 from raftlog.cluster.client.blocking.client import SyncClient
-from raftlog.cluster.client.decisions import Failure
+from raftlog.cluster.client.decisions import Failure, Policy, Random
+from raftlog.cluster.client.errors import NotApplied
 from raftlog.cluster.client.flow import LostAnswer, Response
 from raftlog.cluster.client.http1 import encode_request
 from raftlog.cluster.client.new_records import NewRecord
@@ -103,6 +104,52 @@ async def test_idle_connections_give_their_places_to_new_ones() -> None:
             happened = await asyncio.gather(*(pool.send(served.url, get, 5.0) for _ in range(4)))
             assert {each.head.status for each in happened if isinstance(each, Response)} == {404}
             assert len(pool._open) == len(pool._idle[served.url]) == 4
+
+
+async def test_each_answer_lets_those_in_line_wait_anew() -> None:
+    """Also a refusal. They give up when no request before them is answered for their patience."""
+    async with serve() as served:
+        async with Client(served.url, connections_max=1) as client:
+            line = client._carrier._line
+            came = line._advanced_at
+            await client.get(b"k")
+            answered = line._advanced_at
+            with pytest.raises(NotApplied):
+                await client.put(b"k", b"", if_revision=9)
+            assert came < answered < line._advanced_at
+
+
+class Enough(Exception):
+    """The test has seen enough."""
+
+
+@pytest.mark.parametrize("is_blocking", [False, True])
+async def test_a_stream_that_breaks_off_again_and_again_is_opened_after_longer_pauses(
+    is_blocking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that ends each stream at once is not asked in a tight loop."""
+    rounds: list[int] = []
+
+    def pause_ms(policy: Policy, number: int, random: Random) -> int:
+        rounds.append(number)
+        if len(rounds) == 4:
+            raise Enough
+        return 0
+
+    def serve_stream(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    module = "blocking.client" if is_blocking else "aio.carrier"
+    monkeypatch.setattr(f"raftlog.cluster.client.{module}.pause_ms", pause_ms)
+    async with await asyncio.start_server(serve_stream, "127.0.0.1", 0) as server:
+        url = "http://{}:{}".format(*server.sockets[0].getsockname())
+        with SyncClient(url, sessions=False, bound=True) as blocking:
+            async with Client(url, sessions=False, bound=True) as client:
+                follows, blocks = client.log(1, follow=True), blocking.log(1, follow=True)
+                with pytest.raises(Enough):
+                    await (asyncio.to_thread(next, blocks) if is_blocking else anext(follows))
+    assert rounds == [1, 2, 3, 4]
 
 
 async def test_a_closed_client_sends_nothing_more() -> None:

@@ -79,6 +79,8 @@ def test_the_list_is_made_if_it_is_not_there(certificate: Path, tmp_path: Path) 
     ("content", "reason"),
     [
         (b"# one\neve\n", "line 2 is 'eve': it must be sha256:FINGERPRINT or serial:NUMBER"),
+        (b"serial:" + 64 * b"a", "line 1 is 'serial:aaa"),
+        (b"sha256:" + 62 * b"a", "line 1 is 'sha256:aaa"),
         (b"\xff\n", "'utf-8' codec can't decode byte 0xff"),
     ],
 )
