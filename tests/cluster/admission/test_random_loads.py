@@ -6,7 +6,7 @@ import asyncio
 from math import ceil
 from unittest.mock import patch
 
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from raftlog.cluster.admission import budget as budgets, logins
 from raftlog.cluster.admission.budget import Budget, Share
@@ -77,6 +77,7 @@ class Load:
         assert not waiting or queue._timer is not None
 
 
+@example([("ask", "b"), ("ask", "a"), ("ask", "a"), ("ask", "c")])  # the last one waits, and goes
 @given(st.lists(STEPS, max_size=60))
 def test_the_queue_knows_those_that_have_a_place_or_wait_and_nobody_else(steps: list[tuple[str, object]]) -> None:
     """A user that stays in the table would make the equal part of the others smaller, for ever."""
@@ -96,6 +97,8 @@ def test_the_queue_knows_those_that_have_a_place_or_wait_and_nobody_else(steps: 
     asyncio.run(run())
 
 
+@example([(0.0, 51, 150), (0.0, 0, 0)], 1)  # over both quotas
+@example([(0.5, 100, 150), (0.125, 0, 0)], 1)  # bytes again, before their time has passed
 @given(
     st.lists(
         st.tuples(st.sampled_from([0.0, 1 / 64, 1 / 8, 0.5, 2.0]), st.integers(0, 150), st.integers(0, 150)),

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import Phase, given, note, settings, strategies as st
+from hypothesis import Phase, example, given, note, settings, strategies as st
 
 from raftlog.cluster.api.encoding import from_b64
 from raftlog.cluster.client.errors import Unavailable
@@ -272,6 +272,9 @@ def ended(plan: ImportPlan, log: FakeLog, random: Random) -> ImportProgress:
     return (*begun, *run(plan, log, io.BytesIO()))[-1]  # type: ignore[arg-type]
 
 
+@example(0, InputFormat.LINES)  # lines of the greatest size
+@example(2**32 - 1, InputFormat.LINES)  # the mark of another charset
+@example(26_990_431, InputFormat.TSV)  # an open row of the greatest size
 @given(st.integers(0, 2**32 - 1), st.sampled_from(FORMATS))
 @settings(max_examples=300, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 def test_the_same_command_ends_with_what_a_naive_reader_gives(seed: int, format: InputFormat) -> None:

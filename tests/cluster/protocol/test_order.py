@@ -162,6 +162,13 @@ MEMORY = st.builds(
 
 
 @QUICK
+@example(
+    (
+        reply_of(2, promised=1, acked=(4, 4), led=(2, 3), term=4),
+        reply_of(2, promised=5, acked=(3, 6), led=(3, 6), term=3),
+    ),
+    False,
+)
 @given(st.tuples(MEMORY, MEMORY), st.booleans())
 def test_a_started_node_stands_the_same_whatever_the_order_of_its_peers_memories(
     replies: tuple[RecallReply, RecallReply], is_doubled: bool

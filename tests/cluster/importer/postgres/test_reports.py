@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from hypothesis import Phase, given, settings, strategies as st
+from hypothesis import Phase, example, given, settings, strategies as st
 
 from raftlog.cluster.importer import sources
 from raftlog.cluster.importer.postgres import source
@@ -142,6 +142,8 @@ def copied(server: FakePostgres, log: SlowLog) -> None:
     assert made._has_ended.wait(60)
 
 
+@example(307_301_017)  # a report before the state file is written
+@example(8_095_599)  # one while a transaction is open
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=150, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 def test_postgres_is_told_only_what_the_state_file_holds(seed: int) -> None:
