@@ -97,7 +97,7 @@ def explain(folder: Path, error: OSError) -> DiskError:
         case errno.EACCES | errno.EPERM:
             return FolderReadOnly(f"{folder}: {error}; give this user the right to write there")
         case errno.ENOSPC | errno.EDQUOT:
-            return NoSpace(f"{folder}: the disk is full ({error}); free disk space, then start again")
+            return NoSpace(f"{folder}: the disk is full ({error}); free disk space, then try again")
         case errno.ENOENT | errno.ENOTDIR:
             return FolderMissing(f"{folder}: {error}; {UNFORMATTED}")
         case _:

@@ -141,7 +141,8 @@ def test_the_token_of_a_start_that_was_killed_is_replaced(
 
 def test_one_folder_has_one_up(tmp_path: Path, environment: dict[str, str]) -> None:
     """A second `up --data` of a running cluster is refused: it would take the first one's nodes for its own. So is one
-    whose ports somebody has, and one that asks for another shape than the cluster in the folder has."""
+    whose ports somebody has, one that asks for another shape than the cluster in the folder has, and one inside a data
+    folder of that cluster, where it makes nothing."""
     data = tmp_path / "data"
     port = str(port_for_up())
     with up(environment, "--nodes", "1", "--data", str(data), "--port", port):
@@ -152,6 +153,9 @@ def test_one_folder_has_one_up(tmp_path: Path, environment: dict[str, str]) -> N
         assert "is in use, where this cluster has a node" in refusal(environment, "--data", str(copy))
     assert "leave --nodes out" in refusal(environment, "--data", str(data), "--nodes", "2")
     assert "leave --port out" in refusal(environment, "--data", str(data), "--port", "1")
+    inside = data / "node-1" / "inside"
+    assert "the data folder of a node; name a folder outside it" in refusal(environment, "--data", str(inside))
+    assert not inside.exists()
 
 
 def test_a_second_cluster_changes_nothing_for_other_commands(tmp_path: Path, environment: dict[str, str]) -> None:

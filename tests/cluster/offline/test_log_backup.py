@@ -518,7 +518,7 @@ def test_a_restore_that_fails_leaves_no_folder(backup: Path, tmp_path: Path, mon
 
     with monkeypatch.context() as patched:
         SmallDisks(patched).room[two] = 20_000
-        refused(NoSpace, "node-2: the disk is full .*; free disk space, then start again")
+        refused(NoSpace, "node-2: the disk is full .*; free disk space, then try again")
     with monkeypatch.context() as patched:
         real = os.mkdir
 
