@@ -85,7 +85,8 @@ def _up_again(field: Field, nodes: Sequence[int]) -> Callable[[], str]:
 def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Callable[[Field], Injection]:
     """Every such call on files of that name (or the first `times` of them) fails from now on.
 
-    The node fences itself and ends; its unsynced bytes are lost.
+    The node fences itself and ends; its unsynced bytes are lost. Without room it goes on if only the footer of a full
+    segment was to be written: it counts as full, and is sent no entry.
     """
 
     def inject(field: Field) -> Injection:
@@ -95,7 +96,11 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
         count = _met(field, rule)
         code = field.gone(node)
         count = len(field.shim.hits(rule)) or count
+        waits = code is None and error == "ENOSPC" and _is_full(field, node)
         field.forget()
+        if waits:
+            proof = f"{count} {call} of pid {pid} met {error}; it waits for room"
+            return Injection(f"node {node}: {call} {error}", proof, lambda: field.up([node]))
         if code != FENCED:
             ended = "goes on" if code is None else f"ended with {code}"
             field.problems.append(f"node {node} {ended} although {call} failed with {error}: it must end with {FENCED}")
@@ -105,6 +110,12 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
         return Injection(f"node {node}: {call} {error}", proof, _up_again(field, [node]))
 
     return inject
+
+
+def _is_full(field: Field, node: int) -> bool:
+    """Whether a node's log says last that its disk is full."""
+    events = (line.get("event") for line in field.log_lines(node))
+    return next((event for event in events if event in {"disk_full", "disk_has_room_again"}), "") == "disk_full"
 
 
 def _full(field: Field) -> Injection:
@@ -247,7 +258,9 @@ NEMESES: Final = (
     _nemesis("sync-error", "one node's fdatasync fails with EIO: it fences itself", _failing("fdatasync", "EIO")),
     _nemesis("write-error", "one node's pwrite fails with EIO: it fences itself", _failing("pwrite", "EIO", ENTRIES)),
     _nemesis(
-        "write-full", "one node's pwrite fails with ENOSPC: it fences itself", _failing("pwrite", "ENOSPC", ENTRIES)
+        "write-full",
+        "one node's pwrite fails with ENOSPC: it fences itself, or waits",
+        _failing("pwrite", "ENOSPC", ENTRIES),
     ),
     _nemesis(
         "disk-full", "one node has no room for the next segment: it waits, and does not lead", _full, lasts_s=LASTS_S

@@ -1,11 +1,14 @@
-"""When a leader whose disk is full must hand over: only then is it an error that it goes on leading."""
+"""When a node whose disk is full must hand over or end: only then is it an error that it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from raftlog.chaos.nemesis import disks
 from raftlog.chaos.nemesis.disks import ANSWERS_MS, can_hand_over
 from raftlog.cluster.api.status import FollowerStatus, SetDigestHex, Status
 
@@ -57,3 +60,41 @@ def leader(voters: Sequence[int], contact_ms: Mapping[int, int], outgoing: Seque
 def test_a_full_leader_must_hand_over_only_where_a_majority_without_it_answers(status: Status, can: bool) -> None:
     """A majority of the new voters, and of the old ones while the configuration is joint."""
     assert can_hand_over(status) is can
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "events", "is_right"),
+    [
+        (13, "EIO", [], True),
+        (13, "ENOSPC", ["disk_full"], True),
+        (None, "ENOSPC", ["disk_full", "serving"], True),
+        (None, "ENOSPC", ["disk_full", "disk_has_room_again"], False),
+        (None, "ENOSPC", [], False),
+        (None, "EIO", ["disk_full"], False),
+        (0, "ENOSPC", ["disk_full"], False),
+    ],
+)
+def test_a_node_whose_write_failed_must_end_or_wait_for_room(
+    code: int | None, error: str, events: list[str], is_right: bool
+) -> None:
+    """Without room only a footer may have been written: then the node counts as full, and goes on."""
+    field: Any = SimpleNamespace(
+        leader_or_any=lambda: 1,
+        running=lambda _: 4711,
+        shim=SimpleNamespace(hits=lambda _: [1], inject=lambda *_, **__: 1),
+        deployment=SimpleNamespace(cluster=SimpleNamespace(data=lambda _: "")),
+        rules=[],
+        wait=lambda condition, _: condition(),
+        gone=lambda _: code,
+        forget=lambda: None,
+        log_lines=lambda _: ({"event": event} for event in reversed(events)),
+        chance=SimpleNamespace(random=lambda: 1.0),
+        problems=[],
+    )
+    inject = disks._failing("pwrite", error)
+    if is_right:
+        assert f"met {error}" in inject(field).proof
+    else:
+        with pytest.raises(RuntimeError):
+            inject(field)
+    assert (field.problems == []) is is_right
