@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from raftlog.chaos.sim.world.world import World
@@ -15,9 +16,12 @@ NUDGE_US: Final = 100_000
 """How often something is written until the next digest point."""
 
 
-def agree(world: World) -> None:
-    """Waits until all nodes that can run take writes again, and agree. Raises NoProgress."""
+def agree(world: World, is_excused: Callable[[], bool] = lambda: False) -> None:
+    """Waits until all nodes that can run take writes again, and agree, or are excused. Raises NoProgress."""
     before = world.acknowledged
+
+    def has_agreed() -> bool:
+        return is_excused() or (world.acknowledged > before and world.has_agreed(before))
 
     def nudge() -> None:
         if world.acknowledged <= before:  # the clients may know only nodes that are lost
@@ -25,7 +29,7 @@ def agree(world: World) -> None:
             world.after(world.patience_us, nudge)
 
     world.after(world.patience_us, nudge)
-    world.wait(PROPERTY, HEALED_US, lambda: world.acknowledged > before and world.has_agreed(before), world.statuses)
+    world.wait(PROPERTY, HEALED_US, has_agreed, world.statuses)
 
 
 def find_out(world: World) -> None:

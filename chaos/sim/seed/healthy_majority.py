@@ -46,16 +46,26 @@ def with_a_bare_majority(world: World) -> None:
     """In most worlds, as said above. Raises NoProgress. Nodes that are not healthy are held, until all are healed."""
     random = world.random_of("healthy majority")
     rounds = random.randint(1, ROUNDS) if random.randrange(10) < WORLDS_OF_TEN else 0
-    is_bare = False
+    is_bare, nodes = False, list[NodeId]()
     for _ in range(rounds):
-        is_bare |= _round(world, random)
-    if is_bare:
-        agree(world)
+        nodes = _round(world, random)
+        is_bare |= bool(nodes)
+    if not is_bare:
+        return
+
+    def is_too_few() -> bool:
+        """A change of members that was asked for before has begun since."""
+        return bool(nodes) and not world.atlas.is_majority(nodes)
+
+    agree(world, is_too_few)
+    if is_too_few():
+        nemesis.heal(world)
+    else:
         world.sometimes("a bare quorum went on alone")
 
 
-def _round(world: World, random: Random) -> bool:
-    """Whether there were nodes that a majority can do without."""
+def _round(world: World, random: Random) -> list[NodeId]:
+    """The nodes that were left to go on alone; none if a majority can do without no node."""
     if random.randrange(3):
         _disturb(world, random)
     healthy = world.atlas.quorum(world.random, _intact(world))
@@ -63,7 +73,7 @@ def _round(world: World, random: Random) -> bool:
     others = [node for node in world.replicas if node not in nodes]
     if not nodes or not others:
         nemesis.heal(world)  # disks hang, perhaps
-        return False
+        return []
     states = {node: random.choice(STATES) for node in others}
     nemesis.heal(world, nodes, running=[node for node in others if states[node] != "down"])
     world.note(0, "healthy", *nodes, "others", *[f"{node} {state}" for node, state in states.items()])
@@ -73,8 +83,8 @@ def _round(world: World, random: Random) -> bool:
         _elects(world, healthy)
         if not world.atlas.is_majority(healthy):
             nemesis.heal(world)
-            return False
-    return True
+            return []
+    return nodes
 
 
 def _disturb(world: World, random: Random) -> None:
