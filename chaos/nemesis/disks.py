@@ -19,6 +19,7 @@ from raftlog.chaos.shim.driver import CallName
 from raftlog.chaos.sim.network.topologies import alone
 from raftlog.cluster.api.status import Status
 
+HAS_ROOM: Final = "disk_has_room_again"
 FENCED: Final = 13  # how a node ends whose disk failed (docs/operations/run.md)
 DOWN_S: Final = (0.3, 2.0)
 LASTS_S: Final = (1.0, 4.0)
@@ -92,13 +93,14 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
     def inject(field: Field) -> Injection:
         node = field.leader_or_any()
         pid = field.running(node)
+        since = field.deployment.cluster.log_file(node).stat().st_size
         rule = _inject(field, node, call, error=error, name=name, times=times)
         count = _met(field, rule)
         code = field.gone(node)
         count = len(field.shim.hits(rule)) or count
-        waits = code is None and error == "ENOSPC" and _is_full(field, node)
+        is_full = field.has_logged(node, "disk_full", since) and not field.has_logged(node, HAS_ROOM, since)
         field.forget()
-        if waits:
+        if code is None and error == "ENOSPC" and is_full:
             proof = f"{count} {call} of pid {pid} met {error}; it waits for room"
             return Injection(f"node {node}: {call} {error}", proof, lambda: field.up([node]))
         if code != FENCED:
@@ -110,12 +112,6 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
         return Injection(f"node {node}: {call} {error}", proof, _up_again(field, [node]))
 
     return inject
-
-
-def _is_full(field: Field, node: int) -> bool:
-    """Whether a node's log says last that its disk is full."""
-    events = (line.get("event") for line in field.log_lines(node))
-    return next((event for event in events if event in {"disk_full", "disk_has_room_again"}), "") == "disk_full"
 
 
 def _full(field: Field) -> Injection:

@@ -136,6 +136,13 @@ class Field:
                 if isinstance(event, dict):
                     yield event
 
+    def has_logged(self, node: int, event: str, since: int) -> list[dict[str, Any]]:
+        """The lines of that event in a node's log, from that byte on."""
+        with self.deployment.cluster.log_file(node).open("rb") as log:
+            log.seek(since)
+            lines = [line for line in log.read().splitlines() if f'"{event}"'.encode() in line and line.endswith(b"}")]
+        return [event_line for line in lines if (event_line := json.loads(line)).get("event") == event]
+
     def minority(self) -> list[int]:
         """Some nodes, fewer than half: all that may go without the others losing their majority."""
         return sorted(self.chance.sample(self.nodes, (len(self.nodes) - 1) // 2))

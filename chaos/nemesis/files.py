@@ -9,7 +9,6 @@ docs/operations/disks.md says. At most a minority of disks is lost at a time (`r
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import signal
@@ -116,7 +115,7 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
             if code != DATA or not reason:
                 field.problems.append(f"node {node} ended with {code} ({reason}) where {hit.what}: {DATA} was due")
         must_heal = area == "log" and "nothing before it is whole" not in proof
-        if must_heal and (code is not None or not _has_said(field, node, "healing", since)):
+        if must_heal and (code is not None or not field.has_logged(node, "healing", since)):
             how = "serves, and does not say that it heals," if code is None else f"ended with {code}"
             field.problems.append(f"node {node} {how} where {hit.what}")
         elif area != "log" and refuses is not None and refuses != (code is not None):
@@ -158,7 +157,7 @@ def _newest(field: Field) -> Injection:
     others = field.chance.sample([each for each in field.nodes if each != node], len(field.nodes) // 2)
     since = cluster.log_file(node).stat().st_size
     cluster.start([node, *others])
-    if not field.wait(lambda: bool(_has_said(field, node, "healing", since)), START_S):
+    if not field.wait(lambda: bool(field.has_logged(node, "healing", since)), START_S):
         field.problems.append(f"node {node} does not say that it heals where {hit.what}")
 
     def heal() -> str:
@@ -289,15 +288,7 @@ def _has_met(field: Field, peer: int, node: int, since: int) -> bool:
     """Whether a peer runs and says in its log, from that byte on, that it heard that node's hello."""
     if field.deployment.cluster.pid(peer) is None:
         return False
-    return any(line.get("peer") == node for line in _has_said(field, peer, "peer_connected", since))
-
-
-def _has_said(field: Field, node: int, event: str, since: int) -> list[dict[str, object]]:
-    """What a node says of that event in its log, from that byte on."""
-    with field.deployment.cluster.log_file(node).open("rb") as log:
-        log.seek(since)
-        lines = [line for line in log.read().splitlines() if f'"{event}"'.encode() in line and line.endswith(b"}")]
-    return [event_line for line in lines if (event_line := json.loads(line)).get("event") == event]
+    return any(line.get("peer") == node for line in field.has_logged(peer, "peer_connected", since))
 
 
 def _must_have_no_vote(field: Field, node: int, what: str, *events: str) -> Injection:
@@ -313,7 +304,7 @@ def _must_have_no_vote(field: Field, node: int, what: str, *events: str) -> Inje
         found: list[str] = []
 
         def has_said() -> bool:
-            found.extend(event for event in events if _has_said(field, node, event, since))
+            found.extend(event for event in events if field.has_logged(node, event, since))
             return bool(found)
 
         if not field.wait(has_said, REFUSED_S):

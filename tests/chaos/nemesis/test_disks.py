@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from raftlog.chaos.nemesis import disks
 from raftlog.chaos.nemesis.disks import ANSWERS_MS, can_hand_over
+from raftlog.chaos.nemesis.fault import Field
 from raftlog.cluster.api.status import FollowerStatus, SetDigestHex, Status
 
 CUT_OFF = ANSWERS_MS + 1
@@ -75,26 +78,34 @@ def test_a_full_leader_must_hand_over_only_where_a_majority_without_it_answers(s
     ],
 )
 def test_a_node_whose_write_failed_must_end_or_wait_for_room(
-    code: int | None, error: str, events: list[str], is_right: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None, error: str, events: list[str], is_right: bool
 ) -> None:
-    """Without room only a footer may have been written: then the node counts as full, and goes on."""
-    field: Any = SimpleNamespace(
-        leader_or_any=lambda: 1,
-        running=lambda _: 4711,
-        shim=SimpleNamespace(hits=lambda _: [1], inject=lambda *_, **__: 1),
-        deployment=SimpleNamespace(cluster=SimpleNamespace(data=lambda _: "")),
-        rules=[],
-        wait=lambda condition, _: condition(),
-        gone=lambda _: code,
-        forget=lambda: None,
-        log_lines=lambda _: ({"event": event} for event in reversed(events)),
-        chance=SimpleNamespace(random=lambda: 1.0),
-        problems=[],
+    """Without room only a footer may have been written: then the node counts as full, and goes on. What it has logged
+    before does not count, and many requests may be logged since."""
+    log = tmp_path / "node-1.log"
+    log.write_text('{"event":"disk_full"}\n')
+
+    def inject(call: str, **rule: object) -> int:
+        lines = [*events, *["request"] * 10_000]
+        with log.open("a") as file:
+            file.writelines(f'{{"event":"{event}","code":"disk_full"}}\n' for event in lines)
+        return 1
+
+    cluster = SimpleNamespace(
+        data=lambda node: "", log_file=lambda node: log, exit_code=lambda node: code, pid=lambda node: 4711
     )
-    inject = disks._failing("pwrite", error)
+    shim = SimpleNamespace(hits=lambda rule: [1], inject=inject)
+    deployment: Any = SimpleNamespace(cluster=cluster)
+    field = Field(deployment, 1, Random(1))
+    monkeypatch.setattr(Field, "shim", shim)
+    monkeypatch.setattr(Field, "leader_or_any", lambda self: 1)
+    monkeypatch.setattr(Field, "gone", lambda self, node: code)
+    monkeypatch.setattr(Field, "forget", lambda self: None)
+    monkeypatch.setattr(disks, "_lose_power", lambda field, nodes: "nothing")
+    fault = disks._failing("pwrite", error)
     if is_right:
-        assert f"met {error}" in inject(field).proof
+        assert f"met {error}" in fault(field).proof
     else:
         with pytest.raises(RuntimeError):
-            inject(field)
+            fault(field)
     assert (field.problems == []) is is_right
