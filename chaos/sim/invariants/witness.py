@@ -139,9 +139,10 @@ class Witness:
         """That node's disk no longer is the one that made its promises: wiped, rolled back, or beyond repair.
 
         To be called before that happens. Its copies do not count from now on, and no peer may believe it: see
-        `delivered`.
+        `delivered`. What it had forgotten before, by damage, it had acknowledged too.
         """
-        self.known.lost.setdefault(node, frozenset(self.known.disks[node].view.held))
+        view = self.known.disks[node].view
+        self.known.lost.setdefault(node, view.held | view.forgotten)
 
     def rolled_back(self, node: NodeId, promised: int) -> None:
         """That node's disk is an older one. Its peers remember promises of terms up to `promised`: no candidate

@@ -141,6 +141,19 @@ def test_healing_ends_what_would_last() -> None:
     assert world.replicas[3].core is None
 
 
+def test_a_disk_that_is_damaged_and_then_wiped_has_acknowledged_what_it_held_before_both() -> None:
+    """Else a committed entry that it held and one intact disk holds would seem to be lost."""
+    world = World(1, quiet(3))
+    world.start()
+    world.run_until(2_000_000)
+    view = world.disks[3].view
+    damaged = frozenset({(index, term) for index, term in view.held if index == view.durable_last})
+    assert damaged
+    view.lost(frozenset({(99, 9)}))
+    world.witness.lost(3)
+    assert world.witness.known.lost[3] >= {(99, 9)} | damaged
+
+
 def test_the_list_of_states() -> None:
     """What the world counts leads to states that are listed."""
     assert set(COUNTED.values()) <= set(SOMETIMES)
