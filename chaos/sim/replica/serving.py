@@ -19,6 +19,7 @@ from raftlog.chaos.sim.replica.life import Surroundings
 from raftlog.cluster.api.errors import ApiError, Code, Problem, make_problem
 from raftlog.cluster.api.values import LeaderHint
 from raftlog.cluster.protocol.request import RequestResult
+from raftlog.cluster.replica.log.peer_log import PATIENCE_S
 from raftlog.cluster.replica.replica import Replica
 from raftlog.raft.codec.block import BLOCK_PLAIN, BlockRecord, decode_blocks, decode_records, encode_block
 from raftlog.raft.types import NOBODY, NodeId
@@ -172,7 +173,9 @@ class Serving(Connections):
         self._input(self._carry, ask, may_read, partial(self._refuse, done, False))
 
     def serve(self, work: Callable[[Replica], Any], done: Callable[[Any], None], deadline_us: int) -> None:
-        """A client's request that a coroutine of the server answers: `done` gets its result, or the Problem."""
+        """A client's request that a coroutine of the server answers: `done` gets its result, or the Problem. It may
+        wait for older entries of peers as long as any read."""
+        deadline_us = max(deadline_us, self.world.now_us + int(1e6 * PATIENCE_S))
         if self.core is not None:
             self._input(self._serve, work, self._noted("the request for a coroutine", deadline_us, done))
 
