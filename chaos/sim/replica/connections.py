@@ -110,8 +110,8 @@ class Connections(Watching):
                 if world.links.is_up(self.node, peer):
                     self.bulk_opened(peer)
         said = self.hellos.greeted.get(peer)
-        if said is not None and said.incarnation == disk and self.hellos.believed.get(peer) != said:
-            self._believe(peer, said)
+        if said is not None and self.hellos.believed.get(peer) != said and self._proves(peer, said):
+            self._believe(peer, said)  # not a hello of an earlier process, whose message came late
         if peer in self.hellos.unproved and other.hello.incarnation == disk:
             self.hellos.unproved.discard(peer)
             other.notice(self.node, link_events.bulk_link_believed)
