@@ -19,7 +19,6 @@ from raftlog.chaos.shim.driver import CallName
 from raftlog.chaos.sim.network.topologies import alone
 from raftlog.cluster.api.status import Status
 
-HAS_ROOM: Final = "disk_has_room_again"
 FENCED: Final = 13  # how a node ends whose disk failed (docs/operations/run.md)
 DOWN_S: Final = (0.3, 2.0)
 LASTS_S: Final = (1.0, 4.0)
@@ -98,9 +97,9 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
         count = _met(field, rule)
         code = field.gone(node)
         count = len(field.shim.hits(rule)) or count
-        is_full = field.has_logged(node, "disk_full", since) and not field.has_logged(node, HAS_ROOM, since)
+        waits = code is None and error == "ENOSPC" and _became_full(field, node, since)
         field.forget()
-        if code is None and error == "ENOSPC" and is_full:
+        if waits:
             proof = f"{count} {call} of pid {pid} met {error}; it waits for room"
             return Injection(f"node {node}: {call} {error}", proof, lambda: field.up([node]))
         if code != FENCED:
@@ -112,6 +111,11 @@ def _failing(call: CallName, error: str, name: str = "*", times: int = 0) -> Cal
         return Injection(f"node {node}: {call} {error}", proof, _up_again(field, [node]))
 
     return inject
+
+
+def _became_full(field: Field, node: int, since: int) -> bool:
+    """Whether a node says in its log, from that byte on, that its disk is full, and not that it has room again."""
+    return bool(field.logged(node, "disk_full", since)) and not field.logged(node, "disk_has_room_again", since)
 
 
 def _full(field: Field) -> Injection:

@@ -136,7 +136,7 @@ class Field:
                 if isinstance(event, dict):
                     yield event
 
-    def has_logged(self, node: int, event: str, since: int) -> list[dict[str, Any]]:
+    def logged(self, node: int, event: str, since: int) -> list[dict[str, Any]]:
         """The lines of that event in a node's log, from that byte on."""
         with self.deployment.cluster.log_file(node).open("rb") as log:
             log.seek(since)

@@ -115,7 +115,7 @@ def _damaged(areas: Sequence[Area], damage: Damage, *, refuses: bool | None) -> 
             if code != DATA or not reason:
                 field.problems.append(f"node {node} ended with {code} ({reason}) where {hit.what}: {DATA} was due")
         must_heal = area == "log" and "nothing before it is whole" not in proof
-        if must_heal and (code is not None or not field.has_logged(node, "healing", since)):
+        if must_heal and (code is not None or not field.logged(node, "healing", since)):
             how = "serves, and does not say that it heals," if code is None else f"ended with {code}"
             field.problems.append(f"node {node} {how} where {hit.what}")
         elif area != "log" and refuses is not None and refuses != (code is not None):
@@ -157,7 +157,7 @@ def _newest(field: Field) -> Injection:
     others = field.chance.sample([each for each in field.nodes if each != node], len(field.nodes) // 2)
     since = cluster.log_file(node).stat().st_size
     cluster.start([node, *others])
-    if not field.wait(lambda: bool(field.has_logged(node, "healing", since)), START_S):
+    if not field.wait(lambda: bool(field.logged(node, "healing", since)), START_S):
         field.problems.append(f"node {node} does not say that it heals where {hit.what}")
 
     def heal() -> str:
@@ -288,7 +288,7 @@ def _has_met(field: Field, peer: int, node: int, since: int) -> bool:
     """Whether a peer runs and says in its log, from that byte on, that it heard that node's hello."""
     if field.deployment.cluster.pid(peer) is None:
         return False
-    return any(line.get("peer") == node for line in field.has_logged(peer, "peer_connected", since))
+    return any(line.get("peer") == node for line in field.logged(peer, "peer_connected", since))
 
 
 def _must_have_no_vote(field: Field, node: int, what: str, *events: str) -> Injection:
@@ -304,7 +304,7 @@ def _must_have_no_vote(field: Field, node: int, what: str, *events: str) -> Inje
         found: list[str] = []
 
         def has_said() -> bool:
-            found.extend(event for event in events if field.has_logged(node, event, since))
+            found.extend(event for event in events if field.logged(node, event, since))
             return bool(found)
 
         if not field.wait(has_said, REFUSED_S):

@@ -30,7 +30,6 @@ from raftlog.cluster.config.cluster_file import AGAIN, FORCE
 from raftlog.cluster.config.exit_codes import NodeExit
 from raftlog.cluster.config.settings import DiskSettings, load_settings
 from raftlog.cluster.node.ports import free_ports, is_claimed, is_free
-from raftlog.cluster.offline.places import check_outside
 from raftlog.cluster.runtime.file_errors import PRIVATE_FOLDER, locked
 
 if TYPE_CHECKING:
@@ -190,6 +189,8 @@ def browse(url: str, *, opens: bool) -> str:
 @contextmanager
 def _held(where: Path | str) -> Iterator[Path]:
     """The folder, locked for this `raftlog up` alone. Raises CommandFailed, or FolderForeign."""
+    from raftlog.cluster.offline.places import check_outside  # here: it takes long to import
+
     folder = Path(where)
     check_outside(folder / "node-1")
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)

@@ -46,21 +46,18 @@ def with_a_bare_majority(world: World) -> None:
     """In most worlds, as said above. Raises NoProgress. Nodes that are not healthy are held, until all are healed."""
     random = world.random_of("healthy majority")
     rounds = random.randint(1, ROUNDS) if random.randrange(10) < WORLDS_OF_TEN else 0
-    is_bare, nodes = False, list[NodeId]()
+    nodes: list[NodeId] = []
     for _ in range(rounds):
         nodes = _round(world, random)
-        is_bare |= bool(nodes)
-    if not is_bare:
-        return
+    if not nodes:
+        return  # all are healed
 
     def is_too_few() -> bool:
         """A change of members that was asked for before has begun since."""
-        return bool(nodes) and not world.atlas.is_majority(nodes)
+        return not world.atlas.is_majority(nodes)
 
     agree(world, is_too_few)
-    if is_too_few():
-        nemesis.heal(world)
-    else:
+    if not is_too_few():
         world.sometimes("a bare quorum went on alone")
 
 

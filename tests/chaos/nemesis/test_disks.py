@@ -91,9 +91,7 @@ def test_a_node_whose_write_failed_must_end_or_wait_for_room(
             file.writelines(f'{{"event":"{event}","code":"disk_full"}}\n' for event in lines)
         return 1
 
-    cluster = SimpleNamespace(
-        data=lambda node: "", log_file=lambda node: log, exit_code=lambda node: code, pid=lambda node: 4711
-    )
+    cluster = SimpleNamespace(data=lambda node: "", log_file=lambda node: log, pid=lambda node: 4711)
     shim = SimpleNamespace(hits=lambda rule: [1], inject=inject)
     deployment: Any = SimpleNamespace(cluster=cluster)
     field = Field(deployment, 1, Random(1))

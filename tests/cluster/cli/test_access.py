@@ -9,11 +9,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
 
 from raftlog.cluster.client.blocking.client import SyncClient
+from raftlog.cluster.config.cluster_file import render_cluster_file
+from raftlog.cluster.node.formatting import new_cluster
 from raftlog.cluster.security.authority import make_authority, make_client, make_node
 from raftlog.cluster.security.bearer import TokenError, bearer_for
 from raftlog.cluster.security.tls import TlsFiles, server_context
@@ -255,12 +258,9 @@ def test_the_settings_of_a_node_name_the_node_that_is_asked(
     """With --config the command has the certificate of that node. Without --token it makes no token."""
     lines = ['cluster_file = "cluster.toml"', *(() if in_environment else ("node = 2",))]
     (tmp_path / "node.toml").write_text("\n".join(lines))
-    nodes = "".join(
-        f'[[node]]\nid = {node}\npeer = "127.0.0.1:{node + 10}"\nurl = "{url}"\ndata = "n{node}"\n'
-        f'incarnation = "{32 * str(node)}"\n'
-        for node, url in ((1, "http://127.0.0.1:1"), (2, cli.url), (3, "http://127.0.0.1:3"))
-    )
-    (tmp_path / "cluster.toml").write_text(f'[cluster]\nlog = "{32 * "a"}"\n{nodes}')
+    ports = (1, urlsplit(cli.url).port or 0, 3)
+    cluster = new_cluster(3, peer_ports=(11, 12, 13), http_ports=ports)
+    (tmp_path / "cluster.toml").write_text(render_cluster_file(cluster))
     if in_environment:
         monkeypatch.setenv("RAFTLOG_NODE", "2")
     answered, cli.url = cli.url, "http://127.0.0.1:1"

@@ -10,32 +10,23 @@ import pytest
 from raftlog.cluster.files.reserve import RESERVE, SLICES, Reserve, ReserveFile
 from raftlog.cluster.files.shard_files import ShardFiles
 from raftlog.raft.wal.operations import Allocate, Create, Sync, Write
+from tests.cluster.disk.small_disk import SmallDisks
 
 SEGMENT = 65_536
 SLICE = SEGMENT // SLICES
 
 
-class SmallDisk(ReserveFile):
-    """The file, on a disk that has as much free as a test says."""
-
-    free_bytes = 100 * SEGMENT
-
-    def free(self) -> int:
-        return self.free_bytes
-
-
-def reserve_of(folder: Path, disk: SmallDisk | None = None) -> Reserve:
+def reserve_of(folder: Path) -> Reserve:
     """A whole one beside two snapshots of 100 bytes."""
-    reserve = Reserve(disk or ReserveFile(folder), SEGMENT)
+    reserve = Reserve(ReserveFile(folder), SEGMENT)
     assert reserve.is_used
     reserve.keep(SEGMENT, 100, 100, may_fill=True)
     return reserve
 
 
-def test_a_reserve_gives_what_is_needed_until_nothing_is_left(tmp_path: Path) -> None:
+def test_a_reserve_gives_what_is_needed_until_nothing_is_left(tmp_path: Path, small: SmallDisks) -> None:
     """At least a slice. A report between giving and the next measurement names the bytes that are missing."""
-    disk = SmallDisk(tmp_path)
-    reserve = reserve_of(tmp_path, disk)
+    reserve = reserve_of(tmp_path)
     assert (reserve.bytes, reserve.lacks_bytes, reserve.is_used) == (2 * SEGMENT + 100, 0, False)
     assert reserve.give(SEGMENT)
     assert (reserve.bytes, reserve.lacks_bytes, reserve.is_used) == (SEGMENT + 100, SEGMENT, True)
@@ -45,24 +36,23 @@ def test_a_reserve_gives_what_is_needed_until_nothing_is_left(tmp_path: Path) ->
     assert (reserve.bytes, reserve.lacks_bytes) == (0, 2 * SEGMENT + 100)
     assert not (tmp_path / RESERVE).exists()
     assert not reserve.give(1)
-    disk.free_bytes = 2 * SEGMENT + 100
+    small.room[tmp_path] = 2 * SEGMENT + 100
     reserve.keep(SEGMENT, 100, 100, may_fill=False)
     assert (reserve.bytes, reserve.lacks_bytes, reserve.is_used) == (0, 0, True), "measured: it fits"
     reserve.keep(SEGMENT, 100, 100, may_fill=True)
     assert (reserve.bytes, reserve.is_used) == (2 * SEGMENT + 100, False)
 
 
-def test_a_reserve_is_whole_again_beside_work_where_as_much_stays_free(tmp_path: Path) -> None:
+def test_a_reserve_is_whole_again_beside_work_where_as_much_stays_free(tmp_path: Path, small: SmallDisks) -> None:
     """A long save of a snapshot keeps no disk full that has space again: the node takes writes. What the work may need
     is at most as much as the reserve has."""
-    disk = SmallDisk(tmp_path)
-    reserve = reserve_of(tmp_path, disk)
+    reserve = reserve_of(tmp_path)
     whole = reserve.bytes
     assert reserve.give(SEGMENT)
-    disk.free_bytes = whole + SEGMENT - 1
+    small.room[tmp_path] = 2 * whole - 1
     reserve.keep(SEGMENT, 100, 100, may_fill=False)
     assert (reserve.bytes, reserve.is_used) == (whole - SEGMENT, True)
-    disk.free_bytes += 1
+    small.room[tmp_path] += 1
     reserve.keep(SEGMENT, 100, 100, may_fill=False)
     assert (reserve.bytes, reserve.is_used) == (whole, False)
 
@@ -81,12 +71,11 @@ def test_a_reserve_takes_back_what_it_lacks_of_what_was_freed(tmp_path: Path) ->
     assert (reserve.bytes, reserve.is_used) == (whole, True)
 
 
-def test_a_process_that_starts_beside_a_reserve_that_was_needed_knows_it(tmp_path: Path) -> None:
+def test_a_process_that_starts_beside_a_reserve_that_was_needed_knows_it(tmp_path: Path, small: SmallDisks) -> None:
     """The file is smaller than it should be. A start may need its space before the node can make it whole."""
-    disk = SmallDisk(tmp_path)
-    reserve_of(tmp_path, disk).give(SEGMENT)
-    disk.free_bytes = SEGMENT
-    again = Reserve(disk, SEGMENT)
+    reserve_of(tmp_path).give(SEGMENT)
+    small.room[tmp_path] = 3 * SEGMENT
+    again = Reserve(ReserveFile(tmp_path), SEGMENT)
     assert (again.bytes, again.is_used) == (SEGMENT + 100, True)
     again.keep(SEGMENT, 100, 100, may_fill=False)
     assert again.is_used
