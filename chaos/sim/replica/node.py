@@ -215,8 +215,8 @@ class Node(Serving):
 
     def _set_timer(self) -> None:
         core, replica = self.core, self.replica
-        if core is None or replica is None or self._early is not None:
-            return
+        if core is None or replica is None or self._early is not None or replica.state.life.is_over:
+            return  # the host cancels its ticker when a replica ends
         world, state = self.world, replica.state
         now_us = world.now_us
         due_us = min(

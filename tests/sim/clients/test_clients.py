@@ -43,10 +43,10 @@ JUDGED = {
 
 
 def tolerant(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, without its exception for a breach."""
+    """The method, without its exceptions for a breach."""
 
     def call(*arguments: Any, **named: Any) -> Any:
-        with suppress(InvariantBroken):
+        with suppress(InvariantBroken, Failure):
             return method(*arguments, **named)
 
     return call
