@@ -182,8 +182,11 @@ def restore(world: World, random: Random) -> None:
 
 def format_again(world: World, random: Random) -> None:
     """All processes end, one data folder is lost, and an operator formats it under its old identity. No member is there
-    to refuse that, so `raftlog format` makes it: without a vote, until a leader or all voters give it back."""
+    to refuse that, so `raftlog format` makes it: without a vote, until a leader or all voters give it back.
+
+    The power stays on where a disk lies about a sync: it would be a second one that lost promises."""
     node, power = random.choice(world.configuration.voters), random.randrange(2) == 0
+    power = power and not any(each.files.lie for each in world.disks.values())
     replica, disk = world.replicas[node], world.disks[node]
     is_there = node not in world.dials.behind and not (replica.corrupted or replica.is_retired)
     if (

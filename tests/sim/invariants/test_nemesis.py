@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from raftlog.chaos import sim
-from raftlog.chaos.sim.nemesis import FAULTS, heal_disks
+from raftlog.chaos.sim.nemesis import FAULTS, heal_disks, promises
+from raftlog.chaos.sim.nemesis.promises import has_everything
 from raftlog.chaos.sim.seed.run import run_seed
 from raftlog.chaos.sim.world.coverage import COUNTED, SOMETIMES
 from raftlog.chaos.sim.world.world import World, quiet
@@ -152,6 +153,27 @@ def test_a_disk_that_is_damaged_and_then_wiped_has_acknowledged_what_it_held_bef
     view.lost(frozenset({(99, 9)}))
     world.witness.lost(3)
     assert world.witness.known.lost[3] >= {(99, 9)} | damaged
+
+
+def test_a_folder_that_is_lost_and_a_disk_that_lies_do_not_lose_promises_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All processes end when a folder is lost: by a power cut the disk that lied would lose what it had promised, too."""
+    world = World(1, quiet(3))
+    world.start()
+    world.run_until(2_000_000)
+    random, drawn = Random(1), iter(("log", 3_000_000, 2))  # a sync of the log, a cut after 3 s, and the folder of node 2
+    monkeypatch.setattr(random, "choice", lambda _: next(drawn))
+    monkeypatch.setattr(random, "randrange", lambda _: 0)  # by a power cut
+    monkeypatch.setattr(promises, "anyone", lambda *_: 1)
+    FAULTS["lying sync"](world, random)
+    world.write()
+    world.run_until(2_050_000)
+    lie = world.disks[1].files.lie
+    assert lie is not None and lie.is_under_way
+    FAULTS["format again"](world, random)
+    assert world.disks[2].view.is_healing
+    assert has_everything(world.disks[1])
 
 
 def test_the_list_of_states() -> None:
