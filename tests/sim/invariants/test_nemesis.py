@@ -170,7 +170,8 @@ def test_a_folder_that_is_lost_and_a_disk_that_lies_do_not_lose_promises_togethe
     world.write()
     world.run_until(2_050_000)
     lie = world.disks[1].files.lie
-    assert lie is not None and lie.is_under_way
+    assert lie is not None
+    assert lie.is_under_way
     FAULTS["format again"](world, random)
     assert world.disks[2].view.is_healing
     assert has_everything(world.disks[1])
