@@ -158,11 +158,11 @@ def test_a_disk_that_is_damaged_and_then_wiped_has_acknowledged_what_it_held_bef
 def test_a_folder_that_is_lost_and_a_disk_that_lies_do_not_lose_promises_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All processes end when a folder is lost: by a power cut the disk that lied would lose what it had promised, too."""
+    """All processes end when a folder is lost: a power cut would take what the disk that lied had promised, too."""
     world = World(1, quiet(3))
     world.start()
     world.run_until(2_000_000)
-    random, drawn = Random(1), iter(("log", 3_000_000, 2))  # a sync of the log, a cut after 3 s, and the folder of node 2
+    random, drawn = Random(1), iter(("log", 3_000_000, 2))  # a sync of the log, a cut after 3 s, the folder of node 2
     monkeypatch.setattr(random, "choice", lambda _: next(drawn))
     monkeypatch.setattr(random, "randrange", lambda _: 0)  # by a power cut
     monkeypatch.setattr(promises, "anyone", lambda *_: 1)
