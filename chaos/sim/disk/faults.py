@@ -13,6 +13,7 @@ from typing import Final
 from raftlog.chaos.sim.disk.disk import Hit, SimDisk
 from raftlog.chaos.sim.disk.files import SECTOR, is_segment
 from raftlog.raft.codec.checks import Corrupt
+from raftlog.raft.codec.mark import MARK_SIZE
 from raftlog.raft.wal.formats import (
     HARD_STATE,
     HARD_STATE_SLOT,
@@ -110,9 +111,14 @@ def _spans(disk: SimDisk, area: str, random: Random) -> list[Span]:
 
 
 def _guarded(disk: SimDisk, name: str, *, is_newest: bool) -> list[Span]:
-    """Of a segment what must be noticed: up to the newest durable mark, of a sealed one all its entries."""
+    """Of a segment what must be noticed: up to the newest durable mark, of a sealed one all its entries. A mark behind
+    the last of them is not: without it the segment is as whole as with it."""
     found = entries_at_rest(disk, name)
-    return [(name, 0, found[-1].from_mark if is_newest else found[-1].position)] if found else []
+    if not found:
+        return []
+    end = found[-1]
+    ends_with_a_mark = end.position == end.from_mark + MARK_SIZE
+    return [(name, 0, end.from_mark if is_newest or ends_with_a_mark else end.position)]
 
 
 def entries_at_rest(disk: SimDisk, name: str) -> list[ScannedEntry]:

@@ -13,11 +13,13 @@ import pytest
 
 from raftlog.chaos.sim.disk import faults, snapshots
 from raftlog.chaos.sim.disk.disk import DiskRefused, SimDisk
-from raftlog.chaos.sim.disk.faults import AREAS, flip_bit
+from raftlog.chaos.sim.disk.faults import AREAS, flip_bit, stale_block
+from raftlog.chaos.sim.disk.files import is_segment
 from raftlog.chaos.sim.disk.reading import read_entries
 from raftlog.chaos.sim.disk.view import SilentlyWrong
 from raftlog.chaos.sim.mutants import plant
 from raftlog.cluster.files.errors import DiskFenced, NoSpace
+from raftlog.raft.codec.mark import MARK_SIZE
 from raftlog.raft.configuration import Configuration
 from raftlog.raft.ready import SyncBatch
 from raftlog.raft.types import GENESIS, NEW_DISK, Entry, HardState, Mark
@@ -241,6 +243,20 @@ def test_damage_is_refused_or_harmless(kind: str, area: str) -> None:
         assert refused + harmless == hits > 20
     elif kind == "flip_bit":
         assert hits > 20
+
+
+def test_a_mark_behind_the_last_entry_of_a_sealed_segment_is_not_damaged() -> None:
+    """Nothing would notice its loss, and nothing is lost with it: the next segment names that entry."""
+    aged, _ = aged_disk(1)
+    ends = {name: faults.entries_at_rest(aged, name)[-1] for name in sorted(aged.files.nodes) if is_segment(name)}
+    marked = {name: end for name, end in list(ends.items())[:-1] if end.from_mark + MARK_SIZE == end.position}
+    assert marked
+    for seed in range(200):
+        disk = twin_of(aged, seed)
+        if disk.hit(stale_block(disk, "history", Random(seed))):
+            for name, end in marked.items():
+                seen = [each.files.nodes[name].seen[end.from_mark : end.position] for each in (disk, aged)]
+                assert seen[0] == seen[1]
 
 
 def test_damage_under_a_running_node_is_never_served() -> None:
