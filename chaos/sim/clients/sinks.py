@@ -437,7 +437,7 @@ class Runner:
         finally:
             if server.commits > commits:
                 server.youngest[main.name] = generation
-                server.begins[main.name] = server.begins.pop(beside.name)
+                server.begins[main.name] = server.begins.pop(beside.name, 0)  # a restored store may have no position
                 server.youngest.pop(beside.name, None)
                 if server.next_index(main.name) < before:
                     raise Failure(BACK, f"from {before} to {server.next_index(main.name)}")
