@@ -334,9 +334,10 @@ def tick(state: State) -> None:
         return
     state.recall.ask_ms = now_ms + state.options.heartbeat_ms
     heard_ms = now_ms - PATIENCE_TIMEOUTS * state.options.election_timeout_max_ms
-    for peer, answered_ms in state.recall.recalled.items():
+    for peer, answered_ms in list(state.recall.recalled.items()):
         if answered_ms < heard_ms and _keeps_from_campaigning(state, peer):
-            del state.recall.led[peer]  # it hangs: as if its connection had closed, until it answers
+            # It hangs: as if its connection had closed, until it answers.
+            del state.recall.recalled[peer], state.recall.led[peer]
     may_lift(state)
     asked = _unasked(state)
     if state.recall.floor and state.leader in state.recall.starts and state.leader not in asked:

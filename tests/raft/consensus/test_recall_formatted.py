@@ -48,6 +48,24 @@ def test_a_formatted_disk_votes_only_for_the_log_that_an_earlier_disk_may_have_p
         assert [each.granted for each in answers] == [is_granted], last
 
 
+def test_a_voter_that_hangs_after_its_answer_has_not_answered_a_formatted_disk() -> None:
+    """Node 3, which alone has a committed entry, was cut off after its answer, and its connection stays open. Node 2
+    answers much later: with its log alone node 1 would elect a leader without that entry."""
+    core = a_new_disk()
+    connect(core, 2, run=20, last=(2, 4), term=2)
+    connect(core, 3, run=30, last=(2, 5), term=2)
+    core.step(reply_of(3, led=(2, 5)), at(2))
+    core.tick(at(10_000))
+    core.step(reply_of(2, led=(2, 4)), at(10_001))
+    for answers, is_granted in ((0, False), (1, True)):
+        for _ in range(answers):
+            core.step(reply_of(3, led=(2, 5)), at(10_002))
+        for index, is_enough in ((4, False), (5, True)):
+            core.step(vote_request(2, 1, core.state.term + 1, (index, 2)), at(10_003))
+            replies = [each for each in sent(outputs(core, 10_003)) if isinstance(each, RequestVoteReply)]
+            assert [each.granted for each in replies] == [is_granted and is_enough]
+
+
 def test_a_formatted_disk_votes_again_once_its_leader_has_sent_everything() -> None:
     """No entry of its own proves that: those before the newest come first."""
     core = a_new_disk()
