@@ -80,6 +80,15 @@ async def restarted(nodes: Nodes, node: Replica) -> Replica:
     return await nodes.start(node.node_id, **OFF)
 
 
+def keep_history_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other node is known to have a node's older history, so that node does not end for damage in it."""
+
+    async def is_kept(_: Replica) -> bool:
+        return False
+
+    monkeypatch.setattr(history_guard, "is_kept_by_others", is_kept)
+
+
 async def log_of(node: Replica) -> list[tuple[bytes, Effects]]:
     """Header and data of every entry that it serves, and what it did; answers to clients are kept in memory alone."""
     found: list[tuple[bytes, Effects]] = []
@@ -200,10 +209,7 @@ async def test_older_history_is_not_given_up_for_one_place_in_it(
     that costs nothing.
     """
 
-    async def is_kept(_: Replica) -> bool:
-        return False
-
-    monkeypatch.setattr(history_guard, "is_kept_by_others", is_kept)
+    keep_history_alone(monkeypatch)
     async with cluster_of(3, tmp_path, **SMALL, **ON, limits__snapshot_log_bytes=20_000) as nodes:
         last = await written(nodes)
         node, healthy = await nodes.followers()
@@ -228,8 +234,11 @@ async def test_older_history_is_not_given_up_for_one_place_in_it(
         assert (await again.read_log(1, 1, 1))[0][0] == (await healthy.read_log(1, 1, 1))[0][0]
 
 
-async def test_a_leader_that_cannot_read_a_followers_entries_hands_over(tmp_path: Path) -> None:
-    """Not even where it goes on otherwise: another node can read it."""
+async def test_a_leader_that_cannot_read_a_followers_entries_hands_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it goes on otherwise, because it may have the only copy: another node can read it."""
+    keep_history_alone(monkeypatch)
     little = {"limits__snapshot_log_bytes": 20_000, "raft__tail_bytes_max": 1_000}
     async with cluster_of(3, tmp_path, **SMALL, **OFF, **little) as nodes:
         leader = await nodes.leader()
