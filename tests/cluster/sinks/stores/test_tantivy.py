@@ -156,6 +156,27 @@ def test_a_lock_that_cannot_be_made_is_not_called_another_process(bench: StoreBe
     assert store.open(SINK, 2) == StorePosition(4)
 
 
+def test_an_exchange_that_fails_lets_the_folder_go(
+    bench: StoreBench, store: TantivyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while its error is kept: the next try of the same process would wait for itself."""
+    store.close()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with closing(store.beside()) as beside:
+        assert beside.open(SINK, 2) is None
+        beside.write(RowChanges((put(4, "d"),)), None, StorePosition(5))
+    with monkeypatch.context() as patched:
+        patched.setattr("raftlog.cluster.sinks.stores.tantivy.replace_file", full)
+        with pytest.raises(StoreUnavailable, match="No space left") as kept:
+            store.exchange(SINK, 2)
+    store.exchange(SINK, 2)
+    assert bench.kept() == {"d": 4}
+    assert kept.value
+
+
 def test_a_folder_that_was_restored_shows_it(bench: StoreBench, store: TantivyStore, tmp_path: Path) -> None:
     """The next write sees the older position, and writes nothing."""
     meta = tmp_path / "a/index/meta.json"
