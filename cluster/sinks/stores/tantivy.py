@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
@@ -125,9 +125,8 @@ class TantivyStore:
 
         Tantivy deletes the old files with its next commit, because .managed.json names them.
         """
-        beside = self.beside()
-        beside.open(sink, generation)
-        beside.close()
+        with closing(self.beside()) as beside:
+            beside.open(sink, generation)
         with self._errors():
             lock = self._opened().writer(_HEAP_BYTES, 1)  # no other process writes meanwhile
             try:

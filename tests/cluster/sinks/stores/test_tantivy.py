@@ -17,7 +17,7 @@ import pytest
 import tantivy
 
 from raftlog.cluster.sinks.changes import RowChange, RowChanges, StorePosition
-from raftlog.cluster.sinks.store import PositionMoved, RowsRefused, StoreError, StoreUnavailable
+from raftlog.cluster.sinks.store import PositionMoved, RowsRefused, StoreError, StoreFenced, StoreUnavailable
 from raftlog.cluster.sinks.stores.tantivy import TantivyStore
 from tests.cluster.sinks.stores.kit import KINDS, SINK, StoreBench, check_values, put, unchanged
 
@@ -166,15 +166,17 @@ def test_an_exchange_that_fails_lets_the_folder_go(
         raise OSError(28, "No space left on device")
 
     with closing(store.beside()) as beside:
-        assert beside.open(SINK, 2) is None
+        assert beside.open(SINK, 3) is None
         beside.write(RowChanges((put(4, "d"),)), None, StorePosition(5))
+    with pytest.raises(StoreFenced) as fenced:
+        store.exchange(SINK, 2)
     with monkeypatch.context() as patched:
         patched.setattr("raftlog.cluster.sinks.stores.tantivy.replace_file", full)
-        with pytest.raises(StoreUnavailable, match="No space left") as kept:
-            store.exchange(SINK, 2)
-    store.exchange(SINK, 2)
+        with pytest.raises(StoreUnavailable, match="No space left") as full_disk:
+            store.exchange(SINK, 3)
+    store.exchange(SINK, 3)
     assert bench.kept() == {"d": 4}
-    assert isinstance(kept.value.__cause__, OSError)
+    assert {fenced.type, full_disk.type} == {StoreFenced, StoreUnavailable}  # both are kept until here
 
 
 def test_a_folder_that_was_restored_shows_it(bench: StoreBench, store: TantivyStore, tmp_path: Path) -> None:
