@@ -35,6 +35,7 @@ class View:
     floor: int = 0  # in the newest durable hard state: it rises when entries are lost, and falls when they are back
     forgotten: frozenset[tuple[int, int]] = frozenset()  # entries that were durable before, until they are back
     is_healing: bool = False  # until then neither its copies nor its vote count, though nothing be forgotten
+    acked: tuple[int, int] = (0, 0)  # term and index of the newest entry that its own leader may have counted here
     is_uninformed: bool = False  # it lost a hard state, perhaps with a vote, and peers may still report that
 
     def copy(self) -> View:
@@ -52,10 +53,22 @@ class View:
         snapshot = {(self.base.index, self.base.term)} - {(0, 0)}
         return frozenset((entry.index, entry.term) for entry in self.entries[: self.synced]) | snapshot
 
+    @property
+    def counted(self) -> frozenset[tuple[int, int]]:
+        """Those of `held` that a leader may have counted here. It counts entries of its own term alone
+        (docs/decisions/0017), so those that came from a leader of a later term are not among them."""
+        return frozenset((index, term) for index, term in self.held if (term, index) <= self.acked)
+
     def entries_synced(self) -> None:
         """All entries are durable. With one of the floor's term or a later one it has all that it had again."""
         self.synced = len(self.ends)
+        if self.entries:
+            self._may_be_counted(self.entries[-1].mark)
         self._may_heal()
+
+    def _may_be_counted(self, end: Mark) -> None:
+        if end.term >= self.hard_state.term:
+            self.acked = max(self.acked, (end.term, end.index))
 
     def hard_state_synced(self, state: HardState) -> None:
         """That hard state is durable. Raises SilentlyWrong where it lifts a floor too early."""
@@ -111,6 +124,7 @@ class View:
         """The log was dropped for a snapshot up to `mark`."""
         self.entries, self.ends, self.synced = [], [], 0
         self.base, self.installing = mark, None
+        self._may_be_counted(mark)
         self._may_heal()
 
     def compare(self, opened: OpenedShard, files: MemoryFiles, *, was_hit: bool) -> None:

@@ -131,10 +131,10 @@ def has_everything(disk: SimDisk) -> bool:
 
 
 def put_back(disk: SimDisk, image: Image) -> None:
-    """The disk is that copy of itself again: it heals once it has what it held until now."""
-    held = disk.view.held
+    """The disk is that copy of itself again: it heals once it has what may have been counted there."""
+    counted = disk.view.counted
     disk.roll_back(image)
-    disk.view.lost(held, has_lost_votes=True)
+    disk.view.lost(counted, has_lost_votes=True)
 
 
 def take_away(world: World, node: NodeId) -> None:
@@ -247,7 +247,7 @@ class Clone:
         is_leading = core is not None and isinstance(core.state.role, Leader)
         if is_leading or not self._peers.refuse(world.replicas[node]):
             # a leader counts itself, with acknowledgements from before its peers refused it
-            other.disk.view.lost(world.disks[node].view.held)
+            other.disk.view.lost(world.disks[node].view.counted)
         world.note(node, "another process is reached", other.life)
         world.count("times another process of a node was reached")
         world.dials.lead_to(other)

@@ -476,3 +476,12 @@ def test_a_disk_under_the_highest_floor_loses_entries_to_damage_alone(was_hit: b
     with nullcontext() if was_hit else pytest.raises(SilentlyWrong, match="durable is 6"):
         view.compare(cast(Any, opened), cast(Any, files), was_hit=was_hit)
         assert (view.durable_last, (6, 2) in view.forgotten) == (5, True)
+
+
+def test_what_came_from_a_leader_of_a_later_term_was_not_counted() -> None:
+    """A disk that goes back to a copy has lost no promise with it: its floor may be lifted without those entries."""
+    view = Disk().view
+    for term, is_counted in ((3, False), (2, True)):
+        view.hard_state = HardState(term, 1, 1)
+        view.entries_synced()
+        assert ((6, 2) in view.counted) is is_counted
