@@ -35,8 +35,8 @@ class View:
     floor: int = 0  # in the newest durable hard state: it rises when entries are lost, and falls when they are back
     forgotten: frozenset[tuple[int, int]] = frozenset()  # entries that were durable before, until they are back
     is_healing: bool = False  # until then neither its copies nor its vote count, though nothing be forgotten
-    acked: tuple[int, int] = (0, 0)  # term and index of the newest entry that its own leader may have counted here
     is_uninformed: bool = False  # it lost a hard state, perhaps with a vote, and peers may still report that
+    acked: tuple[int, int] = (0, 0)  # term and index of the newest entry that its own leader may have counted here
 
     def copy(self) -> View:
         """The same once more."""

@@ -127,20 +127,17 @@ class TantivyStore:
         """
         with closing(self.beside()) as beside:
             beside.open(sink, generation)
-        with self._errors():
-            lock = self._opened().writer(_HEAP_BYTES, 1)  # no other process writes meanwhile
-            try:
-                new = [each.name for each in beside._path.iterdir() if each.name[0] != "." and each.name != _META]
-                managed = self._path / ".managed.json"
-                old = _names_of(managed.read_bytes()) if managed.exists() else []
-                replace_file(managed, msgspec.json.encode(sorted({*old, *new, _META})))
-                for name in new:
-                    with suppress(FileExistsError):  # of an exchange that was killed
-                        os.link(beside._path / name, self._path / name)
-                replace_file(self._path / _META, (beside._path / _META).read_bytes())
-                beside._delete()
-            finally:
-                lock.wait_merging_threads()  # lets it go, also where an error keeps this frame
+        with closing(self), self._errors():
+            self._writer = self._opened().writer(_HEAP_BYTES, 1)  # no other process writes meanwhile
+            new = [each.name for each in beside._path.iterdir() if each.name[0] != "." and each.name != _META]
+            managed = self._path / ".managed.json"
+            old = _names_of(managed.read_bytes()) if managed.exists() else []
+            replace_file(managed, msgspec.json.encode(sorted({*old, *new, _META})))
+            for name in new:
+                with suppress(FileExistsError):  # of an exchange that was killed
+                    os.link(beside._path / name, self._path / name)
+            replace_file(self._path / _META, (beside._path / _META).read_bytes())
+            beside._delete()
 
     def close(self) -> None:
         """Waits for merges that run, else an index of many short runs would never be merged."""

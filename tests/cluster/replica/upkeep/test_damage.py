@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -82,11 +83,7 @@ async def restarted(nodes: Nodes, node: Replica) -> Replica:
 
 def keep_history_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other node is known to have a node's older history, so that node does not end for damage in it."""
-
-    async def is_kept(_: Replica) -> bool:
-        return False
-
-    monkeypatch.setattr(history_guard, "is_kept_by_others", is_kept)
+    monkeypatch.setattr(history_guard, "is_kept_by_others", AsyncMock(return_value=False))
 
 
 async def log_of(node: Replica) -> list[tuple[bytes, Effects]]:
